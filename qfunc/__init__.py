@@ -1,0 +1,7 @@
+"""A chip is described once; simulation, integer emulation, the vendor's artifact and their proof follow."""
+
+import os as _os
+
+# A checkout keeps specs/ and targets/ beside this folder; an installed package keeps them in it.
+if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
+    __path__.append(_os.path.dirname(_os.path.dirname(__file__)))

@@ -1,0 +1,52 @@
+"""Every error of qfunc: where it happened, what was found, what was wanted, what to do."""
+
+from __future__ import annotations
+
+
+class QfuncError(Exception):
+    """The root of qfunc's errors.
+
+    Attributes:
+        where: The place: a spec field, a node of the graph, a site or a file.
+        found: What was there.
+        wanted: What should have been there.
+        do: The cure, in the imperative.
+
+    >>> print(QfuncError(where="Int.bits", found="0", wanted="2 to 64", do="Choose a width."))
+    Int.bits: found 0, wanted 2 to 64. Choose a width.
+    """
+
+    def __init__(self, *, where: str, found: str, wanted: str, do: str) -> None:
+        super().__init__(f"{where}: found {found}, wanted {wanted}. {do}")
+        self.where, self.found, self.wanted, self.do = where, found, wanted, do
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.where, self.found, self.wanted, self.do)
+
+
+def _rebuild(kind: type[QfuncError], where: str, found: str, wanted: str, do: str) -> QfuncError:
+    return kind(where=where, found=found, wanted=wanted, do=do)
+
+
+class SpecError(QfuncError, ValueError):
+    """A spec that no hardware could mean, or that the model contradicts."""
+
+
+class CaptureError(QfuncError):
+    """A model that cannot be turned into a functional graph on the road that was taken."""
+
+
+class CalibrationError(QfuncError):
+    """Qparams that cannot be estimated: no batches, NaN, a wrong batch structure, a step out of order."""
+
+
+class EmulationError(QfuncError):
+    """Integer arithmetic that is not public, or a model that is not ready for it."""
+
+
+class DeployError(QfuncError):
+    """An artifact that cannot be written."""
+
+
+class VerifyError(QfuncError):
+    """A comparison that cannot be made."""

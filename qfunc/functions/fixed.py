@@ -1,0 +1,34 @@
+"""Quantization with the estimated qparams, unchanged by training."""
+
+from __future__ import annotations
+
+from attrs import frozen
+from torch import Tensor
+
+from qfunc.numerics.affine import fake_quantize, quantize
+from qfunc.numerics.qparams import Affine
+from qfunc.specs import Scheme
+
+
+@frozen
+class Fixed:
+    """x_hat = (clamp(R(x/s) + z) - z) * s; the gradient passes straight through inside the range.
+
+    Source: Jacob et al., arXiv:1712.05877, section 3.
+
+    >>> import torch
+    >>> Fixed().apply(Affine(torch.tensor(0.5), torch.tensor(0.0)), torch.tensor([0.6]), Scheme()).tolist()
+    [0.5]
+    """
+
+    def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Affine:
+        """The qparams themselves."""
+        return qparams
+
+    def apply(self, params: Affine, x: Tensor, scheme: Scheme) -> Tensor:
+        """x as the hardware holds it."""
+        return fake_quantize(x, params, scheme)
+
+    def export(self, params: Affine, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
+        """The codes of x and their qparams."""
+        return quantize(x, params, scheme), params

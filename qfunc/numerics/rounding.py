@@ -1,0 +1,83 @@
+"""Rounding modes: one table of exact functions from real to integer values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from qfunc.errors import SpecError
+
+
+def half_even(x: Tensor) -> Tensor:
+    """Nearest, ties to the even integer: IEEE 754 roundTiesToEven."""
+    return torch.round(x)
+
+
+def half_away(x: Tensor) -> Tensor:
+    """Nearest, ties away from zero: C `round`.  Not floor(|x| + 0.5), which is wrong at 0.49999997."""
+    whole = torch.trunc(x)
+    return whole + torch.where((x - whole).abs() >= 0.5, torch.sign(x), 0.0)
+
+
+def half_to_zero(x: Tensor) -> Tensor:
+    """Nearest, ties toward zero."""
+    whole = torch.trunc(x)
+    return whole + torch.where((x - whole).abs() > 0.5, torch.sign(x), 0.0)
+
+
+def half_up(x: Tensor) -> Tensor:
+    """Nearest, ties toward +infinity: an arithmetic shift after adding half."""
+    whole = torch.floor(x)
+    return whole + (x - whole >= 0.5).to(x.dtype)
+
+
+def half_down(x: Tensor) -> Tensor:
+    """Nearest, ties toward -infinity."""
+    return -half_up(-x)
+
+
+def negative_ceil_else_half_even(x: Tensor) -> Tensor:
+    """Nearest; negative ties up, positive ties even (Vitis AI's method 5)."""
+    return torch.where(x < 0, half_up(x), torch.round(x))
+
+
+_MODES: dict[str, Callable[[Tensor], Tensor]] = {
+    "half_even": half_even,
+    "half_away": half_away,
+    "half_up": half_up,
+    "half_down": half_down,
+    "half_to_zero": half_to_zero,
+    "floor": torch.floor,
+    "trunc": torch.trunc,
+    "negative_ceil_else_half_even": negative_ceil_else_half_even,
+}
+
+
+def round_by(x: Tensor, mode: str, low: int = 0, noise: Tensor | None = None) -> Tensor:
+    """x rounded to integers by a named mode; the dtype stays.
+
+    "half_even_on_index" rounds x - low and adds low again (OpenVINO rounds the level index);
+    "stochastic" is floor(x + noise) with noise uniform in [0, 1).
+
+    Args:
+        x: Any shape, in codes; exact for |x| < 2^23 in float32.
+        mode: A name of `specs.ROUNDINGS`.
+        low: The smallest code, for "half_even_on_index".
+        noise: The shape of x, for "stochastic".
+    Raises:
+        SpecError: an unknown mode, or "stochastic" without noise.
+
+    >>> x = torch.tensor([-1.5, -0.5, 0.5, 1.5])
+    >>> [round_by(x, m).tolist() for m in ("half_even", "half_away", "half_up")]
+    [[-2.0, -0.0, 0.0, 2.0], [-2.0, -1.0, 1.0, 2.0], [-1.0, 0.0, 1.0, 2.0]]
+    """
+    if mode in _MODES:
+        return _MODES[mode](x)
+    if mode == "half_even_on_index":
+        return torch.round(x - low) + low
+    if mode == "stochastic" and noise is not None:
+        return torch.floor(x + noise)
+    wanted = "noise for a stochastic mode" if mode == "stochastic" else "one of " + ", ".join(_MODES)
+    raise SpecError(where="round_by", found=repr(mode), wanted=wanted, do="Pass noise, or use another mode.")

@@ -1,0 +1,203 @@
+"""Arithmetic: how one unit of a runtime turns exact integer accumulators into codes.
+
+A closed set of parametrised values, each implemented once.  Notation: x the input codes minus their zero
+point, acc the exact sum of products, s_x s_w s_y the scales, z the output's zero point, M = s_x*s_w/s_y,
+R the rounding; every result is then clamped to the codes of the output.
+"""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, tuple_of
+from qfunc.specs.formats import Float, Format, Int, Levels, Log
+from qfunc.specs.placement import Condition, InsideActivation, SameQParams
+from qfunc.specs.selectors import Selector
+
+_rounding = one_of(ROUNDINGS)
+_steps = one_of(("srdhm", *ROUNDINGS))
+
+
+def _each_step(instance: object, attribute: object, value: object) -> None:
+    if not isinstance(value, tuple) or not value:
+        raise refuse(instance, "steps", value, "a tuple of rounding steps", 'Give e.g. ("srdhm", "half_away").')
+    for step in value:
+        _steps(instance, attribute, step)
+
+
+@frozen
+class FloatMultiplier:
+    """y = R(float32(acc) * M) + z in float32, with M = float32(float32(s_x*s_w) / s_y).
+
+    `zero_point="before"`: z is added before R.  `fma`: that addition is fused with the product.
+    `float_bias`: the bias stays float and enters as bias/s_y (MNN) instead of into acc as an int32.
+
+    Source: ONNX Runtime MLAS, XNNPACK qs8 "fp32" requantization, MNN.
+    """
+
+    rounding: str = field(default="half_even", validator=_rounding)
+    zero_point: str = field(default="after", validator=one_of(("after", "before")))
+    fma: bool = field(default=False, validator=instance_of(bool))
+    float_bias: bool = field(default=False, validator=instance_of(bool))
+    accumulator: int = field(default=32, validator=integer(16, 64))
+
+
+@frozen
+class ThroughReal:
+    """v = float32(acc)*float32(s_x*s_w) + bias in real units, the activation there, y = R(v / s_y) + z.
+
+    `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).
+
+    Source: ncnn convolution_x86 (fma, half away, multiply); OpenVINO CPU (no fma, half even, divide).
+    """
+
+    rounding: str = field(default="half_even", validator=_rounding)
+    fma: bool = field(default=False, validator=instance_of(bool))
+    division: bool = field(default=True, validator=instance_of(bool))
+    accumulator: int = field(default=32, validator=integer(16, 64))
+
+
+@frozen
+class FixedPoint:
+    """y = steps(acc * m * 2^-e) + z with M = m * 2^-e, m an integer of `bits` bits.
+
+    One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high
+    multiply), then the rounding shift named second.
+
+    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy; TOSA 1.0 apply_scale_32.
+    """
+
+    steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
+    bits: int = field(default=31, validator=integer(7, 31))
+    accumulator: int = field(default=32, validator=integer(16, 64))
+
+
+@frozen
+class Shift:
+    """y = R(acc * 2^-k): every scale is a power of two.
+
+    Source: Vitis AI DPU (half up); Kendryte K210 (floor).
+    """
+
+    rounding: str = field(validator=_rounding)
+    accumulator: int = field(default=32, validator=integer(16, 64))
+
+
+@frozen
+class SumFma:
+    """y = R(fma(a, r_a, fma(b, r_b, f))), r = float32(s/s_y), f = float32(z_y - fma(r_a, z_a, float32(r_b*z_b))).
+
+    a and b are codes, zero points included.  Rounds after the zero point was added.
+
+    Source: ONNX Runtime mlas/lib/qladd.cpp, x86 kernels.
+    """
+
+    rounding: str = field(default="half_even", validator=_rounding)
+
+
+@frozen
+class SumShifted:
+    """Both inputs are shifted left by `left_shift`, rescaled to a common scale and added in int32; then `steps`.
+
+    Source: TFLite reference_ops Add (2^20); XNNPACK qs8 vadd.
+    """
+
+    left_shift: int = field(default=20, validator=integer(0, 31))
+    steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
+
+
+@frozen
+class AveragePool:
+    """y = R(sum / count); `reciprocals` replaces the division: (kernel, numerator, shift) triples.
+
+    Source: TFLite reference AveragePool; Vitis AI DPU (3x3 is 7/2^6).
+    """
+
+    rounding: str = field(validator=_rounding)
+    reciprocals: tuple[tuple[tuple[int, int], int, int], ...] = field(default=(), validator=tuple_of(tuple))
+
+
+@frozen
+class Interior:
+    """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
+
+    `function` names a runtime's own approximation of the op, where it has one.
+
+    Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
+    """
+
+    dtype: str = field(default="float32", validator=one_of(("float16", "bfloat16", "float32", "float64")))
+    rounding: str = field(default="half_even", validator=_rounding)
+    division: bool = field(default=True, validator=instance_of(bool))
+    function: str | None = field(default=None, validator=instance_of(str, optional=True))
+
+
+@frozen
+class SoftmaxTable:
+    """softmax over codes by a table of e[i] = round(exp((i - 255) * s_x) * `peak` / n), summed exactly.
+
+    Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc.
+    """
+
+    peak: float = field(default=2147483647.0, validator=number(positive=True))
+    rounding: str = field(default="half_even", validator=_rounding)
+
+
+@frozen
+class ZeroPointShifts:
+    """acc = sum(x*w) + (arg_x*sum(x) >> shift_x) + (arg_w*sum(w) >> shift_w): no subtraction of zero points.
+
+    Source: nncase kernels/k210.
+    """
+
+    accumulator: int = field(default=36, validator=integer(16, 64))
+    rounding: str = field(default="floor", validator=_rounding)
+
+
+@frozen
+class Copy:
+    """Codes move, values do not: reshape, transpose, max pool."""
+
+
+@frozen
+class Unknown:
+    """The vendor's arithmetic is not public; `nearest` names a target that can be emulated instead."""
+
+    reason: str = field(validator=instance_of(str))
+    nearest: str | None = field(default=None, validator=instance_of(str, optional=True))
+
+
+ARITHMETIC = (
+    FloatMultiplier, ThroughReal, FixedPoint, Shift, SumFma, SumShifted, AveragePool, Interior, SoftmaxTable,
+    ZeroPointShifts, Copy, Unknown,
+)  # fmt: skip
+Arithmetic = (
+    FloatMultiplier | ThroughReal | FixedPoint | Shift | SumFma | SumShifted | AveragePool | Interior
+    | SoftmaxTable | ZeroPointShifts | Copy | Unknown
+)  # fmt: skip
+
+
+@frozen
+class Kernel:
+    """The selected units run with this arithmetic if their tensors have these formats and `integer_if` holds.
+
+    `formats`: slot name -> formats that the kernel takes, as ((slot, (format, ...)), ...); () takes all.
+    A unit that no kernel takes runs in float: dequantize, op, quantize.
+
+    >>> from qfunc.specs.selectors import Op
+    >>> Kernel(Op("add"), SumFma()).arithmetic
+    SumFma(rounding='half_even')
+    """
+
+    unit: Selector = field(validator=instance_of(Selector))
+    arithmetic: Arithmetic = field(validator=instance_of(*ARITHMETIC))
+    formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(default=(), kw_only=True, validator=tuple_of(tuple))
+    integer_if: tuple[Condition, ...] = field(
+        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(InsideActivation, SameQParams)
+    )
+
+    def __attrs_post_init__(self) -> None:
+        for entry in self.formats:
+            good = len(entry) == 2 and isinstance(entry[1], tuple)
+            if not good or not all(isinstance(f, Int | Float | Log | Levels) for f in entry[1]):
+                raise refuse(self, "formats", entry, "(slot, (format, ...))", "Pair a slot with a tuple of formats.")

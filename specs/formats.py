@@ -1,0 +1,115 @@
+"""Number formats: which values one code can stand for."""
+
+from __future__ import annotations
+
+from attrs import evolve, field, frozen
+
+from qfunc.specs._check import as_tuple, instance_of, integer, number, refuse, tuple_of
+
+
+@frozen
+class Int:
+    """An integer of `bits` bits whose codes are `low` to `high`, both included.
+
+    Without `low` and `high` the codes are all that the width holds: [-2^(bits-1), 2^(bits-1)-1] if
+    signed, else [0, 2^bits-1].  The width is what is stored; the range is what the hardware allows.
+
+    Raises:
+        SpecError: the range is empty or wider than the width.
+
+    >>> Int(8), Int(8).qmin, Int(8, low=-127).qmin, Int(4, signed=False).qmax
+    (Int(bits=8), -128, -127, 15)
+    """
+
+    bits: int = field(default=8, validator=integer(2, 64))
+    signed: bool = field(default=True, validator=instance_of(bool))
+    low: int | None = field(default=None, validator=integer(optional=True))
+    high: int | None = field(default=None, validator=integer(optional=True))
+
+    @property
+    def qmin(self) -> int:
+        """The smallest code."""
+        return self.low if self.low is not None else -(1 << self.bits - 1) if self.signed else 0
+
+    @property
+    def qmax(self) -> int:
+        """The largest code."""
+        return self.high if self.high is not None else (1 << self.bits - self.signed) - 1
+
+    def __attrs_post_init__(self) -> None:
+        if self.low is None and self.high is None:
+            return
+        full = Int(self.bits, self.signed)
+        if not full.qmin <= self.qmin < self.qmax <= full.qmax:
+            found, wanted = f"[{self.qmin}, {self.qmax}]", f"low < high inside [{full.qmin}, {full.qmax}]"
+            raise refuse(self, "low, high", found, wanted, f"Narrow the range or widen the {self.bits} bits.")
+
+    def __repr__(self) -> str:
+        parts = [f"bits={self.bits}"] + ([] if self.signed else ["signed=False"])
+        parts += [f"{n}={v}" for n, v in (("low", self.low), ("high", self.high)) if v is not None]
+        return f"Int({', '.join(parts)})"
+
+
+@frozen
+class Float:
+    """A small float: one sign bit, `exponent` and `mantissa` bits, largest finite value `max`.
+
+    `bias` is the exponent bias (None: 2^(exponent-1)-1).  `saturate` clamps overflow to `max`, else it
+    becomes infinity or NaN.  `negative_zero=False` marks the FNUZ variants.
+
+    Source: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.0, table 1.
+
+    >>> Float(4, 3, max=448.0)
+    Float(exponent=4, mantissa=3, bias=None, max=448.0, saturate=True, negative_zero=True)
+    """
+
+    exponent: int = field(validator=integer(0, 11))
+    mantissa: int = field(validator=integer(0, 52))
+    bias: int | None = field(default=None, kw_only=True, validator=integer(optional=True))
+    max: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
+    saturate: bool = field(default=True, kw_only=True, validator=instance_of(bool))
+    negative_zero: bool = field(default=True, kw_only=True, validator=instance_of(bool))
+
+
+@frozen
+class Log:
+    """A sign, `magnitude_bits` bits of exponent in steps of 1/`steps_per_octave` of an octave.
+
+    Source: HiSilicon NNIE (hardware notes of MQBench): 7 bits, 16 steps.
+
+    >>> Log()
+    Log(magnitude_bits=7, steps_per_octave=16)
+    """
+
+    magnitude_bits: int = field(default=7, validator=integer(1, 15))
+    steps_per_octave: int = field(default=16, validator=integer(1))
+
+
+@frozen
+class Levels:
+    """A codebook: code i stands for `values[i]`, which strictly increase.
+
+    >>> Levels((-1.0, 0.0, 1.0)).values
+    (-1.0, 0.0, 1.0)
+    """
+
+    values: tuple[float, ...] = field(converter=as_tuple, validator=tuple_of(float, at_least=2))
+
+    def __attrs_post_init__(self) -> None:
+        if not all(a < b for a, b in zip(self.values, self.values[1:], strict=False)):
+            raise refuse(self, "values", self.values, "strictly increasing numbers", "Sort them and drop repeats.")
+
+
+Format = Int | Float | Log | Levels
+
+FLOAT32 = Float(8, 23)
+FLOAT16 = Float(5, 10)
+BFLOAT16 = Float(8, 7)
+E4M3FN = Float(4, 3, max=448.0)
+E5M2 = Float(5, 2, max=57344.0)
+E4M3FNUZ = evolve(E4M3FN, bias=8, max=240.0, negative_zero=False)
+E5M2FNUZ = evolve(E5M2, bias=16, negative_zero=False)
+E3M2 = Float(3, 2, max=28.0)
+E2M3 = Float(2, 3, max=7.5)
+E2M1 = Float(2, 1, max=6.0)
+E8M0 = Float(8, 0)

@@ -1,0 +1,145 @@
+"""Schemes: how the hardware holds one tensor (its format, who shares a scale, the zero point, rounding)."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from qfunc.specs._check import ROUNDINGS, instance_of, integer, number, one_of, refuse
+from qfunc.specs.formats import FLOAT32, Float, Format, Int, Levels, Log
+
+
+@frozen
+class PerTensor:
+    """One scale for the whole tensor: scale shape [].
+
+    >>> PerTensor()
+    PerTensor()
+    """
+
+
+@frozen
+class PerChannel:
+    """One scale for each index of `axis`: a [O, I, H, W] weight, axis 0 -> scale shape [O, 1, 1, 1].
+
+    `axis="channel"` means the weight's output-channel axis, which the op vocabulary knows.
+
+    >>> PerChannel()
+    PerChannel(axis='channel')
+    """
+
+    axis: str | int = field(default="channel")
+
+    @axis.validator
+    def _(self, attribute: object, value: object) -> None:
+        if value != "channel" and type(value) is not int:
+            raise refuse(self, "axis", value, 'an int or "channel"', "Name the axis.")
+
+
+@frozen
+class PerBlock:
+    """One scale for each run of `size` elements along `axis`: [O, I], axis 1, size 32 -> scale [O, I/32].
+
+    >>> PerBlock(-1, 32)
+    PerBlock(axis=-1, size=32)
+    """
+
+    axis: int = field(validator=integer())
+    size: int = field(validator=integer(1))
+
+
+@frozen
+class PerToken:
+    """One scale for each vector along the last axis: [N, T, D] -> scale shape [N, T, 1].
+
+    >>> PerToken()
+    PerToken()
+    """
+
+
+Granularity = PerTensor | PerChannel | PerBlock | PerToken
+
+
+@frozen
+class Scale:
+    """Which scales the hardware takes, and how a range becomes one.
+
+    A symmetric scale is absmax / d with d = qmax ("qmax"), (qmax-qmin)/2 ("half_range") or -qmin ("-qmin").
+    `low`, `high`: smallest and largest scale.  `minimum_range`: the real range is widened to it.
+    `signed`: the extreme keeps its sign (GGUF Q4_0).  `dynamic`: computed from the tensor at run time.
+    `within`: this scale is itself quantized by a second one (NVFP4).
+
+    Raises:
+        SpecError: low > high, or a divisor that does not exist.
+
+    >>> Scale(power_of_two=True).divisor
+    'qmax'
+    """
+
+    shared: Granularity = field(default=PerTensor(), validator=instance_of(PerTensor, PerChannel, PerBlock, PerToken))
+    format: Float = field(default=FLOAT32, kw_only=True, validator=instance_of(Float))
+    power_of_two: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    low: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
+    high: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
+    divisor: str = field(default="qmax", kw_only=True, validator=one_of(("qmax", "half_range", "-qmin")))
+    minimum_range: float = field(default=0.0, kw_only=True, validator=number())
+    signed: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    dynamic: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    within: Scale | None = field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise refuse(self, "low, high", (self.low, self.high), "low <= high", "Swap them.")
+        if self.minimum_range < 0:
+            raise refuse(self, "minimum_range", self.minimum_range, "at least 0", "Give the width of a range.")
+        if self.within is not None and not isinstance(self.within, Scale):
+            raise refuse(self, "within", self.within, "a Scale or None", "Give the outer Scale.")
+
+
+@frozen
+class ZeroPoint:
+    """An affine zero point z = R(qmin - low/scale), rounded by `rounding`, or always `value`.
+
+    >>> ZeroPoint()
+    ZeroPoint(rounding='half_even', value=None)
+    """
+
+    rounding: str = field(default="half_even", validator=one_of(ROUNDINGS))
+    value: int | None = field(default=None, validator=integer(optional=True))
+
+
+@frozen
+class Scheme:
+    """How the hardware holds one tensor.
+
+    q = clamp(R(x / s) + z, qmin, qmax) and x_hat = (q - z) * s, with R the `rounding`, s the scale, z the
+    zero point (0 when `zero_point` is None: symmetric).  `division=False`: x * (1/s) in float32 instead.
+
+    Raises:
+        SpecError: a zero point on a format without integers, or outside the codes.
+
+    >>> Scheme(Int(8, signed=False), zero_point=ZeroPoint()).symmetric
+    False
+    """
+
+    format: Format = field(default=Int(), validator=instance_of(Int, Float, Log, Levels))
+    scale: Scale = field(default=Scale(), validator=instance_of(Scale))
+    zero_point: ZeroPoint | None = field(default=None, validator=instance_of(ZeroPoint, optional=True))
+    rounding: str = field(default="half_even", kw_only=True, validator=one_of(ROUNDINGS))
+    division: bool = field(default=True, kw_only=True, validator=instance_of(bool))
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the zero point is always 0."""
+        return self.zero_point is None
+
+    def __attrs_post_init__(self) -> None:
+        if self.zero_point is None:
+            return
+        if not isinstance(self.format, Int):
+            raise refuse(self, "zero_point", self.zero_point, "None, for only Int has one", "Drop it.")
+        value = self.zero_point.value
+        if value is not None and not self.format.qmin <= value <= self.format.qmax:
+            wanted = f"a code in [{self.format.qmin}, {self.format.qmax}]"
+            raise refuse(self, "zero_point.value", value, wanted, "Choose a code of the format.")
+        if self.scale.divisor != "qmax" or self.scale.signed:
+            raise refuse(self, "scale", self.scale, "no divisor and no signed extreme", "They belong to symmetric schemes.")

@@ -1,0 +1,124 @@
+"""Targets: one hardware, described once.
+
+The hardware half says what the chip computes; the algorithm half says how qparams are found.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve, field, fields, frozen
+
+from qfunc.specs._check import as_tuple, has_methods, instance_of, one_of, refuse, tuple_of
+from qfunc.specs.arithmetic import Kernel
+from qfunc.specs.placement import Fusion, Limit, Rule, Tie
+from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
+from qfunc.specs.selectors import Selector
+
+ROLES = ("weight", "activation", "bias")
+
+
+@frozen
+class OpKind:
+    """A kind of op: its name, every spelling of it, its slots, and the kind whose arithmetic it has.
+
+    `spellings` are qualified names of functions, methods or module classes ("mylib.ops.fast_gelu").
+    `slots` name the arguments in order; "input", "weight" and "bias" may carry qparams.
+
+    >>> OpKind("fast_gelu", ("mylib.ops.fast_gelu",), behaves_like="gelu").slots
+    ('input',)
+    """
+
+    name: str = field(validator=instance_of(str))
+    spellings: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
+    slots: tuple[str, ...] = field(default=("input",), converter=as_tuple, validator=tuple_of(str, at_least=1))
+    behaves_like: str | None = field(default=None, validator=instance_of(str, optional=True))
+
+
+@frozen
+class Algorithm:
+    """An estimator of qparams and a quantize function, bound to one role."""
+
+    estimator: Estimator = field(validator=has_methods("init", "update", "finalize"))
+    function: Function = field(validator=has_methods("init", "apply", "export"))
+
+
+@frozen
+class Override:
+    """For the selected tensors of a role: another estimator, another function, or narrower weight codes."""
+
+    select: Selector = field(validator=instance_of(Selector))
+    role: str = field(validator=one_of(ROLES))
+    estimator: Estimator | None = field(
+        default=None, kw_only=True, validator=has_methods("init", "update", "finalize", optional=True)
+    )
+    function: Function | None = field(
+        default=None, kw_only=True, validator=has_methods("init", "apply", "export", optional=True)
+    )
+    bits: int | None = field(default=None, kw_only=True)
+
+    @bits.validator
+    def _(self, attribute: Any, value: Any) -> None:
+        if value is not None and (type(value) is not int or not 2 <= value <= 16):
+            raise refuse(self, "bits", value, "an int in [2, 16] or None", "Choose a width.")
+        if value is not None and self.role != "weight":
+            wanted = "None unless role is 'weight', for the hardware clamps activations to its own codes"
+            raise refuse(self, "bits", value, wanted, "Use edit.activations(bits=...), which describes other hardware.")
+
+
+@frozen
+class Runtime:
+    """The software that executes the artifact, named as precisely as its arithmetic needs.
+
+    `runner` runs it here, or is None.
+    """
+
+    name: str = field(validator=instance_of(str))
+    version: str = field(default="", validator=instance_of(str))
+    cpu: str = field(default="", validator=instance_of(str))
+    kernels: str = field(default="", validator=instance_of(str))
+    runner: Runner | None = field(default=None, validator=has_methods("run", optional=True))
+
+
+_HARDWARE = (
+    "name", "rules", "fusions", "ties", "limits", "kernels", "commuting", "ops", "runtime", "lowering", "source",
+)  # fmt: skip
+
+
+@frozen(kw_only=True)
+class Target:
+    """One hardware: placement, fusion, formats and arithmetic (hardware half), estimators and functions
+    (algorithm half).
+
+    Raises:
+        SpecError: a field of the wrong kind, no rules, or no source.
+
+    >>> from qfunc import targets
+    >>> targets.onnxruntime.name
+    'onnxruntime'
+    """
+
+    name: str = field(validator=instance_of(str))
+    rules: tuple[Rule, ...] = field(converter=as_tuple, validator=tuple_of(Rule, at_least=1))
+    fusions: tuple[Fusion, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Fusion))
+    ties: tuple[Tie, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Tie))
+    limits: tuple[Limit, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Limit))
+    kernels: tuple[Kernel, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Kernel))
+    commuting: tuple[str, ...] = field(default=(), converter=as_tuple, validator=tuple_of(str))
+    ops: tuple[OpKind, ...] = field(default=(), converter=as_tuple, validator=tuple_of(OpKind))
+    runtime: Runtime = field(default=Runtime("none"), validator=instance_of(Runtime))
+    lowering: Lowering | None = field(default=None, validator=has_methods("lower", optional=True))
+    source: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
+    weight: Algorithm = field(validator=instance_of(Algorithm))
+    activation: Algorithm = field(validator=instance_of(Algorithm))
+    bias: Algorithm | None = field(default=None, validator=instance_of(Algorithm, optional=True))
+    overrides: tuple[Override, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Override))
+
+    def hardware(self) -> tuple[Any, ...]:
+        """The hardware half, as a value to compare."""
+        return tuple(getattr(self, name) for name in _HARDWARE)
+
+    def with_algorithm_of(self, other: Target) -> Target:
+        """This hardware with the other's algorithms: what `specs.diff` leaves is the hardware."""
+        names = (f.name for f in fields(Target) if f.name not in _HARDWARE)
+        return evolve(self, **{name: getattr(other, name) for name in names})
