@@ -77,7 +77,7 @@ def _encode(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Callable) and hasattr(value, "__qualname__"):  # type: ignore[arg-type]
-        return {"function": _tag(value)}
+        return {"is function": _tag(value)}
     raise SpecError(where="to_json", found=repr(value), wanted="a frozen attrs value", do="Make it an attrs class.")
 
 
@@ -86,11 +86,11 @@ def _decode(value: Any, known: dict[str, Any]) -> Any:
         return tuple(_decode(v, known) for v in value)
     if not isinstance(value, dict):
         return value
-    name = value.get("function", value.get("is"))
+    name = value.get("is function", value.get("is"))
     if name not in known:
         do = f"Pass it: from_json(text, classes=({str(name).split(':')[-1]},))."
         raise SpecError(where="from_json", found=f"unknown class {name!r}", wanted="a class of qfunc", do=do)
-    if "function" in value:
+    if "is function" in value:
         return known[name]
     arguments = {k: _decode(v, known) for k, v in value.items() if k != "is"}
     allowed = {f.name for f in attrs.fields(known[name]) if f.init}
