@@ -5,3 +5,11 @@ import os as _os
 # A checkout keeps specs/ and targets/ beside this folder; an installed package keeps them in it.
 if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
     __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
+
+from qfunc import errors, estimators, functions, specs
+from qfunc.graph.capture import capture
+from qfunc.transforms.calibrate import calibrate
+from qfunc.transforms.emulate import emulate
+from qfunc.transforms.quantize import quantize
+
+__all__ = ["calibrate", "capture", "emulate", "errors", "estimators", "functions", "quantize", "specs"]

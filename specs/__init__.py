@@ -31,6 +31,7 @@ from qfunc.specs.formats import (
     FLOAT16,
     FLOAT32,
     Float,
+    Format,
     Int,
     Levels,
     Log,

@@ -121,7 +121,8 @@ class AveragePool:
 class Interior:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
 
-    `function` names a runtime's own approximation of the op, where it has one.
+    `zero_point="before"`: z is added before R.  `function` names a runtime's own form of the op, where it
+    has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order).
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
     """
@@ -129,7 +130,13 @@ class Interior:
     dtype: str = field(default="float32", validator=one_of(("float16", "bfloat16", "float32", "float64")))
     rounding: str = field(default="half_even", validator=_rounding)
     division: bool = field(default=True, validator=instance_of(bool))
-    function: str | None = field(default=None, validator=instance_of(str, optional=True))
+    zero_point: str = field(default="after", validator=one_of(("after", "before")))
+    function: str | None = field(default=None)
+
+    @function.validator
+    def _(self, attribute: object, value: object) -> None:
+        if value not in (None, "mlas_logistic", "window_sum"):
+            raise refuse(self, "function", value, 'None, "mlas_logistic" or "window_sum"', "Choose one of them.")
 
 
 @frozen

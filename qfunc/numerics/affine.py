@@ -28,7 +28,7 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
     [-18.0, 0.0, 2.0]
     """
     low, high = codes_of(scheme)
-    wide = x if x.dtype == torch.float64 else x.float()
+    wide = widened(x, scheme)
     scale, zero = spread(qparams.scale, x, scheme), spread(qparams.zero_point, x, scheme)
     real = wide / scale if scheme.division else wide * (1 / scale)
     return (round_by(real, scheme.rounding, low, noise) + zero).clamp(low, high)
@@ -56,12 +56,18 @@ def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     if not x.requires_grad:
         return dequantize(quantize(x, qparams, scheme), qparams, scheme).to(x.dtype)
     low, high = codes_of(scheme)
-    wide = x.detach() if x.dtype == torch.float64 else x.detach().float()
+    wide = widened(x.detach(), scheme)
     scale, zero = spread(qparams.scale, x, scheme), spread(qparams.zero_point, x, scheme)
     real = wide / scale if scheme.division else wide * (1 / scale)
     codes = round_by(real, scheme.rounding, low) + zero
     value = ((codes.clamp(low, high) - zero) * scale).to(x.dtype)
     return straight_through(x, value, (codes >= low) & (codes <= high))
+
+
+def widened(x: Tensor, scheme: Scheme) -> Tensor:
+    """x in the dtype of the computation: float32, or float64 where codes of more than 24 bits need it."""
+    wide = x.dtype == torch.float64 or (isinstance(scheme.format, Int) and scheme.format.bits > 24)
+    return x.double() if wide else x.float()
 
 
 def codes_of(scheme: Scheme) -> tuple[int, int]:

@@ -1,0 +1,144 @@
+"""BatchNorm folding with evaluation semantics.
+
+With f = gamma / sqrt(running_var + eps):  w' = w * f along the output channels,  b' = beta + (b - running_mean) * f.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from attrs import evolve
+from torch import Tensor, fx, nn
+
+from qfunc.graph.record import attach, record_of
+from qfunc.graph.vocabulary import attribute, kind_of, op_of
+
+_FOLDABLE = ("conv", "conv_transpose", "linear")
+
+
+def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
+    """A copy whose BatchNorms are folded into the conv or linear before them.
+
+    A BatchNorm2d that cannot fold (no such op before it, or its output is read elsewhere) becomes a
+    depthwise 1x1 conv of the same function; other BatchNorms stay.  Computed in float64, stored in the
+    weight's dtype; a weight that several ops share is copied first.
+
+    >>> from qfunc.graph.capture import capture
+    >>> net = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval())
+    >>> [n.name for n in fold_batch_norm(net).graph.nodes]
+    ['input_1', '_0_weight', '_0_bias', '_0', 'output']
+    """
+    model = copy.deepcopy(model)
+    for node in list(model.graph.nodes):
+        if kind_of(node) != "batch_norm":
+            continue
+        norm = model.get_submodule(str(node.target))
+        if getattr(norm, "running_mean", None) is None:
+            continue
+        before = node.args[0]
+        assert isinstance(before, fx.Node)
+        if kind_of(before) in _FOLDABLE and len(before.users) == 1 and _constant_weights(before):
+            _fold(model, before, node, norm)
+        elif isinstance(norm, nn.BatchNorm2d):
+            _as_conv(model, node, norm)
+    model.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+    model.delete_all_unused_submodules()
+    model.recompile()
+    record = record_of(model)
+    if record is not None:
+        names = {n.name for n in model.graph.nodes}
+        attach(model, evolve(record, facts={k: v for k, v in record.facts.items() if k in names}))
+    return model
+
+
+def _constant_weights(node: fx.Node) -> bool:
+    weights = (attribute(node, "weight"), attribute(node, "bias"))
+    return all(w is None or (isinstance(w, fx.Node) and w.op == "get_attr") for w in weights)
+
+
+def affine_of(norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """(f, b) in float64 with norm(x) = f * x + b per channel, in evaluation mode."""
+    mean, var = norm.running_mean.double(), norm.running_var.double()  # type: ignore[union-attr, operator]
+    factor = torch.rsqrt(var + norm.eps)  # type: ignore[operator]
+    factor = factor if norm.weight is None else factor * norm.weight.detach().double()  # type: ignore[union-attr, operator]
+    shift = -mean * factor
+    return factor, shift if norm.bias is None else shift + norm.bias.detach().double()  # type: ignore[union-attr, operator]
+
+
+def _fold(model: fx.GraphModule, op: fx.Node, norm_node: fx.Node, norm: nn.Module) -> None:
+    weight_node, bias_node = attribute(op, "weight"), attribute(op, "bias")
+    factor, shift = affine_of(norm)
+    weight = _read(model, weight_node)
+    spec = op_of(op)
+    assert spec is not None
+    groups = attribute(op, "groups") if spec.kind == "conv_transpose" else 1
+    # A transposed conv's weight is [groups * in, out, ...] with the groups along the input channels.
+    shape = [groups, weight.shape[0] // groups, *weight.shape[1:]]
+    along = [1] * len(shape)
+    along[0], along[spec.constant_axis + 1] = groups, factor.numel() // groups
+    folded = (weight.double().reshape(shape) * factor.reshape(along)).reshape(weight.shape).to(weight.dtype)
+    bias = shift if bias_node is None else shift + _read(model, bias_node).double() * factor
+    path = model_path(weight_node)
+    new_weight = _put(model, op, path, folded, alone=len(weight_node.users) == 1)
+    place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
+    alone = bias_node is None or len(bias_node.users) == 1
+    new_bias = _put(model, op, place, bias.to(weight.dtype), alone=alone and not (bias_node is None and _exists(model, place)))
+    op.args = tuple({"weight": new_weight, "bias": new_bias}.get(n, a) for n, a in zip(spec.parameters, op.args, strict=True))
+    norm_node.replace_all_uses_with(op)
+    model.graph.erase_node(norm_node)
+
+
+def _as_conv(model: fx.GraphModule, node: fx.Node, norm: nn.BatchNorm2d) -> None:
+    factor, shift = affine_of(norm)
+    path = str(node.target)
+    holder = nn.Module()
+    dtype = norm.running_var.dtype if norm.running_var is not None else torch.float32
+    holder.weight = nn.Parameter(factor.reshape(-1, 1, 1, 1).to(dtype))
+    holder.bias = nn.Parameter(shift.to(dtype))
+    model.set_submodule(path, holder)
+    with model.graph.inserting_before(node):
+        weight, bias = (model.graph.get_attr(f"{path}.{n}") for n in ("weight", "bias"))
+        conv = model.graph.call_function(torch.conv2d, (node.args[0], weight, bias, 1, 0, 1, factor.numel()))
+    _inherit_fact(model, node, conv)
+    node.replace_all_uses_with(conv)
+    model.graph.erase_node(node)
+
+
+def _inherit_fact(model: fx.GraphModule, old: fx.Node, new: fx.Node) -> None:
+    record = record_of(model)
+    if record is not None and old.name in record.facts:
+        attach(model, evolve(record, facts={**record.facts, new.name: record.facts[old.name]}))
+
+
+def model_path(node: fx.Node) -> str:
+    """The attribute path that a get_attr node reads."""
+    return str(node.target)
+
+
+def _exists(model: nn.Module, path: str) -> bool:
+    owner, _, name = path.rpartition(".")
+    return getattr(model.get_submodule(owner), name, None) is not None
+
+
+def _read(model: nn.Module, node: fx.Node) -> Tensor:
+    return read_attr(model, node).detach()
+
+
+def read_attr(model: nn.Module, node: fx.Node) -> Tensor:
+    """The tensor that a get_attr node reads."""
+    owner, _, name = str(node.target).rpartition(".")
+    value: Tensor = getattr(model.get_submodule(owner), name)
+    return value
+
+
+def _put(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, *, alone: bool) -> fx.Node:
+    # Stores a tensor at path, or beside it when others still read what is there, and reads it before `before`.
+    owner, _, name = path.rpartition(".")
+    fresh, count = name, 0
+    while not alone and hasattr(model.get_submodule(owner), fresh):
+        count += 1
+        fresh = f"{name}_{count}"
+    setattr(model.get_submodule(owner), fresh, nn.Parameter(value))
+    with model.graph.inserting_before(before):
+        return model.graph.get_attr(f"{owner}.{fresh}".lstrip("."))

@@ -1,0 +1,148 @@
+"""The float network inside a quantized model, and the sites around it, each found from the graph alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+from torch import Tensor, fx, nn
+
+from qfunc.errors import CalibrationError
+from qfunc.graph.record import Record, attach, record_of
+from qfunc.graph.site import FakeQuantize
+from qfunc.graph.vocabulary import kind_of
+
+
+@frozen
+class Seat:
+    """A FakeQuantize in a model: where it sits, the float node whose value it quantizes, and who reads that.
+
+    Both are named as in `float_network`: dropouts are looked through.
+    """
+
+    path: str
+    module: FakeQuantize
+    tensor: str
+    readers: tuple[str, ...]
+
+
+def seats(model: fx.GraphModule) -> tuple[Seat, ...]:
+    """Every FakeQuantize of a model in graph order."""
+    found = []
+    for node in model.graph.nodes:
+        if kind_of(node) == "fake_quantize":
+            module = model.get_submodule(str(node.target))
+            assert isinstance(module, FakeQuantize)
+            tensor = node.all_input_nodes[0]
+            while kind_of(tensor) == "dropout":
+                tensor = tensor.all_input_nodes[0]
+            found.append(Seat(str(node.target), module, tensor.name, tuple(_readers(node))))
+    return tuple(found)
+
+
+def _readers(node: fx.Node) -> list[str]:
+    return [name for user in node.users for name in (_readers(user) if kind_of(user) == "dropout" else [user.name])]
+
+
+def float_network(model: fx.GraphModule) -> fx.GraphModule:
+    """The float network in evaluation form: no FakeQuantize, no dropout; tensors are shared with the model.
+
+    Node names are those of the model.
+    """
+    graph = fx.Graph()
+    graph.set_codegen(model.graph._codegen)
+    env: dict[fx.Node, fx.Node] = {}
+    leaves: dict[str, nn.Module] = {}
+    for node in model.graph.nodes:
+        kind = kind_of(node)
+        if kind in ("fake_quantize", "dropout"):
+            env[node] = env[node.all_input_nodes[0]]
+            continue
+        env[node] = graph.node_copy(node, env.__getitem__)
+        if node.op == "call_module":
+            leaves[str(node.target)] = _evaluated(model.get_submodule(str(node.target)))
+    network = fx.GraphModule(_Root(model, leaves), graph)
+    record = record_of(model)
+    return attach(network, evolve(record, stage="captured", target=None)) if record else network
+
+
+class _Root(nn.Module):
+    """A view of a model whose called submodules are replaced by evaluation copies."""
+
+    def __init__(self, model: nn.Module, leaves: dict[str, nn.Module]) -> None:
+        super().__init__()
+        for node_path, tensor in [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]:
+            owner, _, name = node_path.rpartition(".")
+            holder = _descend(self, owner)
+            if isinstance(tensor, nn.Parameter):
+                holder.register_parameter(name, tensor)
+            else:
+                holder.register_buffer(name, tensor)
+        for path, module in leaves.items():
+            owner, _, name = path.rpartition(".")
+            setattr(_descend(self, owner), name, module)
+        for name, value in vars(model).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value)
+        self.eval()
+
+
+def _descend(root: nn.Module, path: str) -> nn.Module:
+    for part in path.split(".") if path else ():
+        if not isinstance(getattr(root, part, None), nn.Module):
+            setattr(root, part, nn.Module())
+        root = getattr(root, part)
+    return root
+
+
+def _evaluated(module: nn.Module) -> nn.Module:
+    # A shallow copy shares the tensors but has its own mode, so that the caller's module keeps its own.
+    twin = copy.copy(module)
+    twin._modules = {k: _evaluated(m) for k, m in module._modules.items() if m is not None}
+    twin.training = False
+    return twin
+
+
+def require(model: Any, stage: str, step: str) -> Record:
+    """The record of a model that has reached `stage` ("quantized" or "calibrated").
+
+    Raises:
+        CalibrationError: it has not; the message names the step that is missing.
+    """
+    record = record_of(model) if isinstance(model, nn.Module) else None
+    order = ("captured", "quantized", "calibrated")
+    if record is None or order.index(record.stage) < order.index(stage):
+        before = {"quantized": "qfunc.quantize(target)(model)", "calibrated": "qfunc.calibrate(batches)(quantized)"}[stage]
+        found = f"a {record.stage} model" if record else type(model).__name__
+        raise CalibrationError(where=step, found=found, wanted=f"a {stage} model", do=f"First run {before}.")
+    return record
+
+
+class Walk(fx.Interpreter):
+    """Runs a network and shows each named node's value to `see(name, value)`."""
+
+    def __init__(self, network: fx.GraphModule, see: Callable[[str, Any], None], names: set[str] | None = None) -> None:
+        super().__init__(network)
+        self.see, self.names = see, names
+
+    def run_node(self, node: fx.Node) -> Any:
+        """The node's value, shown if its name is wanted."""
+        value = super().run_node(node)
+        if self.names is None or node.name in self.names:
+            self.see(node.name, value)
+        return value
+
+
+def same_network(a: fx.GraphModule, b: fx.GraphModule) -> bool:
+    """Whether two float networks are one: equal graphs and bit-equal tensors."""
+    described = [[(n.op, str(n.target), str(n.args), str(n.kwargs)) for n in m.graph.nodes] for m in (a, b)]
+    if described[0] != described[1]:
+        return False
+    left, right = a.state_dict(), b.state_dict()
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+__all__ = ["Seat", "Walk", "float_network", "require", "same_network", "seats"]

@@ -1,0 +1,250 @@
+"""Placement: from a float graph and a target to groups and sites, as one frozen plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve, field, frozen
+from torch import fx
+
+from qfunc.errors import SpecError
+from qfunc.graph.fuse import Group, Groups, fuse, with_roots
+from qfunc.graph.select import Context, is_personal, require_match, selects
+from qfunc.graph.site import Site
+from qfunc.graph.vocabulary import channel_axis, is_constant, slots
+from qfunc.specs import Cases, Derived, Fixed, Int, Keep, Override, PerChannel, Rule, Scheme, Target
+from qfunc.specs.edit import narrowed
+
+TRANSPARENT = ("dropout",)
+
+
+@frozen
+class Placed:
+    """A site, the node whose value it quantizes, and the (reader, producer) edges that see the quantized value."""
+
+    site: Site
+    tensor: fx.Node
+    readers: tuple[fx.Node, ...]
+
+
+@frozen
+class Plan:
+    """Everything that placement decided."""
+
+    groups: Groups
+    placed: tuple[Placed, ...]
+    context: Context = field(eq=False)
+
+
+def plan(model: fx.GraphModule, target: Target) -> Plan:
+    """The groups and sites of a float graph on a target.
+
+    First fusion, then the outputs of groups, then their inputs, weights and biases; a tensor that already
+    has a site, perhaps behind ops that only move codes, gets no second one.
+
+    Raises:
+        SpecError: a selector of the user matches nothing, or two rules want one tensor in two formats.
+    """
+    context = Context(model, target.ops)
+    groups = fuse(context, target.fusions)
+    context = with_roots(context, groups)
+    for rule in target.rules:
+        if is_personal(rule.select):
+            require_match(rule.select, context, f"target {target.name!r}, rules")
+    for change in target.overrides:
+        require_match(change.select, context, f"target {target.name!r}, overrides")
+    return Plan(groups, _Placement(context, target, groups).sites(), context)
+
+
+class _Placement:
+    def __init__(self, context: Context, target: Target, groups: Groups) -> None:
+        self.context, self.target, self.groups = context, target, groups
+        self.made: dict[tuple[fx.Node, Any], Placed] = {}
+        self.of_tensor: dict[fx.Node, Placed] = {}
+
+    def sites(self) -> tuple[Placed, ...]:
+        for node in self.context.model.graph.nodes:
+            if node.op == "placeholder" and self._read_as_input(node):
+                self._output(Group((node,)))
+        for group in self.groups.groups:
+            self._output(group)
+        for group in self.groups.groups:
+            for node in group.nodes:
+                self._inputs(group, node)
+        self._ties()
+        order = {n: i for i, n in enumerate(self.context.model.graph.nodes)}
+        return tuple(sorted(self.made.values(), key=lambda p: order[p.tensor]))
+
+    def _read_as_input(self, node: fx.Node) -> bool:
+        # Token ids and masks are no activations: a graph input counts if an op reads it as one.
+        return any(s == "input" and n is node for user in node.users for s, n in slots(user))
+
+    def _output(self, group: Group) -> None:
+        value, rule = self._speaks("output", group)
+        if isinstance(value, Scheme | Fixed) and group.output.users:
+            placed = self._place(group.output, group, "output", value, rule, tuple(group.output.users))
+            self.of_tensor[group.output] = placed
+
+    def _inputs(self, group: Group, node: fx.Node) -> None:
+        for slot, producer in slots(node):
+            if producer in group.nodes:
+                continue
+            source = self.source(producer)
+            value, rule = self._speaks(slot, group, source if slot == "input" else None, producer)
+            if slot == "bias":
+                self._bias(group, node, producer, value, rule)
+            elif isinstance(value, Scheme | Fixed):
+                self._edge(group, node, slot, producer, source, value, rule)
+
+    def _edge(self, group: Group, node: fx.Node, slot: str, producer: fx.Node, source: fx.Node, value: Any, rule: int) -> None:
+        there = self.of_tensor.get(source)
+        if there is not None:
+            have, want = there.site.scheme.format, value.scheme.format if isinstance(value, Fixed) else value.format
+            if have != want:
+                raise SpecError(
+                    where=f"target {self.target.name!r}, tensor {self.context.fact(source).path!r}",
+                    found=f"{have} by its producer's rule and {want} by the rule of {self.context.fact(node).path!r}",
+                    wanted="one format, for no two quantizers stand in series",
+                    do="Edit one of the two rules.",
+                )
+            return
+        if slot == "weight":
+            if not is_constant(producer):
+                return
+            value = _with_axis(value, channel_axis(node))
+        self._place(producer, group, slot, value, rule, (node,))
+
+    def _bias(self, group: Group, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
+        if not isinstance(value, Derived | Scheme) or not is_constant(producer):
+            return
+        if isinstance(value, Derived) and not self._quantized_product(node):
+            return
+        self._place(producer, group, "bias", value, rule, (node,))
+
+    def _quantized_product(self, node: fx.Node) -> bool:
+        # A derived bias needs the scales of the input and of the weight.
+        tensors = {slot: n for slot, n in slots(node) if slot in ("input", "weight")}
+        known = [self.source(tensors["input"]) in self.of_tensor or any(k[0] is tensors["input"] and node in p.readers
+                 for k, p in self.made.items())]  # fmt: skip
+        known.append(any(p.tensor is tensors.get("weight") and node in p.readers for p in self.made.values()))
+        return all(known)
+
+    def _place(self, tensor: fx.Node, group: Group, slot: str, value: Any, rule: int, readers: tuple[fx.Node, ...]) -> Placed:
+        # A bias belongs to one op even when its tensor is shared; other sites are shared by (tensor, scheme).
+        key = (tensor, (value, readers) if slot == "bias" else value)
+        if key in self.made:
+            old = self.made[key]
+            self.made[key] = evolve(old, readers=(*old.readers, *(r for r in readers if r not in old.readers)))
+            return self.made[key]
+        site = self._site(tensor, group, slot, value, rule)
+        self.made[key] = Placed(site, tensor, readers)
+        return self.made[key]
+
+    def _site(self, tensor: fx.Node, group: Group, slot: str, value: Any, rule: int) -> Site:
+        constant = is_constant(tensor)
+        role = slot if slot in ("weight", "bias") else "activation"
+        algorithm = getattr(self.target, role) or self.target.weight
+        estimator, function = algorithm.estimator, algorithm.function
+        for change in self.target.overrides:
+            if change.role == role and self._touches(change, tensor, group):
+                estimator, function = change.estimator or estimator, change.function or function
+                value = _narrow(value, change) if change.bits else value
+        path = self.context.fact(tensor).path if tensor.op != "get_attr" else str(tensor.target)
+        taken = {p.site.name for p in self.made.values()}
+        name = path if path not in taken else f"{path}@{self.context.fact(group.root).path}"
+        return Site(name, self.context.fact(group.root).path, slot, value, rule, estimator, function, constant)
+
+    def _touches(self, change: Override, tensor: fx.Node, group: Group) -> bool:
+        return any(selects(change.select, n, self.context) for n in (*group.nodes, tensor))
+
+    def source(self, tensor: fx.Node) -> fx.Node:
+        """The tensor whose codes this one carries: behind every op that only moves them."""
+        while self.context.kind(tensor) in (*self.target.commuting, *TRANSPARENT) and tensor not in self.of_tensor:
+            inputs = [n for s, n in slots(tensor) if s == "input"]
+            if len(inputs) != 1 or not moves_codes(tensor):
+                break
+            tensor = inputs[0]
+        return tensor
+
+    def _speaks(self, slot: str, group: Group, edge: fx.Node | None = None, tensor: fx.Node | None = None) -> tuple[Any, int]:
+        for index, rule in enumerate(self.target.rules):
+            value = getattr(rule, slot)
+            if value is None or not self._selected(rule, group):
+                continue
+            if rule.edges is not None and edge is not None and not selects(rule.edges, edge, self.context):
+                continue
+            return self._case(value, tensor if tensor is not None else group.output), index
+        return None, -1
+
+    def _selected(self, rule: Rule, group: Group) -> bool:
+        # Names may point at any node of a group; kinds speak of its root.
+        nodes = group.nodes if is_personal(rule.select) else (group.root,)
+        return any(selects(rule.select, n, self.context) for n in nodes)
+
+    def _case(self, value: Any, tensor: fx.Node) -> Any:
+        if not isinstance(value, Cases):
+            return value
+        chosen = (v for selector, v in value.cases if selects(selector, tensor, self.context))
+        return next(chosen, value.default)
+
+    def _ties(self) -> None:
+        for tie in self.target.ties:
+            for group in self.groups.groups:
+                if not selects(tie.select, group.root, self.context):
+                    continue
+                members = [self.of_input(n, group.root) for s, n in slots(group.root) if s == "input" and "input" in tie.slots]
+                if "output" in tie.slots:
+                    members.append(self.of_tensor.get(group.output))
+                self._tie([m for m in members if m is not None], group.root.name, tie.leader)
+
+    def of_input(self, tensor: fx.Node, reader: fx.Node) -> Placed | None:
+        """The site of a tensor as a reader sees it."""
+        direct = (p for p in self.made.values() if p.tensor is tensor and reader in p.readers)
+        return next(direct, None) or self.of_tensor.get(self.source(tensor))
+
+    def _tie(self, members: list[Placed], name: str, leader: str) -> None:
+        if len(members) < 2:
+            return
+        names = {m.site.tie for m in members if m.site.tie} or {name}
+        one = sorted(names)[0]
+        for key, placed in list(self.made.items()):
+            if placed in members or placed.site.tie in names:
+                self.made[key] = evolve(placed, site=evolve(placed.site, tie=one, leader=leader))
+                if self.of_tensor.get(placed.tensor) is placed:
+                    self.of_tensor[placed.tensor] = self.made[key]
+
+
+def moves_codes(node: fx.Node) -> bool:
+    """Whether an op of a commuting kind really only moves codes: padding by anything but 0 does not."""
+    if node.op != "call_function":
+        return True
+    from qfunc.graph.vocabulary import attribute, kind_of
+
+    match kind_of(node):
+        case "pad":
+            return attribute(node, "mode") != "constant" or not attribute(node, "value")
+        case "resize":
+            return str(attribute(node, "mode")).startswith("nearest")
+    return True
+
+
+def _with_axis(value: Any, axis: int) -> Any:
+    scheme = value.scheme if isinstance(value, Fixed) else value
+    if not isinstance(scheme.scale.shared, PerChannel) or scheme.scale.shared.axis != "channel":
+        return value
+    return evolve(value, scale=evolve(scheme.scale, shared=PerChannel(axis)))
+
+
+def _narrow(value: Any, change: Override) -> Any:
+    fmt = value.format if isinstance(value, Scheme) else None
+    if not isinstance(fmt, Int) or change.bits is None or change.bits > fmt.bits:
+        raise SpecError(
+            where="Override.bits",
+            found=repr(change.bits),
+            wanted=f"at most the {getattr(fmt, 'bits', '?')} bits of the hardware's {fmt}",
+            do="Choose fewer bits, or other hardware.",
+        )
+    return evolve(value, format=narrowed(fmt, change.bits, fmt.signed)) if change.bits < fmt.bits else value
+
+
+__all__ = ["Keep", "Placed", "Plan", "moves_codes", "plan"]

@@ -1,0 +1,58 @@
+"""What a captured model knows about itself besides its graph: a frozen value that travels with it."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+from torch import fx
+
+from qfunc.specs import Target
+
+
+@frozen
+class Fact:
+    """Where a node comes from: its path in the user's model, the classes around it, its source line."""
+
+    path: str
+    modules: tuple[str, ...] = ()
+    source: str = ""
+
+
+@frozen
+class TensorInfo:
+    """Shape and dtype of an input of the model, as calibration met it first."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@frozen
+class Record:
+    """The facts of the nodes by name; after `quantize` the target; after `calibrate` the inputs.
+
+    `stage` is "captured", "quantized" or "calibrated".
+    """
+
+    facts: dict[str, Fact] = field(hash=False)
+    target: Target | None = None
+    inputs: tuple[TensorInfo, ...] = ()
+    stage: str = "captured"
+
+
+def attach(model: fx.GraphModule, record: Record) -> fx.GraphModule:
+    """Gives the (new) model its record."""
+    model.meta["qfunc"] = record  # survives copy.deepcopy
+    model.qfunc_record = record  # type: ignore[assignment]  # survives torch.save
+    return model
+
+
+def record_of(model: object) -> Record | None:
+    """The record of a captured model, or None."""
+    found = getattr(model, "meta", {}).get("qfunc") if isinstance(getattr(model, "meta", None), dict) else None
+    return found or getattr(model, "qfunc_record", None)
+
+
+def path_of(model: fx.GraphModule, node: fx.Node) -> str:
+    """The user's path of a node: "layer1.0.conv1"."""
+    record = record_of(model)
+    fact = record.facts.get(node.name) if record else None
+    return fact.path if fact else str(node.target) if node.op == "get_attr" else node.name

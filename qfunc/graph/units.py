@@ -1,0 +1,204 @@
+"""Units: what the runtime executes as one op, and whether on integers; from graph, target and qparams alone."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+from torch import Tensor, fx
+
+from qfunc.graph.fuse import Group, fuse, with_roots
+from qfunc.graph.network import Seat, float_network, seats
+from qfunc.graph.plan import moves_codes
+from qfunc.graph.select import Context, selects
+from qfunc.graph.vocabulary import attribute, is_constant, slots
+from qfunc.numerics.qparams import Affine
+from qfunc.numerics.rounding import round_by
+from qfunc.specs import (
+    FloatMultiplier,
+    Format,
+    InsideActivation,
+    Int,
+    Interior,
+    Kernel,
+    SameQParams,
+    Target,
+    ThroughReal,
+    Unknown,
+)
+
+
+@frozen(eq=False)
+class Coding:
+    """The qparams and scheme of one tensor."""
+
+    qparams: Affine
+    seat: Seat
+
+    @property
+    def format(self) -> Int:
+        """Its number format."""
+        fmt = self.seat.module.site.scheme.format
+        assert isinstance(fmt, Int)
+        return fmt
+
+    @property
+    def scale(self) -> float:
+        """The scale of a per-tensor coding."""
+        return float(self.qparams.scale)
+
+    @property
+    def zero_point(self) -> int:
+        """The zero point of a per-tensor coding."""
+        return int(self.qparams.zero_point)
+
+    def same(self, other: Coding) -> bool:
+        """Whether both map codes to the same values."""
+        return self.format == other.format and _equal(self.qparams, other.qparams)
+
+
+def _equal(a: Affine, b: Affine) -> bool:
+    return all(x.shape == y.shape and bool((x == y).all()) for x, y in ((a.scale, b.scale), (a.zero_point, b.zero_point)))
+
+
+@frozen(eq=False)
+class Unit:
+    """One unit: its nodes in the float network, the kernel that runs it on integers, or why there is none."""
+
+    group: Group
+    path: str
+    tensor: str
+    kind: str
+    kernel: Kernel | None
+    reason: str = ""
+    integer: bool = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "integer", self.kernel is not None)
+
+
+class Partition:
+    """The float network of a calibrated model, the coding of each edge, and the units in execution order.
+
+    >>> import qfunc, torch
+    >>> from qfunc import targets
+    >>> model = qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))
+    >>> partition = Partition(qfunc.calibrate([torch.ones(1, 3)])(model), targets.onnxruntime)
+    >>> [(u.path, u.integer) for u in partition.units]
+    [('linear', True)]
+    """
+
+    def __init__(self, model: fx.GraphModule, target: Target) -> None:
+        self.target = target
+        self.network = float_network(model)
+        bare = Context(self.network, target.ops)
+        groups = fuse(bare, target.fusions)
+        self.context = with_roots(bare, groups)
+        self._at_edge: dict[tuple[str, str], Coding] = {}
+        self._of_output: dict[str, Coding] = {}
+        self.at_path: dict[str, Coding] = {}
+        for seat in seats(model):
+            coding = self.at_path[seat.path] = Coding(seat.module.qparams(), seat)
+            if seat.module.site.slot == "output":
+                self._of_output[seat.tensor] = coding
+            for reader in seat.readers:
+                self._at_edge[seat.tensor, reader] = coding
+        self.units = tuple(self._unit(g) for g in groups.groups)
+
+    def path(self, node: fx.Node) -> str:
+        """The user's path of a node of the network."""
+        return self.context.fact(node).path
+
+    def coding(self, producer: fx.Node, reader: fx.Node) -> Coding | None:
+        """The coding of a tensor as a reader sees it: its own, or that of the tensor whose codes it carries."""
+        found = self._at_edge.get((producer.name, reader.name)) or self.output_coding(producer)
+        return found
+
+    def output_coding(self, node: fx.Node) -> Coding | None:
+        """The coding that a node's value has for every reader."""
+        if node.name in self._of_output:
+            return self._of_output[node.name]
+        if self.context.kind(node) in self.target.commuting and moves_codes(node):
+            inputs = [n for s, n in slots(node) if s == "input"]
+            return self.coding(inputs[0], node) if len(inputs) == 1 else None
+        return None
+
+    def _unit(self, group: Group) -> Unit:
+        kernel, reason = self._kernel(group)
+        return Unit(group, self.path(group.root), self.path(group.output), self.context.kind(group.root), kernel, reason)
+
+    def _kernel(self, group: Group) -> tuple[Kernel | None, str]:
+        codings = self._codings(group)
+        missing = [slot for slot, coding in codings if coding is None and slot != "bias"]
+        if missing:
+            return None, f"its {missing[0]} carries no qparams"
+        float_bias = ("bias", None) in codings
+        known = [(slot, c) for slot, c in codings if c is not None]
+        reason = "the target has no integer kernel for it"
+        for kernel in self.target.kernels:
+            if not selects(kernel.unit, group.root, self.context):
+                continue
+            conditions = (*kernel.integer_if, *(group.fusion.integer_if if group.fusion and len(group.nodes) > 1 else ()))
+            unmet = [c for c in conditions if not self._holds(c, group, known)]
+            if unmet:
+                reason = f"{type(unmet[0]).__name__} does not hold"
+            elif not _takes(kernel, known):
+                reason = "the kernel does not take its formats"
+            elif float_bias and not takes_float_bias(kernel.arithmetic):
+                reason = "its bias carries no qparams"
+            elif isinstance(kernel.arithmetic, Unknown):
+                reason = kernel.arithmetic.reason
+            else:
+                return kernel, ""
+        return None, reason
+
+    def _codings(self, group: Group) -> list[tuple[str, Coding | None]]:
+        found: list[tuple[str, Coding | None]] = []
+        for node in group.nodes:
+            for slot, producer in slots(node):
+                if producer not in group.nodes and not (slot == "bias" and not is_constant(producer)):
+                    found.append((slot, self.coding(producer, node)))
+            found += [("input", None)] * self._bare_numbers(node)
+        return [*found, ("output", self.output_coding(group.output))]
+
+    def _bare_numbers(self, node: fx.Node) -> int:
+        # x + 1: a number among the operands has no qparams.
+        if self.context.kind(node) not in ("add", "mul", "sub", "div", "matmul"):
+            return 0
+        return sum(isinstance(a, int | float) for a in node.args)
+
+    def _holds(self, condition: InsideActivation | SameQParams, group: Group, codings: list[tuple[str, Coding]]) -> bool:
+        if isinstance(condition, SameQParams):
+            chosen = [c for slot, c in codings if slot in condition.slots]
+            return all(chosen[0].same(c) for c in chosen[1:])
+        output = next(c for slot, c in codings if slot == "output")
+        return all(_inside(node, output, self.context) for node in group.nodes[1:])
+
+
+def takes_float_bias(arithmetic: object) -> bool:
+    """Whether an arithmetic adds the bias as a real number."""
+    return isinstance(arithmetic, ThroughReal | Interior) or (isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias)
+
+
+def _inside(node: fx.Node, output: Coding, context: Context) -> bool:
+    # The activation's bounds, as codes, lie at or beyond the ends of the range: clamping does its work.
+    kind = context.kind(node)
+    if kind not in ("relu", "clip"):
+        return True
+    low, high = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max"))
+    scale, zero = output.qparams.scale, output.qparams.zero_point
+
+    def code(bound: float) -> Tensor:
+        return round_by(scale.new_tensor(bound) / scale, "half_even") + zero
+
+    below = low is None or bool((code(low) <= output.format.qmin).all())
+    above = high is None or bool((code(high) >= output.format.qmax).all())
+    return below and above
+
+
+def _takes(kernel: Kernel, codings: list[tuple[str, Coding]]) -> bool:
+    wanted: dict[str, tuple[Format, ...]] = dict(kernel.formats)
+    return all(slot not in wanted or _fits(c.format, wanted[slot]) for slot, c in codings)
+
+
+def _fits(fmt: Int, wanted: tuple[Format, ...]) -> bool:
+    # Narrower codes of the same width and sign fit: weights are written offline.
+    return any(isinstance(w, Int) and (fmt == w or (w.bits, w.signed) == (fmt.bits, fmt.signed)) for w in wanted)

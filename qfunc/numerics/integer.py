@@ -1,0 +1,286 @@
+"""Integer kernels: exact accumulators and the steps that turn them into codes.
+
+Codes and accumulators are integers carried in floating point, float32 where a bound proves every partial
+sum below 2^24, else float64 (2^53).  Scales are Python floats or tensors exactly representable in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qfunc.numerics.rounding import round_by
+
+EXACT_FLOAT32 = 2**24
+
+
+def quantize_codes(
+    x: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str = "half_even", division: bool = True
+) -> Tensor:
+    """Codes of real values: clamp(R(x / s) + z, low, high), or R(x * (1/s)) without `division`.
+
+    >>> quantize_codes(torch.tensor([0.3, -9.0]), 0.25, 3, 0, 255).tolist()
+    [4.0, 0.0]
+    """
+    s = torch.tensor(scale, dtype=torch.float32)
+    real = x.float() / s if division else x.float() * (1 / s)
+    return (round_by(real, rounding, low) + zero_point).clamp(low, high)
+
+
+def dequantize_codes(codes: Tensor, scale: float, zero_point: int) -> Tensor:
+    """Real values of codes in float32: (q - z) * s.
+
+    >>> dequantize_codes(torch.tensor([4.0]), 0.25, 3).tolist()
+    [0.25]
+    """
+    return (codes - zero_point) * torch.tensor(scale, dtype=torch.float32)
+
+
+def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high: int, rounding: str, place: str) -> Tensor:
+    """Codes of an accumulator: clamp(R(float32(acc) * M) + z), or R(float32(acc) * M + z) with place "before".
+
+    Source: ONNX Runtime MLAS, quantized output stage.
+
+    >>> requantize(torch.tensor([5.0]), torch.tensor(0.5), 1, 0, 255, "half_even", "after").tolist()
+    [3.0]
+    """
+    value = acc.float() * multiplier
+    if place == "before":
+        return round_by(value + zero_point, rounding, low).clamp(low, high)
+    return round_by(value.clamp(low - zero_point, high - zero_point), rounding, low) + zero_point
+
+
+def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """round_float32(a*b + c): one rounding for product and sum, of float32 operands.
+
+    The product is exact in float64; the float64 sum is made round-to-odd by its two-sum error, so that the
+    last rounding is the only one that counts.
+    Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE TC 2008.
+
+    >>> a = torch.tensor(1 + 2.0**-12)
+    >>> fma(a, a, torch.tensor(-1.0)).item() == 2.0**-11 + 2.0**-24
+    True
+    """
+    product, c = a.double() * b.double(), c.double()
+    total = product + c
+    part = total - product
+    error = (product - (total - part)) + (c - part)
+    even = (total.contiguous().view(torch.int64) & 1) == 0
+    nudged = torch.nextafter(total, torch.copysign(torch.full_like(total, torch.inf), error))
+    return torch.where((error != 0) & even, nudged, total).float()
+
+
+def add_codes(
+    a: Tensor, scale_a: float, zero_a: int, b: Tensor, scale_b: float, zero_b: int,
+    scale: float, zero_point: int, low: int, high: int, rounding: str,
+) -> Tensor:  # fmt: skip
+    """Codes of a + b by two fused multiply-adds, the zero point inside: see `specs.SumFma`.
+
+    r_a = float32(s_a/s), r_b = float32(s_b/s), f = float32(z - fma(r_a, z_a, float32(r_b*z_b))).
+    Source: ONNX Runtime mlas/lib/qladd.cpp (AVX2, AVX512).  Where one operand is constant along the last
+    axis of a tensor that is not laid out as an image, the runtime swaps the operands; so does this.
+
+    >>> add_codes(torch.tensor([3.0]), 0.5, 1, torch.tensor([5.0]), 0.5, 1, 1.0, 0, 0, 255, "half_even").tolist()
+    [3.0]
+    """
+    if a.ndim != 4 and a.shape != b.shape and _scalar_along_last(a, b):
+        a, scale_a, zero_a, b, scale_b, zero_b = b, scale_b, zero_b, a, scale_a, zero_a
+    f32 = torch.float32
+    s = torch.tensor(scale, dtype=f32)
+    r_a, r_b = torch.tensor(scale_a, dtype=f32) / s, torch.tensor(scale_b, dtype=f32) / s
+    z_a, z_b = torch.tensor(float(zero_a)), torch.tensor(float(zero_b))
+    fixed = torch.tensor(float(zero_point)) - fma(r_a, z_a, r_b * z_b)
+    return round_by(fma(a, r_a, fma(b, r_b, fixed)), rounding, low).clamp(low, high)
+
+
+def _scalar_along_last(a: Tensor, b: Tensor) -> bool:
+    rank = max(a.ndim, b.ndim)
+    for i in range(1, rank + 1):
+        n_a, n_b = (t.shape[-i] if i <= t.ndim else 1 for t in (a, b))
+        if (n_a, n_b) != (1, 1):
+            return n_a == 1 and n_b != 1
+    return False
+
+
+def average_pool_real(
+    x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...], ceil_mode: bool, include_pad: bool
+) -> Tensor:
+    """Average pooling of real values summed in float32 in window order, row by row, then divided by the count.
+
+    x is [N, C, ...]; the count is that of the window, or of its elements inside x without `include_pad`.
+    Source: ONNX Runtime QLinearAveragePool (float inside).
+
+    >>> average_pool_real(torch.arange(4.0).reshape(1, 1, 4), (2,), (2,), (0,), False, True).tolist()
+    [[[0.5, 2.5]]]
+    """
+    rank, size = x.ndim - 2, x.shape[2:]
+    outs = [_pooled(size[d], kernel[d], stride[d], padding[d], ceil_mode) for d in range(rank)]
+    need = [max(0, (outs[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
+    pads = [p for d in reversed(range(rank)) for p in (padding[d], need[d])]
+    x, inside = F.pad(x, pads), F.pad(torch.ones(size), pads)
+    total, count = torch.zeros(()), torch.zeros(())
+    for offset in torch.cartesian_prod(*[torch.arange(k) for k in kernel]).reshape(-1, rank).tolist():
+        window = tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, outs, stride, strict=True))
+        total, count = total + x[(..., *window)], count + inside[window]
+    return total / (torch.full_like(count, float(torch.tensor(kernel).prod())) if include_pad else count)
+
+
+def _pooled(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
+    span = size + 2 * pad - kernel
+    out = (-(-span // stride) if ceil_mode else span // stride) + 1
+    return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
+
+
+def look_up(codes: Tensor, table: Tensor, low: int) -> Tensor:
+    """table[q - low]: an elementwise function of codes.
+
+    >>> look_up(torch.tensor([1.0]), torch.tensor([7.0, 8.0]), 0).tolist()
+    [8.0]
+    """
+    return table[(codes - low).long()]
+
+
+def logistic(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)) by the rational polynomial on [-18, 18] that MLAS evaluates with FMA.
+
+    Source: ONNX Runtime mlas/lib/logistic.cpp (coefficients of Eigen).
+
+    >>> logistic(torch.tensor([0.0])).item()
+    0.5
+    """
+    alpha = (4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01)
+    beta = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03, 1.16817656904453e-01,
+            9.93151921023180e-01)  # fmt: skip
+    x = x.float().clamp(-18.0, 18.0)
+    return (x * _horner(alpha, x * x) / _horner(beta, x * x) + 0.5).clamp(min=0.0)
+
+
+def _horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    value = torch.full_like(x, coefficients[0])
+    for c in coefficients[1:]:
+        value = fma(value, x, torch.tensor(c, dtype=torch.float32))
+    return value
+
+
+def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, high: int) -> Tensor:
+    """Codes of softmax by a table of exponentials: see `specs.SoftmaxTable`; codes are uint8.
+
+    e_i = t[q_i - max(q) + 255],  t[i] = float32(exp((i - 255) * s_x + c)),  c = max(0, ln(FLT_MAX / n) - 5),
+    y = R(e_i * floor(1/s_y) / sum(e)) + z, the sum in float32 and in order.
+    Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc.
+
+    >>> softmax_codes(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, 0, 255).tolist()
+    [[128.0, 128.0]]
+    """
+    moved = codes.long().movedim(dim, -1)
+    s = float(torch.tensor(scale_in, dtype=torch.float32))
+    room = float(torch.log(torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32) / moved.shape[-1]))
+    shift = max(0.0, room - 5.0) / s
+    table = torch.exp((torch.arange(256, dtype=torch.float64) - 255 + shift) * s).float()
+    e = table[moved - moved.amax(-1, keepdim=True) + 255]
+    total = torch.zeros_like(e[..., 0])
+    for i in range(e.shape[-1]):
+        total = total + e[..., i]
+    y = torch.round(e * torch.floor(1 / torch.tensor(scale, dtype=torch.float32)) / total[..., None])
+    return (torch.where(torch.isinf(y), 0.0, y) + zero_point).clamp(max=high).movedim(-1, dim)
+
+
+def exact_chunks(weight: Tensor, largest_input: float, axis: int = 1) -> list[int]:
+    """Where to split the input channels so that float32 accumulates each run exactly.
+
+    bound = max over outputs of sum |w| * largest_input < 2^24 for each run.
+
+    Args:
+        weight: Integer codes, outputs along axis 0 and inputs along `axis`.
+        largest_input: The largest |q - z| of the input.
+    Returns:
+        Ends of the runs, the last one the number of channels; empty if one channel alone is beyond the
+        bound, so that float64 is needed.
+
+    >>> exact_chunks(torch.full((1, 4), 127.0), 255 * 300)
+    [1, 2, 3, 4]
+    """
+    size = weight.abs().double().movedim(axis, 1)
+    per_channel = size.reshape(size.shape[0], size.shape[1], -1).sum(2) * largest_input
+    if per_channel.numel() and float(per_channel.max()) >= EXACT_FLOAT32:
+        return []
+    ends = []
+    running = torch.zeros(per_channel.shape[0], dtype=torch.float64)
+    for i in range(per_channel.shape[1]):
+        running = running + per_channel[:, i]
+        if float(running.max()) >= EXACT_FLOAT32:
+            ends.append(i)
+            running = per_channel[:, i].clone()
+    return [*ends, per_channel.shape[1]]
+
+
+def conv_codes(
+    x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
+    ends: list[int],
+) -> Tensor:  # fmt: skip
+    """The exact accumulator of a convolution: sum (q_x - z) * q_w + q_b; padding counts as q_x = z.
+
+    Args:
+        x: Codes [N, C, ...]; weight: codes [O, C/groups, ...] in float32; bias: int32 codes [O] or None.
+        ends: What `exact_chunks` gave; empty computes in float64.
+
+    >>> conv_codes(torch.full((1, 1, 3), 5.0), 4, torch.ones(1, 1, 3), None, 1, 0, 1, 1, [1]).item()
+    3.0
+    """
+    conv = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[weight.ndim]
+    x = x - zero_point if zero_point else x
+    if not ends:
+        acc = conv(x.double(), weight.double(), None, stride, padding, dilation, groups)
+    elif len(ends) == 1:
+        acc = conv(x, weight, None, stride, padding, dilation, groups)
+    else:
+        starts = [0, *ends[:-1]]
+        acc = torch.zeros((), dtype=torch.float64)
+        for a, b in zip(starts, ends, strict=True):
+            acc = acc + conv(x[:, a:b], weight[:, a:b], None, stride, padding, dilation, groups)
+    return acc if bias is None else acc + bias.reshape(-1, *[1] * (weight.ndim - 2))
+
+
+def linear_codes(x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, ends: list[int]) -> Tensor:
+    """The exact accumulator of a linear layer: sum (q_x - z) * q_w + q_b over the last axis; weight [O, I].
+
+    >>> linear_codes(torch.tensor([[5.0, 6.0]]), 4, torch.tensor([[1.0, -1.0]]), None, [2]).tolist()
+    [[-1.0]]
+    """
+    x = x - zero_point if zero_point else x
+    if not ends:
+        acc = F.linear(x.double(), weight.double())
+    else:
+        acc = F.linear(x[..., : ends[0]], weight[:, : ends[0]])
+        for a, b in zip(ends, ends[1:], strict=False):
+            acc = acc.double() + F.linear(x[..., a:b], weight[:, a:b])
+    return acc if bias is None else acc + bias
+
+
+def matmul_codes(a: Tensor, zero_a: int, b: Tensor, zero_b: int, largest: float) -> Tensor:
+    """The exact accumulator of a product of two code tensors; `largest` bounds |(q_a - z_a) * (q_b - z_b)|.
+
+    >>> matmul_codes(torch.tensor([[2.0]]), 1, torch.tensor([[5.0]]), 2, 255.0 * 255).item()
+    3.0
+    """
+    a, b = a - zero_a, b - zero_b
+    return a @ b if a.shape[-1] * largest < EXACT_FLOAT32 else a.double() @ b.double()
+
+
+def global_average_codes(
+    codes: Tensor, zero_in: int, scale_in: float, scale: float, zero_point: int, low: int, high: int, rounding: str, keepdim: bool
+) -> Tensor:
+    """Codes of the mean over the last two axes: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n)).
+
+    Source: ONNX Runtime QLinearGlobalAveragePool.
+
+    >>> global_average_codes(torch.full((1, 1, 2, 2), 5.0), 1, 0.5, 1.0, 0, 0, 255, "half_even", True).item()
+    2.0
+    """
+    total = (codes - zero_in).double().sum((-2, -1), keepdim=keepdim)
+    count = torch.tensor(float(codes.shape[-2] * codes.shape[-1]))
+    multiplier = torch.tensor(scale_in) / (torch.tensor(scale) * count)
+    return requantize(total, multiplier, zero_point, low, high, rounding, "after")

@@ -1,0 +1,78 @@
+"""Writing an emulation graph: nodes, constants, and the two states of a tensor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx, nn
+
+from qfunc.graph.units import Coding
+from qfunc.numerics.integer import dequantize_codes, quantize_codes
+
+
+@frozen(eq=False)
+class Real:
+    """A tensor in real units."""
+
+    node: fx.Node
+
+
+@frozen(eq=False)
+class Codes:
+    """A tensor of codes and the coding that gives them meaning."""
+
+    node: fx.Node
+    coding: Coding
+
+
+Value = Real | Codes
+
+
+class Emitter:
+    """A graph under construction and the module that holds its constants."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self.root, self.graph = root, fx.Graph()
+
+    def call(self, function: Callable[..., Any], *args: Any, name: str) -> fx.Node:
+        """A call_function node."""
+        return self.graph.create_node("call_function", function, args, {}, re.sub(r"\W", "_", name))
+
+    def constant(self, value: Tensor, path: str) -> fx.Node:
+        """A buffer of the emulated model, read."""
+        owner, _, name = f"integers.{path}".rpartition(".")
+        module = self.root
+        for part in owner.split("."):
+            if not isinstance(getattr(module, part, None), nn.Module):
+                module.add_module(part, nn.Module())
+            module = getattr(module, part)
+        while name in module._buffers or hasattr(module, name):
+            name += "_"
+        module.register_buffer(name, value)
+        return self.graph.create_node("get_attr", f"{owner}.{name}", name=re.sub(r"\W", "_", path))
+
+    def real(self, value: Value, name: str) -> fx.Node:
+        """The value in real units."""
+        if isinstance(value, Real):
+            return value.node
+        coding = value.coding
+        return self.call(dequantize_codes, value.node, coding.scale, coding.zero_point, name=f"{name}_real")
+
+    def codes(self, value: Value, coding: Coding, name: str) -> fx.Node:
+        """The value as codes of a coding."""
+        if isinstance(value, Codes) and value.coding.same(coding):
+            return value.node
+        real, scheme, fmt = self.real(value, name), coding.seat.module.site.scheme, coding.format
+        return self.call(
+            quantize_codes, real, coding.scale, coding.zero_point, fmt.qmin, fmt.qmax, scheme.rounding, scheme.division,
+            name=name,
+        )  # fmt: skip
+
+
+def float32_exact(value: Tensor) -> float:
+    """A scalar tensor as the Python float of its float32 value."""
+    return float(value.to(torch.float32))

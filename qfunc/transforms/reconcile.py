@@ -1,0 +1,53 @@
+"""The pure step at the end of calibration: ties, fixed and derived qparams."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qfunc.graph.network import Seat
+from qfunc.graph.vocabulary import kind_of, slots
+from qfunc.numerics.qparams import Affine
+from qfunc.specs import Derived
+
+
+def reconcile(model: fx.GraphModule, seats: tuple[Seat, ...], found: dict[str, Affine]) -> dict[str, Affine]:
+    """All qparams by seat path: those found, equal within ties, and the biases' products of scales.
+
+    A bias of `Derived(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.
+    """
+    result = dict(found)
+    for seat in seats:
+        if seat.module.ready and seat.path not in result:
+            result[seat.path] = seat.module.qparams()
+    for name in sorted({s.module.site.tie for s in seats if s.module.site.tie and s.module.site.leader != "union"}):
+        _tie([s for s in seats if s.module.site.tie == name], result)
+    by_path = {n.target: n for n in model.graph.nodes if kind_of(n) == "fake_quantize"}
+    for seat in seats:
+        value = seat.module.site.value
+        if isinstance(value, Derived):
+            scale = torch.ones(())
+            for slot in value.of:
+                scale = scale * result[_quantizer_of(by_path[seat.path], slot)].scale.flatten()
+            scale = scale.expand(seat.module.scale.shape).clone()
+            result[seat.path] = Affine(scale, torch.zeros_like(scale))
+    return result
+
+
+def _quantizer_of(bias: fx.Node, slot: str) -> str:
+    op = next(iter(bias.users))
+    node = next(n for s, n in slots(op) if s == slot)
+    while kind_of(node) != "fake_quantize":  # behind ops that only move codes
+        node = next(n for s, n in slots(node) if s == "input")
+    return str(node.target)
+
+
+def _tie(members: list[Seat], result: dict[str, Affine]) -> None:
+    leader = members[0].module.site.leader
+    slot = {"input": "input", "output": "output"}.get(leader)
+    if slot is None:  # "max_scale"
+        chosen = max((result[m.path] for m in members), key=lambda q: float(q.scale.max()))
+    else:
+        chosen = result[next((m for m in members if m.module.site.slot == slot), members[0]).path]
+    for member in members:
+        result[member.path] = chosen

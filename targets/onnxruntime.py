@@ -1,0 +1,69 @@
+"""ONNX Runtime on x86-64 with VNNI, CPUExecutionProvider: QLinear kernels of MLAS, default optimisation.
+
+Activations uint8 affine per tensor; weights int8 symmetric [-127, 127] per output channel; bias int32 with
+scale s_x*s_w.  The fused graph decides where rounding happens: a Relu or Clip whose work the clamp to the
+codes does is dropped, MaxPool and data movement run on codes when their qparams are equal on both sides.
+"""
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed as FixedFunction
+from qfunc.lowering import OnnxRuntime, Qdq
+from qfunc.specs import (
+    Algorithm,
+    Copy,
+    Derived,
+    Fixed,
+    FloatMultiplier,
+    Fusion,
+    InsideActivation,
+    Int,
+    Interior,
+    Kernel,
+    Op,
+    PerChannel,
+    Rule,
+    Runtime,
+    SameQParams,
+    Scale,
+    Scheme,
+    SoftmaxTable,
+    Step,
+    SumFma,
+    Target,
+    ZeroPoint,
+)
+
+U8, S8 = Int(8, signed=False), Int(8, low=-127)
+ACTIVATION = Scheme(U8, zero_point=ZeroPoint())
+WEIGHT = Scheme(S8, Scale(PerChannel()))
+MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "resize")
+ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", "avg_pool", "global_avg_pool", "leaky_relu", "sigmoid"))
+BYTES = (("input", (U8,)), ("output", (U8,)))
+
+onnxruntime = Target(
+    name="onnxruntime",
+    rules=(
+        Rule(Op(("conv", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
+        Rule(Op(("add", "mul", "concat", "avg_pool", "global_avg_pool")), input=ACTIVATION, output=ACTIVATION),
+        Rule(Op(("sigmoid", "leaky_relu")), input=ACTIVATION, output=ACTIVATION),
+        Rule(Op("softmax"), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 256, 0)),
+    ),
+    fusions=(Fusion(ROOTS, (Step(Op(("relu", "clip"))),), integer_if=(InsideActivation(),)),),
+    kernels=(
+        Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier()),
+        Kernel(Op("add"), SumFma()),
+        Kernel(Op("mul"), FloatMultiplier(zero_point="before")),
+        Kernel(Op("avg_pool"), Interior(zero_point="before", function="window_sum")),
+        Kernel(Op("concat"), Interior()),
+        Kernel(Op("leaky_relu"), Interior()),
+        Kernel(Op("sigmoid"), Interior(function="mlas_logistic")),
+        Kernel(Op("softmax"), SoftmaxTable()),
+        Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),)),
+    ),
+    commuting=(*MOVES, "pad"),  # Pad runs in float, with the same qparams on both sides
+    runtime=Runtime("onnxruntime", ">=1.31", "x86-64 VNNI", "MLAS", OnnxRuntime()),
+    lowering=Qdq(),
+    source=("onnxruntime 1.31 CPUExecutionProvider, quantization documentation and measurements",),
+    weight=Algorithm(MinMax(), FixedFunction()),
+    activation=Algorithm(MinMax(), FixedFunction()),
+)
