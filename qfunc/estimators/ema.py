@@ -39,7 +39,7 @@ class Ema:
     1.5
     """
 
-    inner: Any = MinMax()
+    inner: Any = field(default=MinMax())
     decay: float = field(default=0.9)
 
     @decay.validator

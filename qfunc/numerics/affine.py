@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics._grads import straight_through
-from qfunc.numerics.qparams import Affine, blocks
+from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
-from qfunc.specs import Int, Scheme
+from qfunc.specs import Int, PerBlock, Scheme
 
 
 def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
@@ -28,10 +28,16 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
     [-18.0, 0.0, 2.0]
     """
     low, high = codes_of(scheme)
+    return _unclamped(x, qparams, scheme, low, noise).clamp(low, high)
+
+
+def _unclamped(x: Tensor, qparams: Affine, scheme: Scheme, low: int, noise: Tensor | None = None) -> Tensor:
+    # R(x / s) + z; only rounding of the level index needs to know where the codes begin.
     wide = widened(x, scheme)
     scale, zero = spread(qparams.scale, x, scheme), spread(qparams.zero_point, x, scheme)
     real = wide / scale if scheme.division else wide * (1 / scale)
-    return (round_by(real, scheme.rounding, low, noise) + zero).clamp(low, high)
+    first = low - zero if scheme.rounding == "half_even_on_index" else low
+    return round_by(real, scheme.rounding, first, noise) + zero
 
 
 def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -47,20 +53,17 @@ def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
 def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """dequantize(quantize(x)) in the dtype of x; its gradient passes straight through inside the range.
 
-    d x_hat / d x = 1 where qmin <= R(x/s) + z <= qmax, else 0.
+    d x_hat / d x = 1 where qmin <= R(x/s) + z <= qmax, else 0.  Qparams get no gradient.
     Source: Bengio et al., arXiv:1308.3432 (straight-through estimator).
 
     >>> fake_quantize(torch.tensor([0.3]), Affine(torch.tensor(0.25), torch.tensor(0.0)), Scheme()).tolist()
     [0.25]
     """
-    if not x.requires_grad:
+    if not torch.is_grad_enabled():  # not x.requires_grad, which is False inside vmap under grad
         return dequantize(quantize(x, qparams, scheme), qparams, scheme).to(x.dtype)
     low, high = codes_of(scheme)
-    wide = widened(x.detach(), scheme)
-    scale, zero = spread(qparams.scale, x, scheme), spread(qparams.zero_point, x, scheme)
-    real = wide / scale if scheme.division else wide * (1 / scale)
-    codes = round_by(real, scheme.rounding, low) + zero
-    value = ((codes.clamp(low, high) - zero) * scale).to(x.dtype)
+    codes = _unclamped(x.detach(), qparams, scheme, low)
+    value = dequantize(codes.clamp(low, high), qparams, scheme).to(x.dtype)
     return straight_through(x, value, (codes >= low) & (codes <= high))
 
 
@@ -80,10 +83,10 @@ def codes_of(scheme: Scheme) -> tuple[int, int]:
 
 def spread(parameter: Tensor, x: Tensor, scheme: Scheme) -> Tensor:
     """A qparam at a shape that broadcasts against x; only blocks need more than broadcasting."""
-    for axis, (have, want) in enumerate(zip(parameter.shape, x.shape, strict=False)):
-        if have not in (1, want):
-            parameter = parameter.repeat_interleave(want // have, axis)
-    return parameter
+    shared = scheme.scale.shared
+    if not isinstance(shared, PerBlock) or parameter.ndim == 0:
+        return parameter
+    return parameter.repeat_interleave(shared.size, shared.axis)
 
 
-__all__ = ["blocks", "codes_of", "dequantize", "fake_quantize", "quantize", "spread"]
+__all__ = ["codes_of", "dequantize", "fake_quantize", "quantize", "spread", "widened"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qfunc.errors import SpecError
 from qfunc.numerics.rounding import round_by
 
 
 def fixed_multiplier(real: Tensor, bits: int = 31) -> tuple[Tensor, Tensor]:
     """(m, e) with real ~ m * 2^-e and m an integer of `bits` bits, int64; m = round(fraction * 2^bits), half away.
+
+    A multiplier below 2^-32 is (0, bits).
 
     Source: gemmlowp quantize_multiplier; TFLite QuantizeMultiplier.
 
@@ -19,7 +22,9 @@ def fixed_multiplier(real: Tensor, bits: int = 31) -> tuple[Tensor, Tensor]:
     fraction, exponent = torch.frexp(real.double())
     m = round_by(fraction * 2.0**bits, "half_away").long()
     over = m == 2**bits
-    return torch.where(over, m // 2, m), bits - exponent.long() - over.long()
+    m, e = torch.where(over, m // 2, m), bits - exponent.long() - over.long()
+    tiny = e > bits + 31
+    return m.masked_fill(tiny, 0), e.masked_fill(tiny, bits)
 
 
 def scale_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: tuple[str, ...] | list[str]) -> Tensor:
@@ -43,25 +48,35 @@ def scale_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: tuple[str, ...] | list
 
 
 def shift_right(value: Tensor, shift: Tensor, rounding: str) -> Tensor:
-    """R(value / 2^shift) of int64 values, exact.
+    """R(value / 2^shift) of int64 values, exact; 0 <= shift <= 62.
+
+    Raises:
+        SpecError: a rounding that no shift has.
 
     >>> shift_right(torch.tensor([-3, 3]), torch.tensor(1), "half_up").tolist()
     [-1, 2]
     """
     whole = value >> shift
     rest = value - (whole << shift)
-    half = torch.where(shift > 0, torch.ones_like(shift) << (shift - 1).clamp(min=0), torch.ones_like(shift))
-    tie, above = (rest == half) & (shift > 0), rest > half
-    up = {
-        "half_up": tie,
-        "half_down": torch.zeros_like(tie),
-        "half_away": tie & (value >= 0),
-        "half_to_zero": tie & (value < 0),
-        "half_even": tie & (whole % 2 != 0),
-        "negative_ceil_else_half_even": tie & ((value < 0) | (whole % 2 != 0)),
-    }
     if rounding == "floor":
         return whole
     if rounding == "trunc":
         return whole + ((value < 0) & (rest > 0)).long()
-    return whole + (above | up[rounding]).long()
+    half = torch.ones_like(shift) << (shift - 1).clamp(min=0)
+    tie = (rest == half) & (shift > 0)
+    if rounding == "half_up":
+        up = tie
+    elif rounding == "half_down":
+        up = torch.zeros_like(tie)
+    elif rounding == "half_away":
+        up = tie & (value >= 0)
+    elif rounding == "half_to_zero":
+        up = tie & (value < 0)
+    elif rounding == "half_even":
+        up = tie & (whole % 2 != 0)
+    elif rounding == "negative_ceil_else_half_even":
+        up = tie & ((value < 0) | (whole % 2 != 0))
+    else:
+        wanted = "a nearest mode, floor or trunc"
+        raise SpecError(where="shift_right", found=repr(rounding), wanted=wanted, do="Name another rounding in the target.")
+    return whole + ((rest > half) | up).long()

@@ -6,6 +6,7 @@ sum below 2^24, else float64 (2^53).  Scales are Python floats or tensors exactl
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def quantize_codes(
     """
     s = torch.tensor(scale, dtype=torch.float32)
     real = x.float() / s if division else x.float() * (1 / s)
-    return (round_by(real, rounding, low) + zero_point).clamp(low, high)
+    return (round_by(real, rounding, low - zero_point) + zero_point).clamp(low, high)
 
 
 def dequantize_codes(codes: Tensor, scale: float, zero_point: int) -> Tensor:
@@ -50,7 +51,7 @@ def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high:
     value = acc.float() * multiplier
     if place == "before":
         return round_by(value + zero_point, rounding, low).clamp(low, high)
-    return round_by(value.clamp(low - zero_point, high - zero_point), rounding, low) + zero_point
+    return round_by(value.clamp(low - zero_point, high - zero_point), rounding, low - zero_point) + zero_point
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -175,17 +176,17 @@ def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
     >>> softmax_codes(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, 0, 255).tolist()
     [[128.0, 128.0]]
     """
-    moved = codes.long().movedim(dim, -1)
+    moved = codes.long().movedim(dim, 0).contiguous()  # one term of the sum is one run of memory
     s = float(torch.tensor(scale_in, dtype=torch.float32))
-    room = float(torch.log(torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32) / moved.shape[-1]))
+    room = float(torch.log(torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32) / moved.shape[0]))
     shift = max(0.0, room - 5.0) / s
     table = torch.exp((torch.arange(256, dtype=torch.float64) - 255 + shift) * s).float()
-    e = table[moved - moved.amax(-1, keepdim=True) + 255]
-    total = torch.zeros_like(e[..., 0])
-    for i in range(e.shape[-1]):
-        total = total + e[..., i]
-    y = torch.round(e * torch.floor(1 / torch.tensor(scale, dtype=torch.float32)) / total[..., None])
-    return (torch.where(torch.isinf(y), 0.0, y) + zero_point).clamp(max=high).movedim(-1, dim)
+    e = table[moved - moved.amax(0) + 255]
+    total = torch.zeros_like(e[0])
+    for term in e:
+        total += term
+    y = torch.round(e * torch.floor(1 / torch.tensor(scale, dtype=torch.float32)) / total)
+    return (torch.where(torch.isinf(y), 0.0, y) + zero_point).clamp(max=high).movedim(0, dim)
 
 
 def exact_chunks(weight: Tensor, largest_input: float, axis: int = 1) -> list[int]:
@@ -225,14 +226,15 @@ def conv_codes(
 
     Args:
         x: Codes [N, C, ...]; weight: codes [O, C/groups, ...] in float32; bias: int32 codes [O] or None.
-        ends: What `exact_chunks` gave; empty computes in float64.
+        ends: What `exact_chunks` gave; empty computes in float64.  Groups cannot be cut: more than one run
+            computes them in float64 too.
 
     >>> conv_codes(torch.full((1, 1, 3), 5.0), 4, torch.ones(1, 1, 3), None, 1, 0, 1, 1, [1]).item()
     3.0
     """
     conv = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[weight.ndim]
     x = x - zero_point if zero_point else x
-    if not ends:
+    if not ends or (groups > 1 and len(ends) > 1):
         acc = conv(x.double(), weight.double(), None, stride, padding, dilation, groups)
     elif len(ends) == 1:
         acc = conv(x, weight, None, stride, padding, dilation, groups)
@@ -255,7 +257,7 @@ def linear_codes(x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None
         acc = F.linear(x.double(), weight.double())
     else:
         acc = F.linear(x[..., : ends[0]], weight[:, : ends[0]])
-        for a, b in zip(ends, ends[1:], strict=False):
+        for a, b in pairwise(ends):
             acc = acc.double() + F.linear(x[..., a:b], weight[:, a:b])
     return acc if bias is None else acc + bias
 
@@ -271,7 +273,15 @@ def matmul_codes(a: Tensor, zero_a: int, b: Tensor, zero_b: int, largest: float)
 
 
 def global_average_codes(
-    codes: Tensor, zero_in: int, scale_in: float, scale: float, zero_point: int, low: int, high: int, rounding: str, keepdim: bool
+    codes: Tensor,
+    zero_in: int,
+    scale_in: float,
+    scale: float,
+    zero_point: int,
+    low: int,
+    high: int,
+    rounding: str,
+    keepdim: bool,
 ) -> Tensor:
     """Codes of the mean over the last two axes: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n)).
 

@@ -40,7 +40,9 @@ def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
         case PerBlock(axis=axis, size=size) if -len(shape) <= axis < len(shape) and shape[axis] % size == 0:
             return tuple(size if i == axis % len(shape) else 1 for i in range(len(shape)))
     wanted = "an axis of the tensor that the block size divides"
-    raise SpecError(where="Scale.shared", found=f"{scheme.scale.shared} on shape {shape}", wanted=wanted, do="Name another axis.")
+    raise SpecError(
+        where="Scale.shared", found=f"{scheme.scale.shared} on shape {shape}", wanted=wanted, do="Name another axis."
+    )
 
 
 def qparams_shape(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -110,7 +112,8 @@ def _allowed(scale: Tensor, scheme: Scheme) -> Tensor:
     tiny = torch.finfo(torch.float32).tiny
     scale = torch.where(scale < tiny, torch.ones_like(scale), scale)
     if scheme.scale.power_of_two:
-        scale = torch.exp2(torch.ceil(torch.log2(scale)))
+        fraction, exponent = torch.frexp(scale)  # exact, where log2 could round onto an integer
+        scale = torch.ldexp(torch.ones_like(scale), exponent - (fraction == 0.5).int())
     if scheme.scale.low is not None or scheme.scale.high is not None:
         scale = scale.clamp(scheme.scale.low, scheme.scale.high)
     return scale.float()

@@ -55,16 +55,17 @@ _MODES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def round_by(x: Tensor, mode: str, low: int = 0, noise: Tensor | None = None) -> Tensor:
+def round_by(x: Tensor, mode: str, low: int | Tensor = 0, noise: Tensor | None = None) -> Tensor:
     """x rounded to integers by a named mode; the dtype stays.
 
     "half_even_on_index" rounds x - low and adds low again (OpenVINO rounds the level index);
     "stochastic" is floor(x + noise) with noise uniform in [0, 1).
 
     Args:
-        x: Any shape, in codes; exact for |x| < 2^23 in float32.
+        x: Any shape, in codes; exact for every float.  NaN stays NaN, infinities stay infinite.
         mode: A name of `specs.ROUNDINGS`.
-        low: The smallest code, for "half_even_on_index".
+        low: The smallest value of x, for "half_even_on_index": the lowest code, less the zero point if that
+            is added after rounding.
         noise: The shape of x, for "stochastic".
     Raises:
         SpecError: an unknown mode, or "stochastic" without noise.
