@@ -9,7 +9,8 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
 from qfunc import errors, estimators, functions, specs
 from qfunc.graph.capture import capture
 from qfunc.transforms.calibrate import calibrate
+from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.quantize import quantize
 
-__all__ = ["calibrate", "capture", "emulate", "errors", "estimators", "functions", "quantize", "specs"]
+__all__ = ["calibrate", "capture", "deploy", "emulate", "errors", "estimators", "functions", "quantize", "specs"]

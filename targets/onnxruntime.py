@@ -38,7 +38,7 @@ ACTIVATION = Scheme(U8, zero_point=ZeroPoint())
 WEIGHT = Scheme(S8, Scale(PerChannel()))
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "resize")
 ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", "avg_pool", "global_avg_pool", "leaky_relu", "sigmoid"))
-BYTES = (("input", (U8,)), ("output", (U8,)))
+BYTES = (("input", (U8,)), ("weight", (S8,)), ("output", (U8,)))
 
 onnxruntime = Target(
     name="onnxruntime",
@@ -50,15 +50,15 @@ onnxruntime = Target(
     ),
     fusions=(Fusion(ROOTS, (Step(Op(("relu", "clip"))),), integer_if=(InsideActivation(),)),),
     kernels=(
-        Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier()),
-        Kernel(Op("add"), SumFma()),
-        Kernel(Op("mul"), FloatMultiplier(zero_point="before")),
-        Kernel(Op("avg_pool"), Interior(zero_point="before", function="window_sum")),
-        Kernel(Op("concat"), Interior()),
-        Kernel(Op("leaky_relu"), Interior()),
-        Kernel(Op("sigmoid"), Interior(function="mlas_logistic")),
-        Kernel(Op("softmax"), SoftmaxTable()),
-        Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),)),
+        Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
+        Kernel(Op("add"), SumFma(), formats=BYTES),
+        Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES),
+        Kernel(Op("avg_pool"), Interior(zero_point="before", function="window_sum"), formats=BYTES),
+        Kernel(Op("concat"), Interior(), formats=BYTES),
+        Kernel(Op("leaky_relu"), Interior(), formats=BYTES),
+        Kernel(Op("sigmoid"), Interior(function="mlas_logistic"), formats=BYTES),
+        Kernel(Op("softmax"), SoftmaxTable(), formats=BYTES),
+        Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),  # Pad runs in float, with the same qparams on both sides
     runtime=Runtime("onnxruntime", ">=1.31", "x86-64 VNNI", "MLAS", OnnxRuntime()),

@@ -196,9 +196,11 @@ def _inside(node: fx.Node, output: Coding, context: Context) -> bool:
 
 def _takes(kernel: Kernel, codings: list[tuple[str, Coding]]) -> bool:
     wanted: dict[str, tuple[Format, ...]] = dict(kernel.formats)
-    return all(slot not in wanted or _fits(c.format, wanted[slot]) for slot, c in codings)
+    return all(slot not in wanted or _fits(c.format, wanted[slot], slot == "weight") for slot, c in codings)
 
 
-def _fits(fmt: Int, wanted: tuple[Format, ...]) -> bool:
-    # Narrower codes of the same width and sign fit: weights are written offline.
-    return any(isinstance(w, Int) and (fmt == w or (w.bits, w.signed) == (fmt.bits, fmt.signed)) for w in wanted)
+def _fits(fmt: Int, wanted: tuple[Format, ...], offline: bool) -> bool:
+    # Weights are written offline, so narrower codes fit; the hardware clamps activations to its own.
+    if offline:
+        return any(isinstance(w, Int) and w.signed == fmt.signed and w.qmin <= fmt.qmin and fmt.qmax <= w.qmax for w in wanted)
+    return fmt in wanted

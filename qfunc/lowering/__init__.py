@@ -1,7 +1,6 @@
-from attrs import frozen
-@frozen
-class OnnxRuntime:
-    def run(self, a, i): ...
-@frozen
-class Qdq:
-    def lower(self, m, s): ...
+"""Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
+
+from qfunc.lowering.onnxruntime import OnnxRuntime
+from qfunc.lowering.qdq import Qdq
+
+__all__ = ["OnnxRuntime", "Qdq"]

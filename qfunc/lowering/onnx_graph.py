@@ -1,0 +1,158 @@
+"""Writing one ONNX graph: unique names, initializers, nodes, Q/DQ pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from qfunc.errors import DeployError
+from qfunc.graph.units import Coding
+from qfunc.lowering.shapes import Shape
+from qfunc.specs import Int, PerChannel
+
+OPSET, IR_VERSION = 21, 10
+
+_STORED = {
+    (4, True): TensorProto.INT4, (4, False): TensorProto.UINT4, (8, True): TensorProto.INT8, (8, False): TensorProto.UINT8,
+    (16, True): TensorProto.INT16, (16, False): TensorProto.UINT16, (32, True): TensorProto.INT32,
+}  # fmt: skip
+_ELEMENT = {
+    torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE, torch.float16: TensorProto.FLOAT16,
+    torch.bfloat16: TensorProto.BFLOAT16, torch.int64: TensorProto.INT64, torch.int32: TensorProto.INT32,
+    torch.bool: TensorProto.BOOL, torch.uint8: TensorProto.UINT8, torch.int8: TensorProto.INT8,
+}  # fmt: skip
+
+
+class OnnxGraph:
+    """A graph under construction; tensors are known by name."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.taken: set[str] = set()
+
+    def fresh(self, name: str) -> str:
+        """The name, or the name with a number if it is taken."""
+        unique, count = name, 0
+        while unique in self.taken:
+            count += 1
+            unique = f"{name}_{count}"
+        self.taken.add(unique)
+        return unique
+
+    def node(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """One node named after its output; returns the output's name."""
+        output = self.fresh(output)
+        kept = {k: v for k, v in attributes.items() if v is not None}
+        self.nodes.append(helper.make_node(op, list(inputs), [output], name=output, **kept))
+        return output
+
+    def many(self, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> list[str]:
+        """One node with several outputs."""
+        names = [self.fresh(o) for o in outputs]
+        self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], **attributes))
+        return names
+
+    def constant(self, value: Tensor | np.ndarray[Any, Any], name: str) -> str:
+        """An initializer; equal content under one name is stored once."""
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        proto = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        if self.initializers.get(name) == proto:
+            return name
+        proto.name = self.fresh(name)
+        self.initializers[proto.name] = proto
+        return proto.name
+
+    def integers(self, *values: int, name: str) -> str:
+        """A constant int64 vector: shapes, axes, pads."""
+        return self.constant(np.array(values, dtype=np.int64), name)
+
+    def number(self, value: float, name: str) -> str:
+        """A constant float32 scalar."""
+        return self.constant(np.array(value, dtype=np.float32), name)
+
+    def stored(self, codes: Tensor, fmt: Int, name: str) -> str:
+        """Integer codes as an initializer of their storage type."""
+        kind = storage(fmt, name)
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
+        array = codes.detach().cpu().double().numpy().astype(np.int64).astype(dtype)
+        proto = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), self.fresh(name))
+        self.initializers[proto.name] = proto
+        return proto.name
+
+    def qparams(self, coding: Coding, name: str, kind: int | None = None) -> tuple[list[str], dict[str, Any]]:
+        """([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
+        scheme, fmt = coding.seat.module.site.scheme, coding.format
+        scale, zero = coding.qparams.scale.flatten(), coding.qparams.zero_point.flatten()
+        axis = None
+        if isinstance(scheme.scale.shared, PerChannel):
+            axis = int(scheme.scale.shared.axis) % max(coding.qparams.scale.ndim, 1)
+        elif coding.qparams.scale.ndim == 0:
+            scale, zero = scale.reshape(()), zero.reshape(())
+        dtype = helper.tensor_dtype_to_np_dtype(kind or storage(fmt, name))
+        zeros = zero.cpu().numpy().astype(np.int64).astype(dtype)
+        names = [self.constant(scale.float(), f"{name}.scale"), self.constant(zeros, f"{name}.zero_point")]
+        return names, {} if axis is None else {"axis": axis}
+
+    def quantize(self, tensor: str, coding: Coding, name: str) -> str:
+        """The codes of a float tensor."""
+        require_full(coding.format, name)
+        parameters, attributes = self.qparams(coding, name)
+        return self.node("QuantizeLinear", [tensor, *parameters], f"{name}.codes", **attributes)
+
+    def dequantize(self, codes: str, coding: Coding, name: str, kind: int | None = None) -> str:
+        """The real values of codes."""
+        parameters, attributes = self.qparams(coding, name, kind)
+        return self.node("DequantizeLinear", [codes, *parameters], f"{name}.real", **attributes)
+
+    def weight(self, codes: Tensor, coding: Coding, name: str) -> str:
+        """A constant stored as its codes and dequantized; narrow codes are stored in bytes."""
+        fmt = coding.format
+        held = Int(next(b for b in (8, 16, 32) if b >= fmt.bits), fmt.signed)
+        stored = self.stored(codes, held, f"{name}.codes")
+        return self.dequantize(stored, coding, name, storage(held, name))
+
+    def declare(self, name: str, shape: Shape, *, output: bool = False) -> None:
+        """An input or output of the model; its batch axis is dynamic."""
+        dims = ["batch" if d is None else d for d in shape.dims]
+        info = helper.make_tensor_value_info(name, _ELEMENT[shape.dtype], dims)
+        (self.outputs if output else self.inputs).append(info)
+
+    def model(self, name: str) -> onnx.ModelProto:
+        """The finished model."""
+        graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, list(self.initializers.values()))
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        made.producer_name = "qfunc"
+        return made
+
+
+def storage(fmt: Int, name: str) -> int:
+    """The ONNX element type that stores a format.
+
+    Raises:
+        DeployError: ONNX has no integer of that width.
+    """
+    kind = _STORED.get((fmt.bits, fmt.signed))
+    if kind is None:
+        do = "Use a width of 4, 8 or 16 bits."
+        raise DeployError(where=f"tensor {name!r}", found=repr(fmt), wanted="an integer type of ONNX", do=do)
+    return int(kind)
+
+
+def require_full(fmt: Int, name: str) -> None:
+    """Refuses an activation whose codes are narrower than its type: QuantizeLinear saturates at the type's ends.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    if (fmt.qmin, fmt.qmax) != (Int(fmt.bits, fmt.signed).qmin, Int(fmt.bits, fmt.signed).qmax):
+        found, wanted = f"an activation of {fmt}", "the full range of its type, at whose ends QuantizeLinear saturates"
+        raise DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do="Edit the target's rule for it.")

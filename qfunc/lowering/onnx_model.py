@@ -1,0 +1,161 @@
+"""From a partitioned model to standard ONNX with Q/DQ: every coded tensor ends in one pair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, fx
+
+from qfunc.errors import DeployError
+from qfunc.graph.fold import read_attr
+from qfunc.graph.record import TensorInfo
+from qfunc.graph.units import Coding, Partition
+from qfunc.graph.vocabulary import slots
+from qfunc.lowering.onnx_graph import OnnxGraph
+from qfunc.lowering.onnx_ops import WRITERS, Call, write_norm, write_split
+from qfunc.lowering.shapes import Shape, shapes_of
+
+
+def write_model(partition: Partition, inputs: tuple[TensorInfo, ...]) -> onnx.ModelProto:
+    """The ONNX model of a partition: weights stored as codes, names that follow the model, dynamic batch.
+
+    A tensor named `p` is written as `p` (float), `p.codes` (after QuantizeLinear) and `p.real` (after
+    DequantizeLinear); an op that only moves codes has the same qparams on both sides.
+
+    Raises:
+        DeployError: an op or type that cannot be written; names node and cure.
+    """
+    return _Writer(partition, inputs).write()
+
+
+class _Writer:
+    def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...]) -> None:
+        self.partition, self.network = partition, partition.network
+        self.shapes = shapes_of(self.network, inputs)
+        self.graph = OnnxGraph()
+        self.raw: dict[str, str] = {}  # node -> float tensor
+        self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
+        self.parts: dict[str, list[str]] = {}  # node with several values -> their tensors
+
+    def write(self) -> onnx.ModelProto:
+        for node in self.network.graph.nodes:
+            if node.op == "placeholder":
+                self._input(node)
+            elif node.op == "output":
+                self._outputs(node)
+            elif node.op != "get_attr" and self._has_tensors(node):
+                self._op(node)
+        return self.graph.model("model")
+
+    def path(self, node: fx.Node) -> str:
+        return self.partition.path(node)
+
+    def _has_tensors(self, node: fx.Node) -> bool:
+        # Sizes and what is computed from them are constants in the shapes of their readers.
+        value = self.shapes[node.name]
+        return isinstance(value, Shape) or (isinstance(value, tuple) and any(isinstance(v, Shape) for v in value))
+
+    def _input(self, node: fx.Node) -> None:
+        shape = self.shapes[node.name]
+        if isinstance(shape, Shape):
+            self.raw[node.name] = self.graph.fresh(str(node.target))
+            self.graph.declare(self.raw[node.name], shape)
+            self._pair(node)
+
+    def _outputs(self, node: fx.Node) -> None:
+        for leaf in torch.utils._pytree.tree_leaves(node.args[0]):
+            if not isinstance(leaf, fx.Node) or leaf.name not in self.shapes or not isinstance(self.shapes[leaf.name], Shape):
+                do = "Return tensors only."
+                raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do=do)
+            name = self._read(leaf, node)
+            if any(o.name == name for o in (*self.graph.outputs, *self.graph.inputs)) or leaf.op == "get_attr":
+                name = self.graph.node("Identity", [name], f"{self.path(leaf)}.output")
+            self.graph.declare(name, self.shapes[leaf.name], output=True)
+
+    def _op(self, node: fx.Node) -> None:
+        kind = self.partition.context.kind(node)
+        if isinstance(self.shapes.get(_source(node)), tuple) and kind == "slice":
+            self.raw[node.name] = self.parts[_source(node)][node.args[1]]  # type: ignore[index]
+            self._pair(node)
+            return
+        module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
+        call = Call(self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._between(node), module)
+        if kind in ("split", "chunk"):
+            self.parts[node.name] = write_split(call, len(self.shapes[node.name]))
+            return
+        if kind in ("batch_norm", "instance_norm"):
+            self.raw[node.name] = write_norm(call, kind)
+        else:
+            self.raw[node.name] = self._writer(node, kind)(call)
+        self._pair(node)
+
+    def _writer(self, node: fx.Node, kind: str) -> Any:
+        own = next((o.behaves_like for o in self.partition.target.ops if o.name == kind), None)
+        writer = WRITERS.get(own or kind)
+        if writer is None:
+            raise DeployError(
+                where=f"op {self.path(node)!r}",
+                found=f"{kind} ({node.format_node()})",
+                wanted="an op that can be written to ONNX",
+                do="Replace it by ops of the vocabulary, or give it `behaves_like` in the target's ops.",
+            )
+        return writer
+
+    def _name(self, node: fx.Node) -> str:
+        path = self.path(node)
+        return path if path not in self.graph.taken else f"{path}.value"
+
+    def _between(self, node: fx.Node) -> Any:
+        def pair(tensor: str, label: str) -> str:
+            if label == "rows_in":
+                producer = next(n for s, n in slots(node) if s == "input")
+                coding = self.partition.coding(producer, node)
+            else:
+                # The group's output: an activation after the op would have to follow it here.
+                group = next(u.group for u in self.partition.units if node in u.group.nodes)
+                coding = self.partition.output_coding(group.output) if group.output is node else None
+            if coding is None:
+                return tensor
+            name = f"{self.path(node)}.{label}"
+            return self.graph.dequantize(self.graph.quantize(tensor, coding, name), coding, name)
+
+        return pair
+
+    def _pair(self, node: fx.Node) -> None:
+        coding = self.partition.output_coding(node)
+        if coding is not None:
+            self._coded(node, coding)
+
+    def _coded(self, node: fx.Node, coding: Coding) -> str:
+        key = (node.name, coding.seat.path)
+        if key not in self.real:
+            name = self.path(node)
+            codes = self.graph.quantize(self.raw[node.name], coding, name)
+            self.real[key] = self.graph.dequantize(codes, coding, name)
+        return self.real[key]
+
+    def _read(self, producer: fx.Node, reader: fx.Node) -> str:
+        coding = self.partition.coding(producer, reader)
+        if producer.op == "get_attr":
+            return self._constant(producer, coding)
+        return self.raw[producer.name] if coding is None else self._coded(producer, coding)
+
+    def _constant(self, node: fx.Node, coding: Coding | None) -> str:
+        key = (node.name, coding.seat.path if coding else "")
+        if key not in self.real:
+            value = read_attr(self.network, node).detach()
+            name = str(node.target)
+            self.real[key] = self.graph.constant(value, name) if coding is None else self._weight(value, coding, name)
+        return self.real[key]
+
+    def _weight(self, value: Tensor, coding: Coding, name: str) -> str:
+        site = coding.seat.module.site
+        codes, _ = site.function.export(coding.qparams, value, site.scheme)
+        return self.graph.weight(codes, coding, name)
+
+
+def _source(node: fx.Node) -> str:
+    first = node.args[0] if node.args else None
+    return first.name if isinstance(first, fx.Node) else ""

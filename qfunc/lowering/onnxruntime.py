@@ -1,0 +1,180 @@
+"""ONNX Runtime as a runner: outputs, the integer tensors inside, and the partition it chose itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.specs._check import instance_of, integer
+
+_INTEGER_TYPES = (2, 3)  # TensorProto.UINT8, INT8
+
+
+@frozen
+class OnnxRuntime:
+    """ONNX Runtime, CPUExecutionProvider, with all its graph optimisations or none.
+
+    `threads=0` leaves the number to the runtime.  Needs the artifact's "model.onnx".
+
+    >>> OnnxRuntime()
+    OnnxRuntime(optimise=True, threads=0)
+    """
+
+    optimise: bool = field(default=True, validator=instance_of(bool))
+    threads: int = field(default=0, validator=integer(0))
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch of inputs, in the model's order."""
+        return self.session(artifact.files["model.onnx"]).run(inputs)
+
+    def session(self, model: bytes) -> Session:
+        """A loaded model, for many batches."""
+        return Session(self, model)
+
+    def comparable(self) -> str:
+        """"" where integer kernels compute exactly, else the reason why they may not on this CPU."""
+        if platform.machine() not in ("x86_64", "AMD64"):
+            return f"{platform.machine()} has other kernels than x86-64"
+        flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "avx_vnni"
+        if "vnni" not in flags:
+            return "without VNNI the kernels saturate sums of two products to 16 bits"
+        return ""
+
+
+class Session:
+    """One model in ONNX Runtime."""
+
+    def __init__(self, runner: OnnxRuntime, model: bytes, *, saved: bool = False) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        levels = ort.GraphOptimizationLevel
+        options.graph_optimization_level = levels.ORT_ENABLE_ALL if runner.optimise else levels.ORT_DISABLE_ALL
+        options.intra_op_num_threads, options.log_severity_level = runner.threads, 3
+        self.optimised: Any = None
+        with tempfile.TemporaryDirectory() as folder:
+            if saved:
+                options.optimized_model_filepath = os.path.join(folder, "optimised.onnx")
+            self.ort = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            if saved:
+                import onnx
+
+                self.optimised = onnx.load(options.optimized_model_filepath)
+        self.names = [i.name for i in self.ort.get_inputs()]
+        self.outputs = [o.name for o in self.ort.get_outputs()]
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch."""
+        feeds = {n: v.numpy() if hasattr(v, "numpy") else v for n, v in zip(self.names, inputs, strict=True)}
+        return list(self.ort.run(None, feeds))
+
+
+@frozen(eq=False)
+class Inside:
+    """A default-optimised model whose integer tensors are visible, and proof that it runs the same kernels.
+
+    `units` maps each code tensor to "integer", "float" or "gone" (its op left no node), as ONNX Runtime
+    partitioned the model itself.
+    """
+
+    plain: Session
+    exposed: Session
+    units: dict[str, str]
+    difference: str
+
+    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """(the outputs of the model as deployed, code tensor -> codes)."""
+        values = self.exposed.run(inputs)
+        return self.plain.run(inputs), dict(zip(self.exposed.outputs, values, strict=True))
+
+
+def look_inside(runner: OnnxRuntime, model: bytes) -> Inside:
+    """Opens a model twice: as deployed, and with every code tensor as an output.
+
+    Reading a tensor could change what is fused; `difference` says where the two optimised graphs differ,
+    or is "".
+    """
+    import onnx
+
+    original = onnx.load_from_string(model)
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(original)
+    element = {i.name: i.data_type for i in original.graph.initializer}
+    for node in original.graph.node:
+        if node.op_type == "QuantizeLinear":
+            info = onnx.helper.make_tensor_value_info(node.output[0], element[node.input[2]], None)
+            exposed.graph.output.append(info)
+    plain = Session(runner, model, saved=True)
+    opened = Session(runner, exposed.SerializeToString(), saved=True)
+    counts = [_kinds(s.optimised) for s in (plain, opened)]
+    units = [_units(original, s.optimised) for s in (plain, opened)]
+    differs = [f"{op}: {counts[0].get(op, 0)} and {counts[1].get(op, 0)}" for op in sorted(counts[0].keys() | counts[1].keys())
+               if counts[0].get(op, 0) != counts[1].get(op, 0)]  # fmt: skip
+    differs += [q for q in units[0] if units[0][q] != units[1].get(q)]
+    return Inside(plain, opened, units[0], "; ".join(differs))
+
+
+def _kinds(model: Any) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for node in model.graph.node:
+        if node.op_type != "Transpose":  # layout changes move with the outputs
+            name = {"NhwcMaxPool": "MaxPool"}.get(node.op_type, node.op_type)
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _own(name: str) -> str:
+    # Layout passes rename what they touch: x_token_3.
+    return re.sub(r"(_token_\d+)+$", "", name)
+
+
+def _units(original: Any, optimised: Any) -> dict[str, str]:
+    """Code tensor -> what became of the op that produces it, joined by node names."""
+    readers: dict[str, list[Any]] = {}
+    for node in original.graph.node:
+        for tensor in node.input:
+            readers.setdefault(tensor, []).append(node)
+    codes_of: dict[str, str] = {}
+    for node in original.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        for output in node.output:
+            following = readers.get(output, [])
+            while len(following) == 1 and following[0].op_type in ("Relu", "Clip"):
+                following = readers.get(following[0].output[0], [])
+            for reader in following:
+                if reader.op_type == "QuantizeLinear":
+                    codes_of.setdefault(node.name, reader.output[0])
+    own = {n.name for n in original.graph.node}
+    element = _elements(optimised)
+    found: dict[str, str] = {}
+    for node in optimised.graph.node:
+        name = _own(node.name)
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") or (node.op_type == "Transpose" and name not in own):
+            continue
+        if name in codes_of:
+            is_integer = element.get(node.output[0]) in _INTEGER_TYPES
+            found[codes_of[name]] = "integer" if is_integer and found.get(codes_of[name]) != "float" else "float"
+    return {q: found.get(q, "gone") for q in codes_of.values()}
+
+
+def _elements(model: Any) -> dict[str, int]:
+    """Element types in an optimised graph; contributed ops carry no shape inference, so by their inputs."""
+    graph = model.graph
+    element = {i.name: i.data_type for i in graph.initializer}
+    element |= {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    at = {"QLinearConv": 7, "QLinearMatMul": 7, "QGemm": 8, "QLinearAdd": 7, "QLinearMul": 7, "QLinearConcat": 1, "QuantizeLinear": 2}
+    for node in graph.node:
+        index = at.get(node.op_type, 0)
+        source = node.input[index] if index < len(node.input) else ""
+        kind = 1 if node.op_type == "DequantizeLinear" or not source else element.get(source, 1)
+        for output in node.output:
+            element.setdefault(output, kind)
+    return element

@@ -1,0 +1,134 @@
+"""deploy: the artifact that the vendor's toolchain loads."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.errors import DeployError
+from qfunc.graph.network import require
+from qfunc.graph.record import Record, TensorInfo
+from qfunc.graph.units import Partition
+from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.specs import Target, to_json
+from qfunc.transforms.emulate import require_target, summary
+
+
+def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Callable[[fx.GraphModule], Artifact]:
+    """A transform from a calibrated model to an `Artifact`.
+
+    Evaluation semantics; weights stored as the integers that the simulation used; names that follow the
+    model; a dynamic batch.  The ONNX model is checked, then run once against the simulation, before the
+    target's own lowering.  The model is not changed, nothing is written to disk, and two deploys give the
+    same bytes.
+
+    Args:
+        target: The hardware that the model was quantized for.
+        example_inputs: Inputs whose shapes replace those seen in calibration.
+    Raises:
+        DeployError: no lowering, an op that cannot be written, or an artifact that computes something else.
+
+    >>> import qfunc
+    >>> from qfunc import targets
+    >>> quantized = qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))
+    >>> sorted(deploy(targets.onnxruntime)(qfunc.calibrate([torch.ones(1, 3)])(quantized)).files)
+    ['model.onnx', 'qfunc.json']
+    """
+
+    def transform(model: fx.GraphModule) -> Artifact:
+        require(model, "calibrated", "deploy")
+        record = require_target(model, target, "deploy")
+        if target.lowering is None:
+            do = "Give it one: edit.deploy(Qdq())."
+            raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
+        # onnx is imported here, where it is first needed: `import qfunc` stays light.
+        from qfunc.lowering.onnx_model import write_model
+        from qfunc.lowering.tensors import quantized_tensors
+
+        inputs = record.inputs if example_inputs is None else infos(example_inputs)
+        partition = Partition(copy.deepcopy(model), target)
+        proto = write_model(partition, inputs)
+        _check(proto, model, inputs)
+        tensors = quantized_tensors(partition)
+        files = dict(target.lowering.lower(proto, tensors))
+        report = _report(target, record, tensors, partition)
+        files[REPORT] = (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()
+        return Artifact(files, report)
+
+    return transform
+
+
+def infos(inputs: tuple[Any, ...]) -> tuple[TensorInfo, ...]:
+    """Shapes and dtypes of example inputs."""
+    leaves = torch.utils._pytree.tree_leaves(inputs)
+    return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in leaves if isinstance(v, Tensor))
+
+
+def _check(proto: Any, model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) -> None:
+    """The ONNX checker, and one run without optimisation against the simulation.
+
+    Both compute the same formulas in float32 with other orders of summation, so single codes may differ
+    and spread: what is refused is an energy of the difference above 1/100 of the output's.
+    """
+    import onnx
+
+    from qfunc.lowering.onnxruntime import OnnxRuntime
+
+    onnx.checker.check_model(proto)
+    generator = torch.Generator().manual_seed(0)
+    given = [_sample(i, generator) for i in inputs]
+    session = OnnxRuntime(optimise=False).session(proto.SerializeToString())
+    if len(session.names) != len(given):
+        do = "Return what the unused inputs compute, or drop them."
+        raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(given)}", do=do)
+    got = [torch.from_numpy(v) for v in session.run(given)]
+    simulated = run_evaluated(model, given)
+    for name, a, b in zip(session.outputs, got, simulated, strict=True):
+        a, b = a.double(), b.double()
+        if a.shape != b.shape or float((a - b).square().sum()) > 0.01 * float(b.square().sum()) + 1e-12:
+            raise DeployError(
+                where=f"deploy, output {name!r}",
+                found="an ONNX model that computes something else than the simulation",
+                wanted="the same function",
+                do="Report this model: its ops are captured or written wrongly.",
+            )
+
+
+def _sample(info: TensorInfo, generator: torch.Generator) -> Tensor:
+    dtype = getattr(torch, info.dtype.removeprefix("torch."))
+    if dtype.is_floating_point:
+        return torch.randn(info.shape, generator=generator, dtype=torch.float32).to(dtype)
+    return torch.ones(info.shape, dtype=dtype)
+
+
+def run_evaluated(model: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
+    """The output leaves of a model in evaluation mode; its own mode is untouched."""
+    twin = copy.copy(model) if not model.training else copy.deepcopy(model).eval()
+    with torch.inference_mode():
+        result = fx.Interpreter(twin).run(*leaves, enable_io_processing=False)
+    return [v for v in torch.utils._pytree.tree_leaves(result) if isinstance(v, Tensor)]
+
+
+def _report(target: Target, record: Record, tensors: Any, partition: Partition) -> dict[str, Any]:
+    from qfunc.lowering.tensors import plain
+
+    return {
+        "versions": {name: _version(name) for name in ("qfunc-torch", "torch", "onnx", "onnxruntime")},
+        "target": json.loads(to_json(target)),
+        "inputs": [{"shape": list(i.shape), "dtype": i.dtype} for i in record.inputs],
+        "tensors": [plain(t) for t in tensors],
+        "units": summary(partition.units),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
