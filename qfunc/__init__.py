@@ -9,8 +9,17 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
 from qfunc import errors, estimators, functions, specs
 from qfunc.graph.capture import capture
 from qfunc.transforms.calibrate import calibrate
+from qfunc.transforms.compose import compose
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
+from qfunc.transforms.explain import explain
 from qfunc.transforms.quantize import quantize
+from qfunc.transforms.saving import load, save
+from qfunc.transforms.verify import verify
 
-__all__ = ["calibrate", "capture", "deploy", "emulate", "errors", "estimators", "functions", "quantize", "specs"]
+__version__ = "0.1.0"
+
+__all__ = [
+    "calibrate", "capture", "compose", "deploy", "emulate", "errors", "estimators", "explain", "functions", "load", "quantize",
+    "save", "specs", "verify",
+]  # fmt: skip

@@ -38,6 +38,10 @@ class OnnxRuntime:
         """A loaded model, for many batches."""
         return Session(self, model)
 
+    def inside(self, artifact: Any) -> Inside | None:
+        """A view of the integer tensors inside; None without optimisation, where there are no integer kernels."""
+        return look_inside(self, artifact.files["model.onnx"]) if self.optimise else None
+
     def comparable(self) -> str:
         """"" where integer kernels compute exactly, else the reason why they may not on this CPU."""
         if platform.machine() not in ("x86_64", "AMD64"):
@@ -88,6 +92,11 @@ class Inside:
     exposed: Session
     units: dict[str, str]
     difference: str
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """The names of the tensors of codes."""
+        return frozenset(self.exposed.outputs) - frozenset(self.plain.outputs)
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """(the outputs of the model as deployed, code tensor -> codes)."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
+from qfunc.graph.fold import read_attr
 from qfunc.graph.network import Seat
 from qfunc.graph.vocabulary import kind_of, slots
 from qfunc.numerics.qparams import Affine
@@ -14,7 +15,10 @@ from qfunc.specs import Derived
 def reconcile(model: fx.GraphModule, seats: tuple[Seat, ...], found: dict[str, Affine]) -> dict[str, Affine]:
     """All qparams by seat path: those found, equal within ties, and the biases' products of scales.
 
-    A bias of `Derived(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.
+    A bias of `Derived(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.  Where a bias
+    would leave the middle half of its codes, as in channels whose weights are all but zero, the weight's
+    scale is widened until it does not: s_weight >= |b| / (2^(bits-2) * s_input).
+    Source: ONNX Runtime, quantize_static, "WeightAdjustForInt32Bias".
     """
     result = dict(found)
     for seat in seats:
@@ -26,12 +30,24 @@ def reconcile(model: fx.GraphModule, seats: tuple[Seat, ...], found: dict[str, A
     for seat in seats:
         value = seat.module.site.value
         if isinstance(value, Derived):
+            paths = {slot: _quantizer_of(by_path[seat.path], slot) for slot in value.of}
+            if {"input", "weight"} <= paths.keys():
+                bias = read_attr(model, by_path[seat.path].all_input_nodes[0]).detach().float()
+                result[paths["weight"]] = _widened(result[paths["weight"]], bias, result[paths["input"]], value.format.bits)
             scale = torch.ones(())
-            for slot in value.of:
-                scale = scale * result[_quantizer_of(by_path[seat.path], slot)].scale.flatten()
+            for path in paths.values():
+                scale = scale * result[path].scale.flatten()
             scale = scale.expand(seat.module.scale.shape).clone()
             result[seat.path] = Affine(scale, torch.zeros_like(scale))
     return result
+
+
+def _widened(weight: Affine, bias: Tensor, activation: Affine, bits: int) -> Affine:
+    least = bias.abs() / (2.0 ** (bits - 2) * activation.scale)
+    least = least.reshape(weight.scale.shape) if weight.scale.ndim and weight.scale.numel() == bias.numel() else least.max()
+    if bool((weight.scale >= least).all()):
+        return weight
+    return weight._replace(scale=torch.maximum(weight.scale, least))
 
 
 def _quantizer_of(bias: fx.Node, slot: str) -> str:

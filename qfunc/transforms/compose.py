@@ -1,0 +1,40 @@
+"""compose: several transforms as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.errors import QfuncError
+
+
+def _flat(steps: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(s for step in steps for s in (step.steps if isinstance(step, Compose) else (step,)))
+
+
+@frozen
+class Compose:
+    """The transforms of `steps`, first to last; an error says in which step it happened."""
+
+    steps: tuple[Callable[[Any], Any], ...] = field(converter=_flat)
+
+    def __call__(self, model: Any) -> Any:
+        """The model after every step."""
+        for index, step in enumerate(self.steps):
+            try:
+                model = step(model)
+            except QfuncError as e:
+                e.add_note(f"in step {index + 1} of {len(self.steps)} of qfunc.compose")
+                raise
+        return model
+
+
+def compose(*transforms: Callable[[Any], Any]) -> Compose:
+    """One transform that applies the given ones in order; composing nothing is the identity.
+
+    >>> compose(compose(str.strip, str.upper), str.title)(" a b ")
+    'A B'
+    """
+    return Compose(transforms)

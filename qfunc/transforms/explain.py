@@ -1,0 +1,100 @@
+"""explain: what was quantized by which rule, what was not, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field, frozen
+from torch import fx
+
+from qfunc.graph.fuse import fuse
+from qfunc.graph.network import float_network, require, seats
+from qfunc.graph.select import Context
+from qfunc.graph.units import Partition
+from qfunc.specs import PerTensor
+from qfunc.transforms.table import table
+
+
+@frozen
+class SiteRow:
+    """One quantized tensor: what holds it, which rule of the target asked, where the user's code made it."""
+
+    tensor: str
+    slot: str
+    op: str
+    format: str
+    shared: str
+    scale: str
+    zero_point: str
+    rule: int
+    source: str
+
+
+@frozen
+class Explanation:
+    """The sites, the ops in float with the reason, and the fusions that almost were; `print` shows tables."""
+
+    target: str
+    sites: tuple[SiteRow, ...]
+    floats: tuple[tuple[str, str, str], ...]
+    misses: tuple[tuple[str, str, str], ...] = field(default=())
+
+    def __str__(self) -> str:
+        """Tables as text."""
+        head = ("tensor", "slot", "of op", "format", "shared", "scale", "zero point", "rule", "source")
+        rows = [tuple(str(getattr(s, n)) for n in ("tensor", "slot", "op", "format", "shared", "scale", "zero_point", "rule", "source"))
+                for s in self.sites]  # fmt: skip
+        parts = [f"{self.target}: {len(self.sites)} quantized tensors", table(head, rows, 220)]
+        if self.floats:
+            parts += ["", "in float", table(("op", "kind", "why"), self.floats, 220)]
+        if self.misses:
+            parts += ["", "not fused", table(("op", "with", "why"), self.misses, 220)]
+        return "\n".join(parts)
+
+
+def explain(model: fx.GraphModule) -> Explanation:
+    """What `quantize` did to a model.
+
+    Returns:
+        An `Explanation`: data, and a table when printed.
+    Raises:
+        CalibrationError: the model is not quantized.
+
+    >>> import qfunc, torch
+    >>> from qfunc import targets
+    >>> [(s.tensor, s.slot, s.rule) for s in explain(qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))).sites]
+    [('input_1', 'input', 0), ('linear.weight', 'weight', 0), ('linear.bias', 'bias', 0), ('linear', 'output', 0)]
+    """
+    record = require(model, "quantized", "explain")
+    target = record.target
+    assert target is not None
+    network = float_network(model)
+    context = Context(network, target.ops)
+    nodes = {n.name: n for n in network.graph.nodes}
+    rows = []
+    for seat in seats(model):
+        site, module = seat.module.site, seat.module
+        scale, zero = (_shown(t, module.ready) for t in (module.scale, module.zero_point))
+        shared = site.scheme.scale.shared
+        where = "per tensor" if isinstance(shared, PerTensor) else repr(shared)
+        source = context.fact(nodes[seat.tensor]).source if seat.tensor in nodes else ""
+        rows.append(SiteRow(site.name, site.slot, site.op, repr(site.scheme.format), where, scale, zero, site.rule, source))
+    floats: tuple[tuple[str, str, str], ...] = ()
+    if record.stage == "calibrated":
+        floats = tuple((u.path, u.kind, u.reason) for u in Partition(model, target).units if not u.integer)
+    else:
+        touched = {n for s in seats(model) for n in (s.tensor, *s.readers)}
+        floats = tuple((context.fact(n).path, context.kind(n), "no rule of the target speaks of it") for n in network.graph.nodes
+                       if n.op.startswith("call") and n.name not in touched)  # fmt: skip
+    found = fuse(context, target.fusions)
+    misses = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in found.misses)
+    return Explanation(target.name, tuple(rows), floats, misses)
+
+
+def _shown(values: Any, ready: bool) -> str:
+    if not ready:
+        return "not calibrated"
+    if values.ndim == 0 or values.numel() == 1:
+        return f"{float(values):.6g}"
+    low, high = float(values.min()), float(values.max())
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

@@ -1,0 +1,122 @@
+"""The report of `verify`: a verdict, and the figures behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import asdict, field, frozen
+from torch import Tensor
+
+from qfunc.transforms.table import table
+
+
+class Tally:
+    """Running counts of one comparison, over batches."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+        self.elements = self.mismatches = 0
+        self.largest = 0.0
+
+    def add(self, a: Tensor, b: Tensor, lsb: float) -> None:
+        """Counts the elements of a and b that differ; the largest difference is kept in LSB."""
+        a, b = a.detach().double(), b.detach().double()
+        difference = (a - b).abs()
+        difference = torch.where(a.isnan() & b.isnan(), 0.0, difference)
+        self.elements += a.numel()
+        self.mismatches += int((difference != 0).sum())
+        if a.numel():
+            largest = float(difference.nan_to_num(nan=torch.inf).max()) / lsb
+            self.largest = max(self.largest, largest)
+
+
+@frozen
+class Comparison:
+    """One tensor: how many elements were compared, how many differ, by how many LSB at most.
+
+    `kind`: "codes" (integer tensor, emulation against runtime), "alone" (the same, each unit fed with the
+    runtime's own inputs), "output", "simulation" (output of the simulation against emulation).
+    """
+
+    name: str
+    kind: str
+    elements: int
+    mismatches: int
+    largest_lsb: float
+
+
+@frozen
+class Report:
+    """What `verify` found.
+
+    `predicted` is the number of integer tensors that the target predicts; `disagreements` are units whose
+    integer or float nature the runtime decided otherwise; `float_units` pairs (unit, reason).
+    """
+
+    target: str
+    runtime: str
+    predicted: int
+    rows: tuple[Comparison, ...] = field(repr=False)
+    disagreements: tuple[str, ...] = ()
+    float_units: tuple[tuple[str, str], ...] = ()
+    unknown: str = ""
+    incomparable: str = ""
+
+    def of(self, kind: str) -> tuple[Comparison, ...]:
+        """The comparisons of one kind."""
+        return tuple(r for r in self.rows if r.kind == kind)
+
+    @property
+    def tensors(self) -> int:
+        """Integer tensors compared."""
+        return len(self.of("codes"))
+
+    @property
+    def elements(self) -> int:
+        """Elements compared between emulation and runtime: all integer tensors and the outputs."""
+        return sum(r.elements for r in (*self.of("codes"), *self.of("output")))
+
+    @property
+    def mismatches(self) -> int:
+        """How many of them differ."""
+        return sum(r.mismatches for r in (*self.of("codes"), *self.of("output")))
+
+    @property
+    def first(self) -> Comparison | None:
+        """The first tensor, in the order of execution, that differs."""
+        return next((r for r in (*self.of("codes"), *self.of("output")) if r.mismatches), None)
+
+    @property
+    def verdict(self) -> str:
+        """One line: bit-exact | bit-exact outside N float units | at most k LSB at rate p | mismatch | not comparable."""
+        counted = f"{self.mismatches:,} of {self.elements:,} elements differ"
+        largest = max((r.largest_lsb for r in (*self.of("codes"), *self.of("output"))), default=0.0)
+        rate = self.mismatches / max(self.elements, 1)
+        if self.disagreements:
+            return f"mismatch: the runtime's units are not the predicted ones ({self.disagreements[0]})"
+        if self.unknown:
+            return f"at most {largest:.3g} LSB at rate {rate:.2g}, against the simulation ({self.unknown})"
+        if self.mismatches == 0:
+            return f"bit-exact: {counted}"
+        if self.incomparable:
+            return f"not comparable: {self.incomparable} ({counted})"
+        named = {name for name, _ in self.float_units}
+        alone = [r for r in self.of("alone") if r.mismatches and r.name not in named]
+        if self.of("alone") and not alone:
+            return f"bit-exact outside {len(self.float_units)} float units: {counted}"
+        first = self.first
+        if largest <= 2:
+            return f"at most {largest:.3g} LSB at rate {rate:.2g}: {counted}, first at {first.name if first else ''}"
+        return f"mismatch: {counted}, first at {first.name if first else ''}, by {largest:.3g} LSB"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {"verdict": self.verdict, **asdict(self)}
+
+    def __str__(self) -> str:
+        """The verdict and a table of the comparisons."""
+        head = ("tensor", "compared", "elements", "differ", "largest, LSB")
+        rows = [(r.name, r.kind, f"{r.elements:,}", f"{r.mismatches:,}", f"{r.largest_lsb:.3g}") for r in self.rows if r.kind != "alone"]
+        floats = "".join(f"\nfloat unit {name}: {reason}" for name, reason in self.float_units)
+        return f"{self.target} by {self.runtime}: {self.verdict}\n{table(head, rows)}{floats}"

@@ -1,0 +1,89 @@
+"""save and load: a quantized model as safetensors and JSON, without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import asdict, evolve
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from qfunc.errors import CalibrationError
+from qfunc.graph.network import require, seats
+from qfunc.graph.record import TensorInfo, attach
+from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.specs import from_json, to_json
+from qfunc.transforms.quantize import quantize
+
+_TENSORS = "model.safetensors"
+
+
+def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
+    """A function that writes a quantized model: "model.safetensors" and "qfunc.json", all or nothing.
+
+    Raises:
+        CalibrationError: the model is not quantized.
+        DeployError: the directory holds something else.
+
+    >>> import qfunc, tempfile
+    >>> from qfunc import targets
+    >>> quantized = qfunc.quantize(targets.onnxruntime)(nn.Linear(3, 2))
+    >>> sorted(p.name for p in save(tempfile.mkdtemp())(quantized).iterdir())
+    ['model.safetensors', 'qfunc.json']
+    """
+
+    def write(model: fx.GraphModule) -> Path:
+        record = require(model, "quantized", "save")
+        state = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
+        inputs = [asdict(i) for i in record.inputs]
+        report = {"target": json.loads(to_json(record.target)), "stage": record.stage, "inputs": inputs, "training": model.training}
+        text = json.dumps(report, indent=1, sort_keys=True) + "\n"
+        return Artifact({_TENSORS: to_bytes(state), REPORT: text.encode()}, report).save(directory)
+
+    return write
+
+
+def load(
+    directory: str | os.PathLike[str], example_inputs: tuple[Any, ...] | None = None, classes: Iterable[Any] = ()
+) -> Callable[[nn.Module | ExportedProgram], fx.GraphModule]:
+    """A transform from the float model to the quantized one that `save` wrote, bit-equal.
+
+    Args:
+        directory: Where `save` wrote.
+        example_inputs: As given to `quantize`, if it took the torch.export road.
+        classes: The user's own classes and functions in the target.
+    Raises:
+        CalibrationError: no such files, or the model is not the one that was saved.
+    """
+
+    def read(model: nn.Module | ExportedProgram) -> fx.GraphModule:
+        place = Path(directory)
+        if not (place / REPORT).is_file() or not (place / _TENSORS).is_file():
+            do = "Pass the directory that qfunc.save wrote."
+            raise CalibrationError(where=f"load({str(place)!r})", found="no saved model", wanted=f"{REPORT} and {_TENSORS}", do=do)
+        report = json.loads((place / REPORT).read_text())
+        target = from_json(json.dumps(report["target"]), classes)
+        quantized = quantize(target, example_inputs)(model)
+        state = load_file(place / _TENSORS)
+        have = quantized.state_dict()
+        wrong = sorted((have.keys() ^ state.keys()) | {k for k in have.keys() & state.keys() if have[k].shape != state[k].shape})
+        if wrong:
+            found = f"other tensors than the saved ones: {', '.join(wrong[:5])}"
+            do = "Build the model as it was when it was saved."
+            raise CalibrationError(where=f"load({str(place)!r})", found=found, wanted="the same network", do=do)
+        with torch.no_grad():
+            quantized.load_state_dict(state)
+        for seat in seats(quantized):
+            seat.module.ready = not bool(seat.module.scale.isnan().any())
+        inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"]) for i in report["inputs"])
+        record = require(quantized, "quantized", "load")
+        return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])
+
+    return read

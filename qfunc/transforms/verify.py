@@ -1,0 +1,199 @@
+"""verify: is what was emulated what the runtime computes?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.errors import EmulationError, VerifyError
+from qfunc.graph.network import Walk, require
+from qfunc.graph.units import Coding, Partition
+from qfunc.specs import Target
+from qfunc.transforms.batches import Binder
+from qfunc.transforms.deploy import deploy, run_evaluated
+from qfunc.transforms.emulate import emulated, require_public, require_target
+from qfunc.transforms.report import Comparison, Report, Tally
+
+
+def verify(target: Target, runtime: Any = None) -> Callable[[fx.GraphModule, Iterable[Any]], Report]:
+    """A function (calibrated, batches) -> `Report`: the artifact run by the real runtime against emulation.
+
+    First the runtime's own partition into integer and float units is compared with the predicted one, unit
+    by unit; then every tensor of codes, at full optimisation; then the outputs, also of the simulation.
+    For a target without public arithmetic the simulation takes the emulation's place, at the outputs only.
+
+    Args:
+        target: The hardware that the model was quantized for.
+        runtime: None for the target's own runner; or a runner; or run(artifact, inputs) -> outputs, a
+            vendor's simulator say: `inputs` are tensors, `outputs` arrays in the model's order.
+    Raises:
+        VerifyError: nothing to run, no batches, or outputs of another shape.
+
+    >>> import qfunc
+    >>> from qfunc import targets
+    >>> batches = [torch.randn(4, 3)]
+    >>> calibrated = qfunc.calibrate(batches)(qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2)))
+    >>> verify(targets.onnxruntime)(calibrated, batches).verdict
+    'bit-exact: 0 of 20 elements differ'
+    """
+
+    def transform(calibrated: fx.GraphModule, batches: Iterable[Any]) -> Report:
+        require(calibrated, "calibrated", "verify")
+        require_target(calibrated, target, "verify")
+        runner = target.runtime.runner if runtime is None else runtime
+        if runner is None:
+            do = "Pass runtime=run, where run(artifact, inputs) -> outputs."
+            raise VerifyError(where=f"verify({target.name})", found="no runtime that can be run here", wanted="a runner", do=do)
+        return _Verification(calibrated, target, runner).over(batches)
+
+    return transform
+
+
+class _Verification:
+    def __init__(self, model: fx.GraphModule, target: Target, runner: Any) -> None:
+        self.model, self.target, self.runner = model, target, runner
+        self.artifact = deploy(target)(model)
+        self.partition = Partition(model, target)
+        self.reason = _unknown(target)
+        self.emulation = None if self.reason else emulated(self.partition)
+        inside = getattr(runner, "inside", None)
+        self.inside = inside(self.artifact) if inside and self.emulation is not None else None
+        self.tallies: dict[str, Tally] = {}
+        self.codings = self._codings()
+
+    def _codings(self) -> dict[str, tuple[str, Coding]]:
+        # Node of the emulation -> (path, coding) of every tensor of codes that the artifact shows.
+        found: dict[str, tuple[str, Coding]] = {}
+        if self.emulation is None or self.inside is None:
+            return found
+        shown = self.inside.tensors
+        for node in self.partition.network.graph.nodes:
+            path, coding = self.partition.path(node), self.partition.output_coding(node)
+            coding = coding or next((c for c in self.partition.at_path.values() if c.seat.tensor == node.name), None)
+            if coding is None or f"{path}.codes" not in shown or node.op == "get_attr":
+                continue
+            names = {n.name for n in self.emulation.graph.nodes}
+            integer = any(u.integer and u.group.output is node for u in self.partition.units)
+            name = node.name if integer else f"{node.name}_codes"
+            if name in names:
+                found[name] = (path, coding)
+        return found
+
+    def over(self, batches: Iterable[Any]) -> Report:
+        bind = Binder(self.partition.network)
+        count = 0
+        for count, batch in enumerate(batches, 1):
+            leaves = [v for v in torch.utils._pytree.tree_leaves(bind(batch, "verify")) if isinstance(v, Tensor)]
+            self._batch(leaves)
+        if count == 0:
+            do = "Pass a non-empty iterable, not one already used up."
+            raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
+        return self._report()
+
+    def _batch(self, leaves: list[Tensor]) -> None:
+        simulated = run_evaluated(self.model, leaves)
+        if self.inside is not None:
+            outputs, codes = self.inside.run(leaves)
+        else:
+            run = self.runner.run if hasattr(self.runner, "run") else self.runner
+            outputs, codes = list(run(self.artifact, leaves)), {}
+        runtime = [torch.as_tensor(v) for v in outputs]
+        if [tuple(v.shape) for v in runtime] != [tuple(v.shape) for v in simulated]:
+            found, wanted = [list(v.shape) for v in runtime], [list(v.shape) for v in simulated]
+            do = "Return the outputs in the model's order."
+            raise VerifyError(where="verify, outputs of the runtime", found=str(found), wanted=str(wanted), do=do)
+        expected = simulated if self.emulation is None else self._emulate(leaves, codes)
+        for index, (want, got, other) in enumerate(zip(expected, runtime, simulated, strict=True)):
+            lsb = self._lsb(index, want)
+            self._tally(f"output {index}", "output").add(want, got, lsb)
+            self._tally(f"simulation {index}", "simulation").add(other, want, lsb)
+
+    def _emulate(self, leaves: list[Tensor], codes: dict[str, Any]) -> list[Tensor]:
+        assert self.emulation is not None
+        # Each unit is also given the runtime's own inputs: what differs then differs in that unit alone.
+        forced = _Forced(self.emulation, self.codings, codes)
+
+        def see(name: str, value: Any) -> None:
+            path, _ = self.codings[name]
+            self._tally(path, "codes").add(value, torch.from_numpy(codes[f"{path}.codes"]), 1.0)
+
+        with torch.inference_mode():
+            free = Walk(self.emulation, see, set(self.codings)).run(*leaves, enable_io_processing=False)
+            if any(t.mismatches for t in self.tallies.values() if t.kind == "codes"):
+                forced.run(*leaves, enable_io_processing=False)
+                for path, want, got in forced.pairs:
+                    self._tally(path, "alone").add(want, got, 1.0)
+        return [v for v in torch.utils._pytree.tree_leaves(free) if isinstance(v, Tensor)]
+
+    def _tally(self, name: str, kind: str) -> Tally:
+        return self.tallies.setdefault(f"{kind}:{name}", Tally(name, kind))
+
+    def _lsb(self, index: int, value: Tensor) -> float:
+        node = next(n for n in self.partition.network.graph.nodes if n.op == "output")
+        leaves = [v for v in torch.utils._pytree.tree_leaves(node.args[0]) if isinstance(v, fx.Node)]
+        coding = self.partition.coding(leaves[index], node)
+        if coding is not None and coding.qparams.scale.ndim == 0:
+            return coding.scale
+        return max(float(value.max() - value.min()) / 255, torch.finfo(torch.float32).tiny) if value.numel() else 1.0
+
+    def _report(self) -> Report:
+        rows = tuple(Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest) for t in self.tallies.values())
+        floats = tuple((u.path, u.reason) for u in self.partition.units if not u.integer)
+        shown = self.inside.units if self.inside is not None else {}
+        reason = getattr(self.runner, "comparable", lambda: "")() if self.emulation is not None else ""
+        return Report(
+            target=self.target.name,
+            runtime=repr(self.runner) if hasattr(self.runner, "run") else getattr(self.runner, "__name__", "runtime"),
+            predicted=len(self.codings) if self.inside is not None else 0,
+            rows=rows,
+            disagreements=tuple(self._disagreements(shown)) + ((self.inside.difference,) if self.inside and self.inside.difference else ()),
+            float_units=floats,
+            unknown=self.reason,
+            incomparable=reason,
+        )
+
+    def _disagreements(self, shown: dict[str, str]) -> Iterable[str]:
+        for unit in self.partition.units:
+            actual = shown.get(f"{unit.tensor}.codes")
+            if actual is None:
+                if unit.integer and self.inside is not None and not _inner(unit.group.output):
+                    yield f"{unit.path}: predicted integer, but its codes are not in the artifact"
+            elif actual == "gone":
+                if unit.integer and type(unit.kernel.arithmetic).__name__ != "Copy":  # type: ignore[union-attr]
+                    yield f"{unit.path}: predicted integer, but the runtime has no such op"
+            elif unit.integer != (actual == "integer"):
+                yield f"{unit.path}: predicted {'integer' if unit.integer else 'float'}, but the runtime runs it as {actual}"
+
+
+def _inner(node: fx.Node) -> bool:
+    # Split and chunk have several values; each is compared where it is taken out.
+    return any("getitem" in str(u.target) for u in node.users) and len(node.users) > 0
+
+
+class _Forced(fx.Interpreter):
+    """Runs the emulation, replacing every tensor of codes by the runtime's own after comparing it."""
+
+    def __init__(self, emulation: fx.GraphModule, codings: dict[str, tuple[str, Coding]], codes: dict[str, Any]) -> None:
+        super().__init__(emulation)
+        self.codings, self.codes = codings, codes
+        self.pairs: list[tuple[str, Tensor, Tensor]] = []
+
+    def run_node(self, node: fx.Node) -> Any:
+        value = super().run_node(node)
+        if node.name not in self.codings:
+            return value
+        path, _ = self.codings[node.name]
+        actual = torch.from_numpy(self.codes[f"{path}.codes"]).float()
+        self.pairs.append((path, value, actual))
+        return actual
+
+
+def _unknown(target: Target) -> str:
+    try:
+        require_public(target)
+    except EmulationError as e:
+        return e.found
+    return ""

@@ -1,0 +1,55 @@
+"""NVIDIA TensorRT 10 and 11, explicit quantization (Q/DQ ONNX), int8.
+
+Weights int8 symmetric per output channel, +-127; activations int8 symmetric per tensor, codes [-128, 127],
+scale amax/127, no zero points; bias in float.  Placement as documented: quantize all inputs of weighted
+ops but not their outputs; quantize the residual input of an add, leave its convolution branch to the
+fusion; nothing between a conv and its BatchNorm or ReLU; equal scales on the inputs of a concat, so that Q
+can move through it; average pooling takes its own Q.  MaxPool and data movement commute with Q.
+"""
+
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import Qdq
+from qfunc.specs import (
+    Algorithm,
+    Fusion,
+    Int,
+    Kernel,
+    Op,
+    PerChannel,
+    Rule,
+    Runtime,
+    Scale,
+    Scheme,
+    Step,
+    Target,
+    Tie,
+    Unknown,
+)
+
+ACTIVATION = Scheme(Int(8))
+WEIGHT = Scheme(Int(8, low=-127), Scale(PerChannel()))
+WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
+
+tensorrt = Target(
+    name="tensorrt",
+    rules=(
+        Rule(WEIGHTED, input=ACTIVATION, weight=WEIGHT),
+        Rule(Op(("add", "avg_pool", "global_avg_pool", "concat")), input=ACTIVATION),
+    ),
+    fusions=(
+        Fusion(WEIGHTED, (Step(Op("batch_norm")), Step(Op("add")), Step(Op(("relu", "clip"))))),
+        Fusion(Op("add"), (Step(Op(("relu", "clip"))),)),
+    ),
+    ties=(Tie(Op("concat"), "input", "union"),),
+    kernels=(Kernel(WEIGHTED, Unknown("the engine's rounding and order of fusion are not published", nearest="onnxruntime")),),
+    commuting=("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    runtime=Runtime("tensorrt", ">=10", "NVIDIA GPU"),
+    lowering=Qdq(),
+    source=(
+        "NVIDIA TensorRT documentation, Working with Quantized Types: quantization schemes, explicit quantization",
+        "NVIDIA TensorRT Developer Guide, Q/DQ placement recommendations",
+    ),
+    weight=Algorithm(MinMax(), Fixed()),
+    activation=Algorithm(Ema(), Fixed()),
+)
