@@ -6,8 +6,11 @@ from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.graph.select import Context, selects
-from qfunc.graph.vocabulary import slots
+from qfunc.graph.vocabulary import kind_of, slots
 from qfunc.specs import Fusion
+
+
+MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "pad", "expand", "dropout")
 
 
 @frozen
@@ -89,7 +92,7 @@ def _follow(
         if fitting and len(users) > 1:
             reason = f"{joined[-1].name!r} is read {len(users)} times, and a fused op may be read once"
         elif fitting and not _joins(fitting[0], joined[-1], order[root], order):
-            reason = f"another input of {fitting[0].name!r} is computed later than {root.name!r}"
+            reason = f"another input of {fitting[0].name!r} is not computed before {root.name!r}"
         if not reason:
             joined.append(fitting[0])
             continue
@@ -102,9 +105,16 @@ def _follow(
 
 def _joins(node: fx.Node, chain: fx.Node, root: int, order: dict[fx.Node, int]) -> bool:
     # A binary step joins only the later of its producers, so that its other input is ready.
-    others = [n for _, n in slots(node) if n is not chain and n.op != "get_attr"]
+    others = [_origin(n) for _, n in slots(node) if n is not chain and n.op != "get_attr"]
     twice = sum(n is chain for _, n in slots(node)) > 1
     return not twice and all(order[n] < root for n in others)
+
+
+def _origin(tensor: fx.Node) -> fx.Node:
+    # Ops that only move values compute nothing: what counts is when their input was ready.
+    while kind_of(tensor) in MOVES and len(inputs := [n for s, n in slots(tensor) if s == "input"]) == 1:
+        tensor = inputs[0]
+    return tensor
 
 
 def with_roots(context: Context, found: Groups) -> Context:

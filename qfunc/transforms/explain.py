@@ -11,7 +11,7 @@ from qfunc.graph.fuse import fuse
 from qfunc.graph.network import float_network, require, seats
 from qfunc.graph.select import Context
 from qfunc.graph.units import Partition
-from qfunc.specs import PerTensor
+from qfunc.specs import PerTensor, Unknown
 from qfunc.transforms.table import table
 
 
@@ -79,8 +79,9 @@ def explain(model: fx.GraphModule) -> Explanation:
         where = "per tensor" if isinstance(shared, PerTensor) else repr(shared)
         source = context.fact(nodes[seat.tensor]).source if seat.tensor in nodes else ""
         rows.append(SiteRow(site.name, site.slot, site.op, repr(site.scheme.format), where, scale, zero, site.rule, source))
-    floats: tuple[tuple[str, str, str], ...] = ()
-    if record.stage == "calibrated":
+    public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
+    floats: tuple[tuple[str, str, str], ...]
+    if record.stage == "calibrated" and public:
         floats = tuple((u.path, u.kind, u.reason) for u in Partition(model, target).units if not u.integer)
     else:
         touched = {n for s in seats(model) for n in (s.tensor, *s.readers)}

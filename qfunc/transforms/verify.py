@@ -141,7 +141,7 @@ class _Verification:
 
     def _report(self) -> Report:
         rows = tuple(Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest) for t in self.tallies.values())
-        floats = tuple((u.path, u.reason) for u in self.partition.units if not u.integer)
+        floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.units if not u.integer)
         shown = self.inside.units if self.inside is not None else {}
         reason = getattr(self.runner, "comparable", lambda: "")() if self.emulation is not None else ""
         return Report(
