@@ -1,4 +1,9 @@
-"""The vocabulary that describes hardware: frozen values, no tensors, no behaviour but validation."""
+"""The vocabulary that describes hardware: frozen values, no tensors, no behaviour but validation.
+
+Formats (`Int`, `Float`) -> schemes (`Scheme`: format, scale, zero point, rounding) -> slot values -> rules,
+fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edit` makes targets from targets,
+`diff` compares them, `to_json` and `from_json` keep them.
+"""
 
 from qfunc.specs import edit
 from qfunc.specs.arithmetic import (
@@ -11,6 +16,7 @@ from qfunc.specs.arithmetic import (
     Shift,
     SoftmaxTable,
     SumFma,
+    SumScaled,
     SumShifted,
     ThroughReal,
     Unknown,
@@ -62,4 +68,13 @@ from qfunc.specs.selectors import (
 from qfunc.specs.slots import Cases, Derived, Fixed, Keep
 from qfunc.specs.target import Algorithm, OpKind, Override, Runtime, Target
 
-
+__all__ = [
+    "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AveragePool", "BFLOAT16", "Cases", "Constant", "Copy",
+    "Derived", "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything",
+    "FLOAT16", "FLOAT32", "First", "Fixed", "FixedPoint", "Float", "FloatMultiplier", "Format", "From", "Function",
+    "Fusion", "GraphInput", "GraphOutput", "InsideActivation", "Int", "Interior", "Keep", "Kernel", "Last", "Levels",
+    "Limit", "Log", "Lowering", "ModuleType", "Name", "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock",
+    "PerChannel", "PerTensor", "PerToken", "Rule", "Runner", "Runtime", "SameQParams", "Scale", "Scheme", "Selector",
+    "Shift", "SoftmaxTable", "Step", "SumFma", "SumScaled", "SumShifted", "Target", "ThroughReal", "Tie", "Unknown",
+    "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
+]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from qfunc.errors import SpecError
+from qfunc.specs._frozen import flaw, short
 
 Validator = Callable[[Any, Any, Any], None]
 
@@ -15,18 +16,21 @@ ROUNDINGS = (
 )  # fmt: skip
 """The names of hardware's rounding modes; `qfunc.numerics.rounding` gives each its equation."""
 
+SLOTS = ("input", "weight", "bias", "output")
+"""The slots of an op that can carry qparams."""
+
 
 def refuse(instance: Any, name: str, value: Any, wanted: str, do: str) -> SpecError:
     """The error for one field of a spec."""
-    return SpecError(where=f"{type(instance).__name__}.{name}", found=repr(value), wanted=wanted, do=do)
+    return SpecError(where=f"{type(instance).__name__}.{name}", found=short(value), wanted=wanted, do=do)
 
 
-def one_of(options: Iterable[Any], do: str = "Choose one of them.") -> Validator:
-    """The value must be one of `options`."""
+def one_of(options: Iterable[str], do: str = "Choose one of them.") -> Validator:
+    """The value must be one of the words `options`."""
     options = tuple(options)
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
-        if not isinstance(value, type(options[0])) or value not in options:
+        if type(value) is not str or value not in options:
             raise refuse(instance, attribute.name, value, "one of " + ", ".join(map(repr, options)), do)
 
     return check
@@ -34,65 +38,117 @@ def one_of(options: Iterable[Any], do: str = "Choose one of them.") -> Validator
 
 def integer(low: int | None = None, high: int | None = None, *, optional: bool = False) -> Validator:
     """The value must be an int (no bool) in [low, high]."""
-    wanted = f"an int in [{'-inf' if low is None else low}, {'inf' if high is None else high}]"
+    span = f" in [{'-inf' if low is None else low}, {'inf' if high is None else high}]"
+    wanted = f"an int{'' if low is high is None else span}{' or None' if optional else ''}"
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
         if optional and value is None:
             return
         if type(value) is not int or (low is not None and value < low) or (high is not None and value > high):
-            raise refuse(instance, attribute.name, value, wanted + (" or None" if optional else ""), "Give such a number.")
+            do = "Convert it: int(...)." if _number_like(value) else "Give such a number."
+            raise refuse(instance, attribute.name, value, wanted, do)
 
     return check
 
 
 def number(*, positive: bool = False, optional: bool = False) -> Validator:
-    """The value must be a finite int or float."""
+    """The value must be a finite Python int or float, so neither a bool nor a tensor or NumPy scalar."""
     wanted = f"a finite {'positive ' if positive else ''}number{' or None' if optional else ''}"
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
         if optional and value is None:
             return
-        good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+        good = type(value) in (int, float) and abs(value) <= 1.7976931348623157e308
         if not good or (positive and value <= 0):
-            raise refuse(instance, attribute.name, value, wanted, "Give such a number.")
+            do = "Convert it: float(...)." if _number_like(value) else "Give such a number."
+            raise refuse(instance, attribute.name, value, wanted, do)
+
+    return check
+
+
+def _number_like(value: Any) -> bool:
+    return type(value) not in (bool, int, float) and hasattr(value, "item")
+
+
+def text(*, empty: bool = False, optional: bool = False) -> Validator:
+    """The value must be a str, not empty unless `empty`."""
+    wanted = f"{'a' if empty else 'a non-empty'} str{' or None' if optional else ''}"
+
+    def check(instance: Any, attribute: Any, value: Any) -> None:
+        if optional and value is None:
+            return
+        if type(value) is not str or not (value or empty):
+            raise refuse(instance, attribute.name, value, wanted, "Give a text.")
 
     return check
 
 
 def instance_of(*kinds: type, optional: bool = False) -> Validator:
-    """The value must be an instance of one of `kinds`; bool is not an int here."""
+    """The value must be of exactly one of `kinds`: a subclass could hold what can change."""
     wanted = " or ".join(k.__name__ for k in kinds) + (" or None" if optional else "")
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
         if optional and value is None:
             return
-        if not isinstance(value, kinds):
-            raise refuse(instance, attribute.name, value, wanted, "Give a value of that kind.")
+        if type(value) not in kinds:
+            raise refuse(instance, attribute.name, value, wanted, _cure(value, kinds))
 
     return check
+
+
+def _cure(value: Any, kinds: tuple[type, ...]) -> str:
+    if bool in kinds:
+        return "Give True or False."
+    return f"Call it: {value.__name__}(...)." if value in kinds else f"Give a value such as {kinds[0].__name__}(...)."
 
 
 def tuple_of(*kinds: type, at_least: int = 0) -> Validator:
-    """The value must be a tuple of instances of `kinds`."""
-    wanted = f"a tuple of {' or '.join(k.__name__ for k in kinds)}" + (f", at least {at_least}" if at_least else "")
+    """The value must be a tuple of values of exactly these kinds; a str among them must not be empty."""
+    names = " or ".join("non-empty str" if k is str else k.__name__ for k in kinds)
+    wanted = f"a tuple of {names}" + (f", at least {at_least}" if at_least else "")
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
-        if not isinstance(value, tuple) or len(value) < at_least or not all(isinstance(v, kinds) for v in value):
+        if type(value) is not tuple or len(value) < at_least:
             raise refuse(instance, attribute.name, value, wanted, "Give a tuple of such values.")
+        for v in value:
+            if type(v) not in kinds or v == "":
+                raise refuse(instance, attribute.name, v, wanted, "Replace this one.")
 
     return check
 
 
+def slots_among(*allowed: str) -> Validator:
+    """The value must be a tuple of different slots among `allowed`, at least one."""
+    wanted = "different slots among " + ", ".join(map(repr, allowed))
+
+    def check(instance: Any, attribute: Any, value: Any) -> None:
+        words = type(value) is tuple and len(value) > 0 and all(type(v) is str and v in allowed for v in value)
+        if not words or len(set(value)) < len(value):
+            raise refuse(instance, attribute.name, value, wanted, "Name each slot once.")
+
+    return check
+
+
+def frozen_value(instance: Any, attribute: Any, value: Any) -> None:
+    """The value must be frozen all the way down."""
+    if bad := flaw(value):
+        do = "Hold numbers, texts, tuples and frozen attrs values only."
+        raise refuse(instance, attribute.name, value, f"a value frozen all the way down, not {bad}", do)
+
+
 def has_methods(*names: str, optional: bool = False) -> Validator:
-    """The value must be hashable and have these methods (an algorithm, typed by Protocol only)."""
+    """The value must have these methods and be frozen all the way down (an algorithm, typed by Protocol)."""
     wanted = "a frozen value with the methods " + ", ".join(names) + (" or None" if optional else "")
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
         if optional and value is None:
             return
-        frozen = not isinstance(value, type) and getattr(type(value), "__hash__", None) is not None
-        if not frozen or not all(callable(getattr(value, n, None)) for n in names):
-            raise refuse(instance, attribute.name, value, wanted, "Give an instance of such a class.")
+        if isinstance(value, type):
+            raise refuse(instance, attribute.name, value, wanted, f"Call it: {value.__name__}().")
+        missing = [n for n in names if not callable(getattr(value, n, None))]
+        if missing:
+            raise refuse(instance, attribute.name, value, wanted, f"Add {', '.join(missing)}.")
+        frozen_value(instance, attribute, value)
 
     return check
 

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, tuple_of
+from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, integer, number, one_of, refuse, text, tuple_of
+from qfunc.specs._repr import readable
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import Condition, InsideActivation, SameQParams
-from qfunc.specs.selectors import Selector
+from qfunc.specs.selectors import Selector, selector
 
 _rounding = one_of(ROUNDINGS)
-_steps = one_of(("srdhm", *ROUNDINGS))
 
 
 def _each_step(instance: object, attribute: object, value: object) -> None:
-    if not isinstance(value, tuple) or not value:
-        raise refuse(instance, "steps", value, "a tuple of rounding steps", 'Give e.g. ("srdhm", "half_away").')
-    for step in value:
-        _steps(instance, attribute, step)
+    wanted = 'a rounding, or "srdhm" and a rounding'
+    if type(value) is not tuple or not 1 <= len(value) <= 2 or (len(value) == 2) != (value[0] == "srdhm"):
+        raise refuse(instance, "steps", value, wanted, 'Give e.g. ("srdhm", "half_away").')
+    for step in value[-1:]:
+        _rounding(instance, attribute, step)
 
 
+@readable
 @frozen
 class FloatMultiplier:
     """y = R(float32(acc) * M) + z in float32, with M = float32(float32(s_x*s_w) / s_y).
@@ -42,6 +44,7 @@ class FloatMultiplier:
     accumulator: int = field(default=32, validator=integer(16, 64))
 
 
+@readable
 @frozen
 class ThroughReal:
     """v = float32(acc)*float32(s_x*s_w) + bias in real units, the activation there, y = R(v / s_y) + z.
@@ -57,6 +60,7 @@ class ThroughReal:
     accumulator: int = field(default=32, validator=integer(16, 64))
 
 
+@readable
 @frozen
 class FixedPoint:
     """y = steps(acc * m * 2^-e) + z with M = m * 2^-e, m an integer of `bits` bits.
@@ -72,6 +76,7 @@ class FixedPoint:
     accumulator: int = field(default=32, validator=integer(16, 64))
 
 
+@readable
 @frozen
 class Shift:
     """y = R(acc * 2^-k): every scale is a power of two.
@@ -83,6 +88,7 @@ class Shift:
     accumulator: int = field(default=32, validator=integer(16, 64))
 
 
+@readable
 @frozen
 class SumFma:
     """y = R(fma(a, r_a, fma(b, r_b, f))), r = float32(s/s_y), f = float32(z_y - fma(r_a, z_a, float32(r_b*z_b))).
@@ -95,17 +101,36 @@ class SumFma:
     rounding: str = field(default="half_even", validator=_rounding)
 
 
+@readable
 @frozen
 class SumShifted:
     """Both inputs are shifted left by `left_shift`, rescaled to a common scale and added in int32; then `steps`.
 
-    Source: TFLite reference_ops Add (2^20); XNNPACK qs8 vadd.
+    Source: TFLite reference_ops Add (2^20); TOSA 1.0 add between rescales.
     """
 
     left_shift: int = field(default=20, validator=integer(0, 31))
     steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
 
 
+@readable
+@frozen
+class SumScaled:
+    """y = R((a*m_a + b*m_b) * 2^-k) + z: integers m = half_even(s/s_y * 2^k), the larger one of `bits` bits.
+
+    a and b are codes minus their zero points; the sum is exact and is rounded once.
+
+    Source: XNNPACK microparams-init.c, xnn_init_qs8_add_minmax (21 bits, half up).
+
+    >>> SumScaled()
+    SumScaled()
+    """
+
+    rounding: str = field(default="half_up", validator=_rounding)
+    bits: int = field(default=21, validator=integer(7, 31))
+
+
+@readable
 @frozen
 class AveragePool:
     """y = R(sum / count); `reciprocals` replaces the division: (kernel, numerator, shift) triples.
@@ -114,9 +139,26 @@ class AveragePool:
     """
 
     rounding: str = field(validator=_rounding)
-    reciprocals: tuple[tuple[tuple[int, int], int, int], ...] = field(default=(), validator=tuple_of(tuple))
+    reciprocals: tuple[tuple[tuple[int, int], int, int], ...] = field(default=(), converter=as_tuple, validator=tuple_of(tuple))
+
+    def __attrs_post_init__(self) -> None:
+        for entry in self.reciprocals:
+            if not _is_reciprocal(entry):
+                wanted = "((height, width), numerator, shift), ints with shift in [0, 62] and the others at least 1"
+                raise refuse(self, "reciprocals", entry, wanted, "Write 7/64 for 3x3 as ((3, 3), 7, 6).")
+        if len({entry[0] for entry in self.reciprocals}) < len(self.reciprocals):
+            raise refuse(self, "reciprocals", self.reciprocals, "each kernel once", "Drop the repeated one.")
 
 
+def _is_reciprocal(entry: tuple[object, ...]) -> bool:
+    if len(entry) != 3 or type(entry[0]) is not tuple or len(entry[0]) != 2:
+        return False
+    (height, width), numerator, shift = entry
+    ints = [v for v in (height, width, numerator, shift) if type(v) is int]
+    return len(ints) == 4 and min(ints[:3]) >= 1 and 0 <= ints[3] <= 62
+
+
+@readable
 @frozen
 class Interior:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
@@ -135,10 +177,11 @@ class Interior:
 
     @function.validator
     def _(self, attribute: object, value: object) -> None:
-        if value not in (None, "mlas_logistic", "window_sum"):
+        if value is not None and (type(value) is not str or value not in ("mlas_logistic", "window_sum")):
             raise refuse(self, "function", value, 'None, "mlas_logistic" or "window_sum"', "Choose one of them.")
 
 
+@readable
 @frozen
 class SoftmaxTable:
     """softmax over codes by a table of e[i] = round(exp((i - 255) * s_x) * `peak` / n), summed exactly.
@@ -150,6 +193,7 @@ class SoftmaxTable:
     rounding: str = field(default="half_even", validator=_rounding)
 
 
+@readable
 @frozen
 class ZeroPointShifts:
     """acc = sum(x*w) + (arg_x*sum(x) >> shift_x) + (arg_w*sum(w) >> shift_w): no subtraction of zero points.
@@ -161,50 +205,66 @@ class ZeroPointShifts:
     rounding: str = field(default="floor", validator=_rounding)
 
 
+@readable
 @frozen
 class Copy:
     """Codes move, values do not: reshape, transpose, max pool."""
 
 
+@readable
 @frozen
 class Unknown:
-    """The vendor's arithmetic is not public; `nearest` names a target that can be emulated instead."""
+    """The vendor's arithmetic is not public; `nearest` names a target that can be emulated instead.
 
-    reason: str = field(validator=instance_of(str))
-    nearest: str | None = field(default=None, validator=instance_of(str, optional=True))
+    >>> Unknown("closed source", nearest="onnxruntime")
+    Unknown('closed source', nearest='onnxruntime')
+    """
+
+    reason: str = field(validator=text())
+    nearest: str | None = field(default=None, validator=text(optional=True))
 
 
 ARITHMETIC = (
     FloatMultiplier, ThroughReal, FixedPoint, Shift, SumFma, SumShifted, AveragePool, Interior, SoftmaxTable,
-    ZeroPointShifts, Copy, Unknown,
+    ZeroPointShifts, Copy, Unknown, SumScaled,
 )  # fmt: skip
 Arithmetic = (
     FloatMultiplier | ThroughReal | FixedPoint | Shift | SumFma | SumShifted | AveragePool | Interior
-    | SoftmaxTable | ZeroPointShifts | Copy | Unknown
+    | SoftmaxTable | ZeroPointShifts | Copy | Unknown | SumScaled
 )  # fmt: skip
 
 
+@readable
 @frozen
 class Kernel:
     """The selected units run with this arithmetic if their tensors have these formats and `integer_if` holds.
 
     `formats`: slot name -> formats that the kernel takes, as ((slot, (format, ...)), ...); () takes all.
-    A unit that no kernel takes runs in float: dequantize, op, quantize.
+    A unit that no kernel takes runs in float: dequantize, op, quantize.  FLOAT32 as the output's format is a
+    kernel that dequantizes its accumulators.
+
+    Raises:
+        SpecError: a slot or a format that does not exist, or a slot twice.
 
     >>> from qfunc.specs.selectors import Op
-    >>> Kernel(Op("add"), SumFma()).arithmetic
-    SumFma(rounding='half_even')
+    >>> Kernel(Op("add"), SumFma("half_up"))
+    Kernel(Op('add'), arithmetic=SumFma('half_up'))
     """
 
-    unit: Selector = field(validator=instance_of(Selector))
+    unit: Selector = field(validator=selector())
     arithmetic: Arithmetic = field(validator=instance_of(*ARITHMETIC))
-    formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(default=(), kw_only=True, validator=tuple_of(tuple))
+    formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(
+        default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
+    )
     integer_if: tuple[Condition, ...] = field(
         default=(), converter=as_tuple, kw_only=True, validator=tuple_of(InsideActivation, SameQParams)
     )
 
     def __attrs_post_init__(self) -> None:
         for entry in self.formats:
-            good = len(entry) == 2 and isinstance(entry[1], tuple)
-            if not good or not all(isinstance(f, Int | Float | Log | Levels) for f in entry[1]):
-                raise refuse(self, "formats", entry, "(slot, (format, ...))", "Pair a slot with a tuple of formats.")
+            good = len(entry) == 2 and type(entry[0]) is str and entry[0] in SLOTS and type(entry[1]) is tuple
+            if not good or not entry[1] or not all(type(f) in (Int, Float, Log, Levels) for f in entry[1]):
+                do = "Pair a slot with at least one format."
+                raise refuse(self, "formats", entry, "(slot, (format, ...))", do)
+        if len({entry[0] for entry in self.formats}) < len(self.formats):
+            raise refuse(self, "formats", self.formats, "each slot once", "Put all formats of a slot in one entry.")

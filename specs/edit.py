@@ -5,98 +5,99 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field, fields, frozen
 
 from qfunc.errors import SpecError
-from qfunc.specs.formats import Int
+from qfunc.specs._check import has_methods
+from qfunc.specs._frozen import short
+from qfunc.specs._rewrite import SchemeChange, narrowed
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
-from qfunc.specs.scheme import Granularity, Scheme, ZeroPoint
-from qfunc.specs.selectors import Everything, ModuleType, Name, Op, Selector, Where
-from qfunc.specs.slots import Cases, Fixed, Keep, SlotValue
-from qfunc.specs.target import Algorithm, OpKind, Override, Target
+from qfunc.specs.selectors import Everything, ModuleType, Name, Op, Selector, Where, require_selector
+from qfunc.specs.slots import SLOTS, Keep, SlotValue
+from qfunc.specs.target import OpKind, Override, Target
 
 Edit = Callable[[Target], Target]
+_ALGORITHM = ("estimator", "function")
 
 
 def pipe(target: Target, *edits: Edit) -> Target:
-    """The target after every edit, in order.
+    """The target after every edit, in order; the given target stays as it is.
+
+    Raises:
+        SpecError: `target` is no target, or an edit is none: not called yet, or something else.
 
     >>> from qfunc import targets
-    >>> pipe(targets.tensorrt, weights(bits=4), name("layer4.*") and skip(name("head.*"))).rules[0]
-    Rule(select=Name(glob='head.*'), input=Keep(), weight=Keep(), bias=Keep(), output=Keep(), edges=None)
+    >>> pipe(targets.onnxruntime, weights(bits=4), skip(name("head.*"))).rules[0]
+    Rule(Name('head.*'), input=Keep(), weight=Keep(), bias=Keep(), output=Keep())
     """
+    if not isinstance(target, Target):
+        do = "Write edit.pipe(target, edit.weights(bits=4), ...)."
+        raise SpecError(where="edit.pipe", found=short(target), wanted="a Target first", do=do)
     for edit in edits:
-        target = edit(target)
+        if not callable(edit) or isinstance(edit, type | Target) or edit in _FACTORIES:
+            called = getattr(edit, "__name__", "")
+            do = (
+                f"Call it: edit.{called}(...)."
+                if edit in _FACTORIES
+                else "Use edit.weights(...), edit.skip(...) and the others."
+            )
+            raise SpecError(where="edit.pipe", found=short(edit), wanted="a function target -> target", do=do)
+        edited: Any = edit(target)
+        if not isinstance(edited, Target):
+            raise SpecError(
+                where=f"edit.pipe, {short(edit)}", found=short(edited), wanted="a Target back", do="Return the target."
+            )
+        target = edited
     return target
 
 
 def name(glob: str) -> Selector:
-    """Ops and tensors whose path matches: `name("layer4.*")`."""
+    """Ops and tensors whose path matches: `name("layer4.*")`.
+
+    >>> ~name("head.*")
+    Not(Name('head.*'))
+    """
     return Name(glob)
 
 
 def op(*kinds: str) -> Selector:
-    """Ops of these kinds: `op("conv", "linear")`."""
+    """Ops of these kinds: `op("conv", "linear")`.
+
+    >>> op("conv", "linear") | name("stem")
+    AnyOf((Op(('conv', 'linear')), Name('stem')))
+    """
     return Op(kinds)
 
 
 def module(class_name: str) -> Selector:
-    """Ops inside modules of this class: `module("Bottleneck")`."""
+    """Ops inside modules of this class: `module("Bottleneck")`.
+
+    >>> module("Bottleneck")
+    ModuleType('Bottleneck')
+    """
     return ModuleType(class_name)
 
 
 def where(predicate: Callable[..., bool]) -> Selector:
-    """Ops that a module-level function or frozen value accepts; lambdas are refused."""
+    """Ops that a module-level function or frozen value accepts; lambdas are refused.
+
+    Raises:
+        SpecError: a lambda, a local function, a class or a value that can change.
+    """
     return Where(predicate)
-
-
-@frozen
-class SchemeChange:
-    """Changes of schemes; None leaves a property as it is."""
-
-    bits: int | None = None
-    signed: bool | None = None
-    symmetric: bool | None = None
-    granularity: Granularity | None = None
-    power_of_two: bool | None = None
-    rounding: str | None = None
-
-    def __call__(self, value: Any) -> Any:
-        """The slot value with the changes made; only Int schemes have them."""
-        if isinstance(value, Cases):
-            return evolve(value, cases=tuple((s, self(v)) for s, v in value.cases), default=self(value.default))
-        if not isinstance(value, Scheme) or not isinstance(value.format, Int):
-            return value
-        fmt, scale = value.format, value.scale
-        if self.bits is not None or self.signed is not None:
-            fmt = narrowed(fmt, self.bits or fmt.bits, fmt.signed if self.signed is None else self.signed)
-        if self.granularity is not None:
-            scale = evolve(scale, shared=self.granularity)
-        if self.power_of_two is not None:
-            scale = evolve(scale, power_of_two=self.power_of_two)
-        zero_point = value.zero_point
-        if self.symmetric is not None:
-            zero_point = None if self.symmetric else zero_point or ZeroPoint()
-        return evolve(value, format=fmt, scale=scale, zero_point=zero_point, rounding=self.rounding or value.rounding)
-
-
-def narrowed(fmt: Int, bits: int, signed: bool) -> Int:
-    """The format with other bits; a symmetric range such as [-127, 127] stays symmetric: [-7, 7]."""
-    symmetric = fmt.signed and signed and fmt.qmin == -fmt.qmax
-    return Int(bits, signed, low=1 - (1 << bits - 1) if symmetric else None)
 
 
 @frozen
 class _Algorithm:
     role: str
-    estimator: Estimator | None = None
-    function: Function | None = None
+    estimator: Estimator | None = field(validator=has_methods("init", "update", "finalize", optional=True))
+    function: Function | None = field(validator=has_methods("init", "apply", "export", optional=True))
 
     def __call__(self, target: Target) -> Target:
-        old = getattr(target, self.role) or target.weight
-        new = Algorithm(self.estimator or old.estimator, self.function or old.function)
-        return evolve(target, **{self.role: new})
+        old = getattr(target, self.role)
+        new = {n: getattr(self, n) for n in _ALGORITHM if getattr(self, n) is not None}
+        return evolve(target, **{self.role: evolve(old, **new)})
 
 
 @frozen
@@ -111,28 +112,36 @@ class _Slots:
 
 @frozen
 class _Then:
-    edits: tuple[Any, ...] = field(converter=tuple)
+    edits: tuple[Edit, ...]
 
     def __call__(self, target: Target) -> Target:
         return pipe(target, *self.edits)
 
 
 @frozen
-class _Add:
-    """Puts values in front of one tuple of the target."""
+class _Front:
+    """Puts values in front of one tuple of the target: there they win."""
 
     where: str
     values: tuple[Any, ...]
-    behind: bool = False
 
     def __call__(self, target: Target) -> Target:
-        old = getattr(target, self.where)
-        return evolve(target, **{self.where: old + self.values if self.behind else self.values + old})
+        return evolve(target, **{self.where: self.values + getattr(target, self.where)})
+
+
+@frozen
+class _Behind:
+    """Puts overrides behind the others: of these, the last wins."""
+
+    overrides: tuple[Override, ...]
+
+    def __call__(self, target: Target) -> Target:
+        return evolve(target, overrides=target.overrides + self.overrides)
 
 
 @frozen
 class _Lower:
-    lowering: Lowering
+    lowering: Lowering = field(validator=has_methods("lower"))
 
     def __call__(self, target: Target) -> Target:
         return evolve(target, lowering=self.lowering)
@@ -147,18 +156,19 @@ def weights(
     `symmetric`, `granularity`, `power_of_two` and `rounding` describe other hardware.
 
     Raises:
-        SpecError: bits outside [2, 16]; an unknown keyword is a TypeError.
+        SpecError: bits outside [2, 16], an unknown property, or a value that it cannot have.
 
     >>> from qfunc import targets
-    >>> weights(bits=4)(targets.tensorrt).overrides
-    (Override(select=Everything(), role='weight', estimator=None, function=None, bits=4),)
+    >>> weights(bits=4)(targets.onnxruntime).overrides
+    (Override(Everything(), role='weight', bits=4),)
     """
-    edits: list[Any] = [_Algorithm("weight", estimator, function)] if estimator or function else []
+    _known_keys("edit.weights", scheme, tuple(k for k in _PROPERTIES if k != "bits"))
+    edits: list[Edit] = [_Algorithm("weight", estimator, function)]
     if scheme:
         edits.append(_Slots(("weight",), SchemeChange(**scheme)))
     if bits is not None:
-        edits.append(_Add("overrides", (Override(Everything(), "weight", bits=bits),), behind=True))
-    return _Then(edits)
+        edits.append(_Behind((Override(Everything(), "weight", bits=bits),)))
+    return _Then(tuple(edits))
 
 
 def activations(*, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any) -> Edit:
@@ -166,63 +176,134 @@ def activations(*, estimator: Estimator | None = None, function: Function | None
 
     `scheme` takes `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding`.
 
+    Raises:
+        SpecError: an unknown property, or a value that it cannot have.
+
     >>> from qfunc import targets
     >>> activations(bits=4)(targets.onnxruntime).rules[0].input.format
-    Int(bits=4, signed=False)
+    Int(4, signed=False)
     """
-    edits: list[Any] = [_Algorithm("activation", estimator, function)] if estimator or function else []
+    _known_keys("edit.activations", scheme, _PROPERTIES)
+    edits: list[Edit] = [_Algorithm("activation", estimator, function)]
     if scheme:
         edits.append(_Slots(("input", "output"), SchemeChange(**scheme)))
-    return _Then(edits)
+    return _Then(tuple(edits))
 
 
 def override(selector: Selector, *, weights: dict[str, Any] | None = None, activations: dict[str, Any] | None = None) -> Edit:
     """For the selected ops only: `weights=dict(bits=8, estimator=...)`, `activations=dict(estimator=...)`.
 
     Raises:
-        SpecError: a key that is no field of `specs.Override`, or nothing to change.
+        SpecError: no selector, a key that is no field of `specs.Override`, or nothing to change.
+
+    >>> from qfunc import targets
+    >>> override(name("layer4.*"), weights=dict(bits=8))(targets.onnxruntime).overrides
+    (Override(Name('layer4.*'), role='weight', bits=8),)
     """
-    made = [(role, keys) for role, keys in (("weight", weights), ("activation", activations)) if keys]
+    require_selector("edit.override", selector)
+    made = []
+    for role, keys in (("weight", weights), ("activation", activations)):
+        if keys is not None and not isinstance(keys, dict):
+            raise SpecError(where=f"edit.override, {role}s", found=short(keys), wanted="a dict", do="Write e.g. dict(bits=8).")
+        if keys:
+            _known_keys(f"edit.override, {role}s", keys, ("bits", *_ALGORITHM))
+            made.append(Override(selector, role, **keys))
     if not made:
         raise SpecError(where="edit.override", found="nothing to change", wanted="weights or activations", do="Give one.")
-    for _, keys in made:
-        if unknown := keys.keys() - {"bits", "estimator", "function"}:
-            wanted = "bits, estimator, function"
-            raise SpecError(where="edit.override", found=", ".join(sorted(unknown)), wanted=wanted, do="Use those keys.")
-    return _Add("overrides", tuple(Override(selector, role, **keys) for role, keys in made), behind=True)
+    return _Behind(tuple(made))
 
 
 def skip(selector: Selector) -> Edit:
-    """Leaves the selected ops in float."""
+    """Leaves the selected ops in float.
+
+    Raises:
+        SpecError: no selector.
+
+    >>> from qfunc import targets
+    >>> skip(op("softmax"))(targets.onnxruntime).rules[0].output
+    Keep()
+    """
+    require_selector("edit.skip", selector)
     return add(selector, input=Keep(), weight=Keep(), bias=Keep(), output=Keep())
 
 
 def add(selector: Selector, **slots: Any) -> Edit:
-    """Puts a rule in front: `add(op("gelu"), input=scheme, output=scheme)`."""
-    return _Add("rules", (Rule(selector, **slots),))
+    """Puts a rule in front: `add(op("gelu"), input=scheme, output=scheme)`; `edges` restricts its input edges.
+
+    Raises:
+        SpecError: no selector, a slot that does not exist, or a value that no slot can have.
+
+    >>> from qfunc import targets
+    >>> add(op("gelu"), input=Keep())(targets.onnxruntime).rules[0]
+    Rule(Op('gelu'), input=Keep())
+    """
+    require_selector("edit.add", selector)
+    _known_keys("edit.add", slots, (*SLOTS, "edges"))
+    return _Front("rules", (Rule(selector, **slots),))
 
 
 def inputs(selector: Selector, value: SlotValue) -> Edit:
-    """Quantizes the inputs of the selected ops by `value`."""
+    """Quantizes the inputs of the selected ops by `value`.
+
+    Raises:
+        SpecError: no selector, or a value that no slot can have.
+    """
+    require_selector("edit.inputs", selector)
     return add(selector, input=value)
 
 
 def outputs(selector: Selector, value: SlotValue) -> Edit:
-    """Quantizes the outputs of the selected ops by `value`."""
+    """Quantizes the outputs of the selected ops by `value`.
+
+    Raises:
+        SpecError: no selector, or a value that no slot can have.
+    """
+    require_selector("edit.outputs", selector)
     return add(selector, output=value)
 
 
 def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
-    """Puts a fusion in front of the others, with the definitions of the user's own ops that it names."""
-    return _Then((_Add("fusions", (fusion,)), _Add("ops", ops)))
+    """Puts a fusion in front of the others, with the definitions of the user's own ops that it names.
+
+    Raises:
+        SpecError: no Fusion, or an op that is no OpKind.
+
+    >>> from qfunc import targets
+    >>> from qfunc.specs import Step
+    >>> len(fuse(Fusion(op("conv"), Step(op("my_act"))), OpKind("my_act", "mine.act"))(targets.onnxruntime).ops)
+    1
+    """
+    for kind, values in ((Fusion, (fusion,)), (OpKind, ops)):
+        for value in values:
+            if type(value) is not kind:
+                wanted, do = f"a {kind.__name__}", f"Write specs.{kind.__name__}(...)."
+                raise SpecError(where="edit.fuse", found=short(value), wanted=wanted, do=do)
+    return _Then((_Front("fusions", (fusion,)), _Front("ops", ops)))
 
 
 def deploy(lowering: Lowering) -> Edit:
-    """Lowers to another artifact."""
+    """Lowers to another artifact.
+
+    Raises:
+        SpecError: no frozen value with a method `lower`.
+    """
     return _Lower(lowering)
 
 
+def _known_keys(where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Refuses keywords that mean nothing.
+
+    Raises:
+        SpecError: a key of `given` that is not `known`.
+    """
+    if unknown := [k for k in given if k not in known]:
+        raise SpecError(where=where, found=", ".join(map(str, unknown)), wanted=", ".join(known), do="Use those keywords.")
+
+
+_PROPERTIES = tuple(f.name for f in fields(SchemeChange))
+_FACTORIES = (weights, activations, override, skip, add, inputs, outputs, fuse, deploy, name, op, module, where, pipe)
+
 __all__ = [
-    "Edit", "Fixed", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "op",
+    "Edit", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "op",
     "outputs", "override", "pipe", "skip", "weights", "where",
 ]  # fmt: skip

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import frexp
+
 from attrs import field, frozen
 
 from qfunc.specs._check import ROUNDINGS, instance_of, integer, number, one_of, refuse
+from qfunc.specs._repr import readable
 from qfunc.specs.formats import FLOAT32, Float, Format, Int, Levels, Log
 
 
+@readable
 @frozen
 class PerTensor:
     """One scale for the whole tensor: scale shape [].
@@ -17,6 +21,7 @@ class PerTensor:
     """
 
 
+@readable
 @frozen
 class PerChannel:
     """One scale for each index of `axis`: a [O, I, H, W] weight, axis 0 -> scale shape [O, 1, 1, 1].
@@ -24,29 +29,31 @@ class PerChannel:
     `axis="channel"` means the weight's output-channel axis, which the op vocabulary knows.
 
     >>> PerChannel()
-    PerChannel(axis='channel')
+    PerChannel()
     """
 
     axis: str | int = field(default="channel")
 
     @axis.validator
     def _(self, attribute: object, value: object) -> None:
-        if value != "channel" and type(value) is not int:
+        if type(value) is not int and not (type(value) is str and value == "channel"):
             raise refuse(self, "axis", value, 'an int or "channel"', "Name the axis.")
 
 
+@readable
 @frozen
 class PerBlock:
     """One scale for each run of `size` elements along `axis`: [O, I], axis 1, size 32 -> scale [O, I/32].
 
     >>> PerBlock(-1, 32)
-    PerBlock(axis=-1, size=32)
+    PerBlock(-1, size=32)
     """
 
     axis: int = field(validator=integer())
     size: int = field(validator=integer(1))
 
 
+@readable
 @frozen
 class PerToken:
     """One scale for each vector along the last axis: [N, T, D] -> scale shape [N, T, 1].
@@ -59,6 +66,7 @@ class PerToken:
 Granularity = PerTensor | PerChannel | PerBlock | PerToken
 
 
+@readable
 @frozen
 class Scale:
     """Which scales the hardware takes, and how a range becomes one.
@@ -69,7 +77,7 @@ class Scale:
     `within`: this scale is itself quantized by a second one (NVFP4).
 
     Raises:
-        SpecError: low > high, or a divisor that does not exist.
+        SpecError: low > high, a divisor that does not exist, or a bound that no scale of the kind can reach.
 
     >>> Scale(power_of_two=True).divisor
     'qmax'
@@ -89,24 +97,30 @@ class Scale:
     def __attrs_post_init__(self) -> None:
         if self.low is not None and self.high is not None and self.low > self.high:
             raise refuse(self, "low, high", (self.low, self.high), "low <= high", "Swap them.")
+        for name in ("low", "high") if self.power_of_two else ():
+            bound = getattr(self, name)
+            if bound is not None and frexp(bound)[0] != 0.5:
+                raise refuse(self, name, bound, "a power of two, as the scales are", "Give 2.0**k.")
         if self.minimum_range < 0:
             raise refuse(self, "minimum_range", self.minimum_range, "at least 0", "Give the width of a range.")
-        if self.within is not None and not isinstance(self.within, Scale):
+        if self.within is not None and type(self.within) is not Scale:
             raise refuse(self, "within", self.within, "a Scale or None", "Give the outer Scale.")
 
 
+@readable
 @frozen
 class ZeroPoint:
     """An affine zero point z = R(qmin - low/scale), rounded by `rounding`, or always `value`.
 
     >>> ZeroPoint()
-    ZeroPoint(rounding='half_even', value=None)
+    ZeroPoint()
     """
 
     rounding: str = field(default="half_even", validator=one_of(ROUNDINGS))
     value: int | None = field(default=None, validator=integer(optional=True))
 
 
+@readable
 @frozen
 class Scheme:
     """How the hardware holds one tensor.
@@ -115,7 +129,8 @@ class Scheme:
     zero point (0 when `zero_point` is None: symmetric).  `division=False`: x * (1/s) in float32 instead.
 
     Raises:
-        SpecError: a zero point on a format without integers, or outside the codes.
+        SpecError: a zero point on a format without integers, or outside the codes; a divisor that the
+            format does not have, or that is 0.
 
     >>> Scheme(Int(8, signed=False), zero_point=ZeroPoint()).symmetric
     False
@@ -133,6 +148,10 @@ class Scheme:
         return self.zero_point is None
 
     def __attrs_post_init__(self) -> None:
+        if self.scale.divisor != "qmax" and not isinstance(self.format, Int):
+            raise refuse(self, "scale.divisor", self.scale.divisor, "'qmax', for only Int has others", "Drop it.")
+        if self.scale.divisor == "-qmin" and self.format.qmin >= 0:  # type: ignore[union-attr]
+            raise refuse(self, "scale.divisor", "-qmin", "a divisor above 0", f"Drop it: {self.format!r} has no negative code.")
         if self.zero_point is None:
             return
         if not isinstance(self.format, Int):

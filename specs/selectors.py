@@ -6,17 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from attrs import field, frozen
 
-from qfunc.specs._check import as_tuple, instance_of, refuse, tuple_of
+from qfunc.errors import SpecError
+from qfunc.specs._check import Validator, as_tuple, frozen_value, refuse, text, tuple_of
+from qfunc.specs._frozen import flaw, is_public_function, short
+from qfunc.specs._repr import readable
 
 
 class Selector:
     """What all selectors share: the operators of the algebra.
 
+    Raises:
+        SpecError: an operand that is no selector, or `and`, `or`, `not`, which would drop one of the two.
+
     >>> Op("conv") & ~Name("head.*")
-    AllOf(of=(Op(kinds=('conv',)), Not(of=Name(glob='head.*'))))
+    AllOf((Op('conv'), Not(Name('head.*'))))
     """
 
     __slots__ = ()
@@ -30,13 +37,52 @@ class Selector:
     def __invert__(self) -> Selector:
         return self.of if isinstance(self, Not) else Not(self)
 
+    def __rand__(self, other: Any) -> AllOf:
+        return AllOf((*_flat(other, AllOf), self))
 
-def _flat(selector: Selector, kind: type) -> tuple[Selector, ...]:
-    if not isinstance(selector, Selector):
-        raise refuse(selector, "&, |", selector, "a selector", "Use edit.name, edit.op, edit.module or edit.where.")
-    return selector.of if isinstance(selector, kind) else (selector,)  # type: ignore[attr-defined]
+    def __ror__(self, other: Any) -> AnyOf:
+        return AnyOf((*_flat(other, AnyOf), self))
+
+    def __bool__(self) -> bool:
+        found = f"{short(self)} used as a truth value"
+        raise SpecError(where="selector", found=found, wanted="&, | or ~", do="Write them in place of and, or, not.")
 
 
+def _flat(selector: Any, kind: type) -> tuple[Selector, ...]:
+    require_selector("&, |", selector)
+    of: tuple[Selector, ...] = selector.of if isinstance(selector, kind) else (selector,)
+    return of
+
+
+def require_selector(where: str, value: Any) -> None:
+    """Refuses what is not one of the selectors of this file.
+
+    Raises:
+        SpecError: `value` is no selector.
+    """
+    if type(value) not in SELECTORS:
+        do = "Use edit.name, edit.op, edit.module or edit.where, or combine them with &, | and ~."
+        raise SpecError(where=where, found=short(value), wanted="a selector", do=do)
+
+
+def selector(*, optional: bool = False) -> Validator:
+    """The value must be one of the selectors of this file; the set is closed."""
+
+    def check(instance: Any, attribute: Any, value: Any) -> None:
+        if not (optional and value is None):
+            require_selector(f"{type(instance).__name__}.{attribute.name}", value)
+
+    return check
+
+
+def _each_selector(instance: Any, attribute: Any, value: Any) -> None:
+    if type(value) is not tuple or not value:
+        raise refuse(instance, attribute.name, value, "a tuple of selectors, at least 1", "Give a tuple of selectors.")
+    for one in value:
+        require_selector(f"{type(instance).__name__}.{attribute.name}", one)
+
+
+@readable
 @frozen
 class Op(Selector):
     """Ops of these kinds, by their names in the op vocabulary: `Op("conv")`, `Op(("add", "mul"))`."""
@@ -44,116 +90,142 @@ class Op(Selector):
     kinds: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
 
 
+@readable
 @frozen
 class Name(Selector):
     """Ops and tensors whose path matches a shell-style pattern: `Name("layer4.*")`."""
 
-    glob: str = field(validator=instance_of(str))
+    glob: str = field(validator=text())
 
 
+@readable
 @frozen
 class ModuleType(Selector):
     """Ops inside a module whose class has this name, bare or qualified: `ModuleType("Bottleneck")`."""
 
-    name: str = field(validator=instance_of(str))
+    name: str = field(validator=text())
 
 
+@readable
 @frozen
 class Attr(Selector):
     """Ops with an attribute of this value: `Attr("groups", 1)`, `Attr("depthwise", True)`."""
 
-    name: str = field(validator=instance_of(str))
-    equals: bool | int | float | str | tuple[object, ...] | None = field()
+    name: str = field(validator=text())
+    equals: bool | int | float | str | tuple[object, ...] | None = field(validator=frozen_value)
 
-    @equals.validator
-    def _(self, attribute: object, value: object) -> None:
-        if not isinstance(value, bool | int | float | str | tuple | None):
-            raise refuse(self, "equals", value, "a plain value or a tuple of them", "Use edit.where for more.")
+    def __attrs_post_init__(self) -> None:
+        if type(self.equals) not in (bool, int, float, str, tuple, type(None)):
+            raise refuse(self, "equals", self.equals, "a plain value or a tuple of them", "Use edit.where for more.")
 
 
+@readable
 @frozen
 class From(Selector):
     """Edges and tensors whose producer (the root of its fused group) is selected."""
 
-    producer: Selector = field(validator=instance_of(Selector))
+    producer: Selector = field(validator=selector())
 
 
+@readable
 @frozen
 class AnyInput(Selector):
     """Ops one of whose inputs is produced by a selected op."""
 
-    producer: Selector = field(validator=instance_of(Selector))
+    producer: Selector = field(validator=selector())
 
 
+@readable
 @frozen
 class First(Selector):
     """Ops with no op of the same kinds of rule between them and the graph's inputs."""
 
 
+@readable
 @frozen
 class Last(Selector):
     """Ops with no op of the same kinds of rule between them and the graph's outputs."""
 
 
+@readable
 @frozen
 class NonNegative(Selector):
     """Tensors that the graph proves to be at least 0: relu, sigmoid, softmax and what preserves it."""
 
 
+@readable
 @frozen
 class GraphInput(Selector):
     """The inputs of the graph."""
 
 
+@readable
 @frozen
 class GraphOutput(Selector):
     """Tensors that the graph returns."""
 
 
+@readable
 @frozen
 class Constant(Selector):
     """Parameters, buffers and other tensors known before the model runs."""
 
 
+@readable
 @frozen
 class Everything(Selector):
     """Everything."""
 
 
+@readable
 @frozen
 class Where(Selector):
     """Whatever `predicate(op)` accepts; a module-level function or a frozen callable value.
 
     `op` has `kind`, `path`, `attributes` and `module_types`.  A lambda is refused: it can neither be
     compared nor serialised.
+
+    Raises:
+        SpecError: a lambda, a local function, a class or a value that can change.
     """
 
     predicate: Callable[..., bool] = field()
 
     @predicate.validator
     def _(self, attribute: object, value: object) -> None:
-        name = getattr(value, "__qualname__", "")
-        hidden = "<lambda>" in name or "<locals>" in name
-        if not callable(value) or hidden or isinstance(value, type) or getattr(type(value), "__hash__", None) is None:
-            raise refuse(self, "predicate", value, "a module-level function or a frozen value", "Give it a name.")
+        if not callable(value) or isinstance(value, type):
+            do = f"Call it: {value.__name__}()." if isinstance(value, type) else "Write a function of the op."
+            raise refuse(self, "predicate", value, "a module-level function or a frozen callable value", do)
+        if not is_public_function(value) and (bad := flaw(value)):
+            wanted = f"a module-level function or a frozen callable value, not {bad}"
+            raise refuse(self, "predicate", value, wanted, "Define it with def at the top of a module.")
 
 
+@readable
 @frozen
 class AllOf(Selector):
     """What all of them select."""
 
-    of: tuple[Selector, ...] = field(validator=tuple_of(Selector, at_least=1))
+    of: tuple[Selector, ...] = field(validator=_each_selector)
 
 
+@readable
 @frozen
 class AnyOf(Selector):
     """What any of them selects."""
 
-    of: tuple[Selector, ...] = field(validator=tuple_of(Selector, at_least=1))
+    of: tuple[Selector, ...] = field(validator=_each_selector)
 
 
+@readable
 @frozen
 class Not(Selector):
     """What it does not select."""
 
-    of: Selector = field(validator=instance_of(Selector))
+    of: Selector = field(validator=selector())
+
+
+SELECTORS = (
+    AllOf, AnyInput, AnyOf, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType, Name,
+    NonNegative, Not, Op, Where,
+)  # fmt: skip

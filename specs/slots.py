@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
+from math import frexp
+
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, instance_of, integer, number, one_of, refuse, tuple_of
+from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, integer, number, one_of, refuse, slots_among, tuple_of
+from qfunc.specs._repr import readable
 from qfunc.specs.formats import Int
 from qfunc.specs.scheme import Scheme
-from qfunc.specs.selectors import Selector
+from qfunc.specs.selectors import SELECTORS, Selector
 
-SLOTS = ("input", "weight", "bias", "output")
+__all__ = ["SLOTS", "Cases", "Derived", "Fixed", "Keep", "SlotValue"]
 
 
+@readable
 @frozen
 class Derived:
     """A tensor whose scale is the product of other scales: the int32 bias, s = s_input * s_weight, z = 0.
 
     >>> Derived().format
-    Int(bits=32)
+    Int(32)
     """
 
     format: Int = field(default=Int(32), validator=instance_of(Int))
-    of: tuple[str, ...] = field(default=("input", "weight"), validator=tuple_of(str, at_least=1))
+    of: tuple[str, ...] = field(
+        default=("input", "weight"), converter=as_tuple, validator=slots_among("input", "weight", "output")
+    )
     rounding: str = field(default="half_even", validator=one_of(ROUNDINGS))
 
-    def __attrs_post_init__(self) -> None:
-        if not set(self.of) <= {"input", "weight", "output"}:
-            raise refuse(self, "of", self.of, 'slots among "input", "weight", "output"', "Name the slots.")
 
-
+@readable
 @frozen
 class Fixed:
     """Qparams that the hardware dictates: softmax writes 1/256 with zero point 0.
 
     Raises:
-        SpecError: the zero point is no code of the scheme.
+        SpecError: qparams that the scheme does not allow.
 
     >>> Fixed(Scheme(Int(8, signed=False), zero_point=None), 1 / 256).zero_point
     0
@@ -45,11 +48,27 @@ class Fixed:
     zero_point: int = field(default=0, validator=integer())
 
     def __attrs_post_init__(self) -> None:
-        fmt = self.scheme.format
-        if not isinstance(fmt, Int) or not fmt.qmin <= self.zero_point <= fmt.qmax:
-            raise refuse(self, "zero_point", self.zero_point, f"a code of {fmt}", "Choose a code of the format.")
+        fmt, rule, affine = self.scheme.format, self.scheme.scale, self.scheme.zero_point
+        if affine is None and self.zero_point != 0:
+            raise refuse(
+                self, "zero_point", self.zero_point, "0, for the scheme is symmetric", "Give the scheme a ZeroPoint()."
+            )
+        if isinstance(fmt, Int) and affine is not None and not fmt.qmin <= self.zero_point <= fmt.qmax:
+            raise refuse(
+                self, "zero_point", self.zero_point, f"a code in [{fmt.qmin}, {fmt.qmax}]", "Choose a code of the format."
+            )
+        if affine is not None and affine.value not in (None, self.zero_point):
+            raise refuse(self, "zero_point", self.zero_point, f"the scheme's {affine.value}", "Give the same twice.")
+        if rule.dynamic:
+            raise refuse(self, "scheme", self.scheme, "a scale that is not dynamic", "Drop dynamic=True.")
+        if rule.power_of_two and frexp(self.scale)[0] != 0.5:
+            raise refuse(self, "scale", self.scale, "a power of two, as the scheme says", "Give 2.0**k.")
+        low, high = rule.low or 0.0, rule.high or float("inf")
+        if not low <= self.scale <= high:
+            raise refuse(self, "scale", self.scale, f"a scale in [{low}, {high}], as the scheme says", "Move it inside.")
 
 
+@readable
 @frozen
 class Keep:
     """Float on purpose; a rule that is silent leaves the slot to later rules, this one ends the search.
@@ -59,13 +78,14 @@ class Keep:
     """
 
 
+@readable
 @frozen
 class Cases:
     """The first case whose selector holds for the tensor decides, else `default`.
 
     >>> from qfunc.specs.selectors import NonNegative
     >>> Cases(((NonNegative(), Scheme(Int(8, signed=False))),), default=Scheme()).default.format
-    Int(bits=8)
+    Int(8)
     """
 
     cases: tuple[tuple[Selector, object], ...] = field(validator=tuple_of(tuple, at_least=1))
@@ -74,9 +94,9 @@ class Cases:
     def __attrs_post_init__(self) -> None:
         kinds = (Scheme, Derived, Fixed, Keep)
         for case in self.cases:
-            if len(case) != 2 or not isinstance(case[0], Selector) or not isinstance(case[1], kinds):
+            if len(case) != 2 or type(case[0]) not in SELECTORS or type(case[1]) not in kinds:
                 raise refuse(self, "cases", case, "(selector, slot value)", "Pair a selector with a scheme.")
-        if not isinstance(self.default, kinds):
+        if type(self.default) not in kinds:
             raise refuse(self, "default", self.default, "a Scheme, Derived, Fixed or Keep", "Give one.")
 
 

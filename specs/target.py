@@ -9,15 +9,17 @@ from typing import Any
 
 from attrs import evolve, field, fields, frozen
 
-from qfunc.specs._check import as_tuple, has_methods, instance_of, one_of, refuse, tuple_of
+from qfunc.specs._check import as_tuple, has_methods, instance_of, integer, one_of, refuse, text, tuple_of
+from qfunc.specs._repr import readable
 from qfunc.specs.arithmetic import Kernel
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
-from qfunc.specs.selectors import Selector
+from qfunc.specs.selectors import Selector, selector
 
 ROLES = ("weight", "activation", "bias")
 
 
+@readable
 @frozen
 class OpKind:
     """A kind of op: its name, every spelling of it, its slots, and the kind whose arithmetic it has.
@@ -29,25 +31,39 @@ class OpKind:
     ('input',)
     """
 
-    name: str = field(validator=instance_of(str))
+    name: str = field(validator=text())
     spellings: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
     slots: tuple[str, ...] = field(default=("input",), converter=as_tuple, validator=tuple_of(str, at_least=1))
-    behaves_like: str | None = field(default=None, validator=instance_of(str, optional=True))
+    behaves_like: str | None = field(default=None, validator=text(optional=True))
 
 
+@readable
 @frozen
 class Algorithm:
-    """An estimator of qparams and a quantize function, bound to one role."""
+    """An estimator of qparams and a quantize function, bound to one role.
+
+    Raises:
+        SpecError: a class in place of a value, a method that is missing, or a value that can change.
+    """
 
     estimator: Estimator = field(validator=has_methods("init", "update", "finalize"))
     function: Function = field(validator=has_methods("init", "apply", "export"))
 
 
+@readable
 @frozen
 class Override:
-    """For the selected tensors of a role: another estimator, another function, or narrower weight codes."""
+    """For the selected tensors of a role: another estimator, another function, or narrower weight codes.
 
-    select: Selector = field(validator=instance_of(Selector))
+    Raises:
+        SpecError: nothing to override, or bits for another role than "weight".
+
+    >>> from qfunc.specs.selectors import Name
+    >>> Override(Name("layer4.*"), "weight", bits=8)
+    Override(Name('layer4.*'), role='weight', bits=8)
+    """
+
+    select: Selector = field(validator=selector())
     role: str = field(validator=one_of(ROLES))
     estimator: Estimator | None = field(
         default=None, kw_only=True, validator=has_methods("init", "update", "finalize", optional=True)
@@ -55,28 +71,33 @@ class Override:
     function: Function | None = field(
         default=None, kw_only=True, validator=has_methods("init", "apply", "export", optional=True)
     )
-    bits: int | None = field(default=None, kw_only=True)
+    bits: int | None = field(default=None, kw_only=True, validator=integer(2, 16, optional=True))
 
-    @bits.validator
-    def _(self, attribute: Any, value: Any) -> None:
-        if value is not None and (type(value) is not int or not 2 <= value <= 16):
-            raise refuse(self, "bits", value, "an int in [2, 16] or None", "Choose a width.")
-        if value is not None and self.role != "weight":
+    def __attrs_post_init__(self) -> None:
+        if self.estimator is None and self.function is None and self.bits is None:
+            wanted = "one of them"
+            raise refuse(self, "estimator, function, bits", None, wanted, "Give an estimator, a function or bits.")
+        if self.bits is not None and self.role != "weight":
             wanted = "None unless role is 'weight', for the hardware clamps activations to its own codes"
-            raise refuse(self, "bits", value, wanted, "Use edit.activations(bits=...), which describes other hardware.")
+            do = "Use edit.activations(bits=...), which describes other hardware."
+            raise refuse(self, "bits", self.bits, wanted, do)
 
 
+@readable
 @frozen
 class Runtime:
     """The software that executes the artifact, named as precisely as its arithmetic needs.
 
     `runner` runs it here, or is None.
+
+    >>> Runtime("onnxruntime", ">=1.31", kernels="MLAS").runner is None
+    True
     """
 
-    name: str = field(validator=instance_of(str))
-    version: str = field(default="", validator=instance_of(str))
-    cpu: str = field(default="", validator=instance_of(str))
-    kernels: str = field(default="", validator=instance_of(str))
+    name: str = field(validator=text())
+    version: str = field(default="", validator=text(empty=True))
+    cpu: str = field(default="", validator=text(empty=True))
+    kernels: str = field(default="", validator=text(empty=True))
     runner: Runner | None = field(default=None, validator=has_methods("run", optional=True))
 
 
@@ -85,20 +106,21 @@ _HARDWARE = (
 )  # fmt: skip
 
 
+@readable
 @frozen(kw_only=True)
 class Target:
     """One hardware: placement, fusion, formats and arithmetic (hardware half), estimators and functions
     (algorithm half).
 
     Raises:
-        SpecError: a field of the wrong kind, no rules, or no source.
+        SpecError: a field of the wrong kind, no rules, no source, or two ops of one name.
 
     >>> from qfunc import targets
     >>> targets.onnxruntime.name
     'onnxruntime'
     """
 
-    name: str = field(validator=instance_of(str))
+    name: str = field(validator=text())
     rules: tuple[Rule, ...] = field(converter=as_tuple, validator=tuple_of(Rule, at_least=1))
     fusions: tuple[Fusion, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Fusion))
     ties: tuple[Tie, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Tie))
@@ -113,6 +135,11 @@ class Target:
     activation: Algorithm = field(validator=instance_of(Algorithm))
     bias: Algorithm | None = field(default=None, validator=instance_of(Algorithm, optional=True))
     overrides: tuple[Override, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Override))
+
+    def __attrs_post_init__(self) -> None:
+        names = [kind.name for kind in self.ops]
+        if len(set(names)) < len(names):
+            raise refuse(self, "ops", tuple(names), "each name once", "Put all spellings of an op in one OpKind.")
 
     def hardware(self) -> tuple[Any, ...]:
         """The hardware half, as a value to compare."""
