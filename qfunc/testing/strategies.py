@@ -1,0 +1,200 @@
+"""Hypothesis strategies for quantization: formats, schemes, qparams, and values where rounding changes its mind.
+
+Uniform random numbers almost never hit a rounding tie; these aim at ties, saturation, subnormals and the
+extreme zero points.  Every argument is keyword-only and is a value, never a strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qfunc.numerics.qparams import Affine
+from qfunc.specs import (
+    Int,
+    PerBlock,
+    PerChannel,
+    PerTensor,
+    PerToken,
+    Scheme,
+    Target,
+    ZeroPoint,
+    edit,
+)
+from qfunc.testing.oracle import MODES
+from qfunc.testing.small_models import SmallNet, Step
+
+LARGEST = float(np.finfo(np.float32).max)
+TINIEST = 2.0**-149
+SMALLEST_NORMAL = 2.0**-126
+
+
+@st.composite
+def int_formats(draw: st.DrawFn, *, max_bits: int = 8) -> Int:
+    """Integer formats of 2 to `max_bits` bits, both included: full, symmetric, or cut at either end.
+
+    Shrinks to an unsigned format of 2 bits.
+
+    >>> int_formats(max_bits=4)
+    int_formats(max_bits=4)
+    """
+    fmt = Int(draw(st.integers(2, max_bits)), draw(st.booleans()))
+    cut = draw(st.sampled_from(("none", "symmetric", "ends")))
+    if cut == "symmetric" and fmt.signed:
+        return Int(fmt.bits, low=-fmt.qmax)
+    if cut == "ends" and fmt.qmax - fmt.qmin > 3:
+        return Int(fmt.bits, fmt.signed, low=fmt.qmin + draw(st.integers(0, 1)), high=fmt.qmax - draw(st.integers(0, 1)))
+    return fmt
+
+
+def scales(*, tiny: bool = True, huge: bool = True) -> st.SearchStrategy[float]:
+    """Positive float32 scales: ordinary, powers of two, k/64, and (unless switched off) 2^-126 and 2^100.
+
+    Shrinks to 1.0.
+    """
+    ordinary = st.floats(2.0**-14, 4.0, width=32)
+    powers = st.integers(-10, 3).map(lambda k: 2.0**k)
+    kinds = [st.just(1.0), powers, ordinary, st.integers(1, 255).map(lambda k: k / 64)]
+    kinds += [st.sampled_from((SMALLEST_NORMAL, float(np.float32(3e-38))))] if tiny else []
+    kinds += [st.sampled_from((2.0**100, float(np.float32(1e30))))] if huge else []
+    return st.one_of(kinds)
+
+
+def zero_points(*, low: int, high: int) -> st.SearchStrategy[int]:
+    """Codes in [low, high], both ends and their neighbours often; shrinks to `low`."""
+    edges = sorted({low, high, min(low + 1, high), max(high - 1, low), min(max(0, low), high)})
+    return st.one_of(st.sampled_from(edges), st.integers(low, high))
+
+
+@st.composite
+def schemes(
+    draw: st.DrawFn,
+    *,
+    max_bits: int = 8,
+    roundings: Sequence[str] = MODES,
+    division: bool | None = None,
+    affine: bool | None = None,
+) -> Scheme:
+    """Per-tensor schemes of an Int format: affine or symmetric, with a rounding of `roundings`.
+
+    `division` and `affine` fix those properties; None draws them.
+    """
+    fmt = draw(int_formats(max_bits=max_bits))
+    zero = ZeroPoint() if (draw(st.booleans()) if affine is None else affine) else None
+    division = draw(st.booleans()) if division is None else division
+    return Scheme(fmt, zero_point=zero, rounding=draw(st.sampled_from(list(roundings))), division=division)
+
+
+def granularities(*, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
+    """Every way to share scales in a tensor of this shape; shrinks to PerTensor()."""
+    made: list[Any] = [
+        PerTensor(),
+        *(PerChannel(axis) for axis in range(-1, len(shape)) if shape),
+        *([PerToken()] if shape else []),
+    ]
+    for axis, length in enumerate(shape):
+        made += [PerBlock(axis, size) for size in range(1, length + 1) if length % size == 0]
+    return st.sampled_from(made)
+
+
+@st.composite
+def qparams(draw: st.DrawFn, *, scheme: Scheme, tiny: bool = True, huge: bool = True) -> Affine:
+    """Per-tensor qparams that the scheme allows: zero point 0 if symmetric, else any code."""
+    fmt = scheme.format
+    assert isinstance(fmt, Int)
+    zero = 0 if scheme.symmetric else draw(zero_points(low=fmt.qmin, high=fmt.qmax))
+    return Affine(torch.tensor(draw(scales(tiny=tiny, huge=huge))), torch.tensor(float(zero)))
+
+
+@st.composite
+def values_near_ties(draw: st.DrawFn, *, scheme: Scheme, qparams: Affine, infinities: bool = False) -> float:
+    """One finite float32: on a place where R jumps or one ulp beside it, or an extreme, or a subnormal.
+
+    The places are ties n + 1/2 (integers, for floor and trunc) of codes in [qmin - 2, qmax + 2]; the draw
+    shrinks to 0.0.  `infinities` adds both infinities.
+    """
+    fmt = scheme.format
+    assert isinstance(fmt, Int)
+    scale, zero = np.float32(qparams.scale.item()), int(qparams.zero_point)
+    kind = draw(st.sampled_from(("zero", "tie", "tie", "tie", "any", "extreme")))
+    if kind == "zero":
+        return 0.0
+    if kind == "any":
+        return draw(st.floats(width=32, allow_nan=False, allow_infinity=False))
+    if kind == "extreme":
+        ends = [0.0, -0.0, TINIEST, -TINIEST, SMALLEST_NORMAL, LARGEST, -LARGEST, 0.49999997, -0.49999997]
+        return draw(st.sampled_from(ends + [float("inf"), float("-inf")] * infinities))
+    half = 0.0 if scheme.rounding in ("floor", "trunc") else 0.5
+    place = draw(st.integers(fmt.qmin - 2, fmt.qmax + 2)) - zero + half
+    value = np.float32(np.clip(place * float(scale), -LARGEST, LARGEST))
+    side = draw(st.sampled_from((0.0, LARGEST, -LARGEST)))
+    return float(value) if side == 0.0 else float(np.nextafter(value, np.float32(side)))
+
+
+@st.composite
+def tensors(
+    draw: st.DrawFn, *, shape: tuple[int, ...], low: float = -4.0, high: float = 4.0, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Finite tensors of this shape and dtype in [low, high]; shrinks to `low` everywhere near 0."""
+    count = int(np.prod(shape, dtype=int))
+    one = st.floats(float(np.float32(low)), float(np.float32(high)), width=32)
+    return torch.tensor(draw(st.lists(one, min_size=count, max_size=count)), dtype=dtype).reshape(shape)
+
+
+@st.composite
+def small_models(draw: st.DrawFn, *, max_blocks: int = 4) -> tuple[SmallNet, Tensor]:
+    """(network, example input [2, 3, 11, 13]): 1 to `max_blocks` random blocks, a global pool and a linear layer.
+
+    Blocks: convolutions (dense, grouped, depthwise, dilated, strided) with batch norm and relu or relu6,
+    residual add and mul, concat, max and average pools.  Evaluation mode; shrinks to one 1x1 convolution.
+    """
+    channels, steps = 3, list[Step]()
+    for _ in range(draw(st.integers(1, max_blocks))):
+        step, channels = draw(_steps(channels))
+        steps.append(step)
+    tail = draw(st.sampled_from(("adaptive", "mean")))
+    net = SmallNet((*steps, Step(tail), Step("linear", channels, draw(st.sampled_from((5, 10))))), draw(st.integers(0, 2**16)))
+    generator = torch.Generator().manual_seed(net.seed + 1)
+    return net, torch.randn((2, 3, 11, 13), generator=generator)
+
+
+@st.composite
+def _steps(draw: st.DrawFn, channels: int) -> tuple[Step, int]:
+    kind = draw(st.sampled_from(("conv", "conv", "depthwise", "grouped", "add", "mul", "concat", "max_pool", "avg_pool")))
+    act = draw(st.sampled_from((None, "relu", "relu6")))
+    if kind in ("max_pool", "avg_pool"):
+        return Step(kind, kernel=draw(st.sampled_from((2, 3))), stride=1), channels
+    norm, bias = draw(st.booleans()), draw(st.booleans())
+    if kind in ("add", "mul", "concat"):
+        out = 4 if kind == "concat" else channels
+        return Step(kind, channels, out, 3, act=act, norm=norm, bias=bias), channels + (4 if kind == "concat" else 0)
+    out = draw(st.sampled_from((5, 6, 7, 8)))
+    groups = 1
+    if kind == "depthwise":
+        out, groups = channels * draw(st.sampled_from((1, 2))), channels
+    elif kind == "grouped" and channels % 2 == 0:
+        out, groups = 2 * (out // 2), 2
+    kernel, stride, dilation = (draw(st.sampled_from(v)) for v in ((1, 3), (1, 2), (1, 2)))
+    return Step("conv", channels, out, kernel, stride, dilation, groups, act, norm, bias), out
+
+
+@st.composite
+def targets(draw: st.DrawFn, *, base: Target) -> Target:
+    """`base` after zero to three edits: weight bits, activation symmetry or rounding, softmax left float, the algorithm."""
+    made = (
+        edit.weights(bits=4),
+        edit.activations(symmetric=True),
+        edit.activations(rounding="half_away"),
+        edit.skip(edit.op("softmax")),
+        _weights_estimator_everywhere,
+    )
+    return edit.pipe(base, *draw(st.lists(st.sampled_from(made), max_size=3, unique=True)))
+
+
+def _weights_estimator_everywhere(target: Target) -> Target:
+    return edit.activations(estimator=target.weight.estimator)(target)
