@@ -1,0 +1,135 @@
+"""Is what was simulated and emulated what ONNX Runtime computes?  On trained networks and real images.
+
+    python benchmarks/fidelity.py --data DIR
+
+DIR holds `load.py` with `load(name, ...) -> (model, (inputs, labels) to calibrate, (inputs, labels) to test)`.
+Exits with 1 on a mismatch between emulation and ONNX Runtime at full optimisation, on a unit that ONNX
+Runtime partitions otherwise than predicted, or if fewer integer tensors were compared than are predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from tqdm import tqdm
+
+import qfunc
+from qfunc import targets
+from qfunc.graph.units import Partition
+from qfunc.lowering import OnnxRuntime
+from qfunc.transforms.table import table
+
+NETWORKS = {
+    "LeNet, MNIST": ("mnist",),
+    "ResNet-20, CIFAR-10": ("cifar10", 20),
+    "ResNet-32, CIFAR-10": ("cifar10", 32),
+    "MobileNetV1 0.75, ImageNet": ("imagenet1k",),
+}
+
+
+def loader(folder: Path) -> Any:
+    """The `load` function of the data folder."""
+    sys.path.insert(0, str(folder))
+    spec = importlib.util.spec_from_file_location("load", folder / "load.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load
+
+
+def predictions(model: Any, x: Tensor, batch: int = 100, name: str = "") -> Tensor:
+    """The class of each input."""
+    parts = [x[i : i + batch] for i in range(0, len(x), batch)]
+    with torch.inference_mode():
+        found = [torch.as_tensor(model(p)).argmax(1) for p in tqdm(parts, name, leave=False, disable=not sys.stderr.isatty())]
+    return torch.cat(found)
+
+
+def paired(a: Tensor, b: Tensor) -> str:
+    """Difference of two accuracies on the same images in points, with its 95 % interval (normal, paired)."""
+    d = a.double() - b.double()
+    half = 1.96 * float(d.std()) / math.sqrt(len(d))
+    return f"{100 * float(d.mean()):+.2f} +- {100 * half:.2f}"
+
+
+def calibrated(model: Any, target: Any, x: Tensor) -> fx.GraphModule:
+    """The model on a target, calibrated in batches of 50."""
+    result = qfunc.calibrate(x.split(50))(qfunc.quantize(target)(model))
+    assert isinstance(result, fx.GraphModule)
+    return result
+
+
+def on_onnxruntime(name: str, model: Any, calib: Tensor, test: Any, count: int) -> tuple[list[str], list[str], list[str]]:
+    """(row of accuracies, row of comparisons, complaints) for targets.onnxruntime."""
+    target = targets.onnxruntime
+    quantized = calibrated(model, target, calib)
+    emulated = qfunc.emulate(target)(quantized)
+    session = OnnxRuntime().session(qfunc.deploy(target)(quantized).files["model.onnx"])
+    x, y = test[0][:count], test[1][:count]
+    right = {
+        "float": predictions(model, x, name="float") == y,
+        "simulated": predictions(quantized, x, name="simulated") == y,
+        "emulated": predictions(emulated, x, name="emulated") == y,
+        "runtime": predictions(lambda p: session.run([p])[0], x, name="runtime") == y,
+    }
+    accuracy = [f"{100 * float(r.double().mean()):.2f}" for r in right.values()]
+    everything = predictions(model, test[0], name="float") == test[1], predictions(quantized, test[0], name="simulated") == test[1]
+    difference = paired(*everything)
+    size = 20 if x[0].numel() > 3 * 64 * 64 else 100
+    report = qfunc.verify(target)(quantized, tqdm(x.split(size), "verify", leave=False, disable=not sys.stderr.isatty()))
+    predicted = {u.tensor for u in Partition(quantized, target).units if u.integer}
+    compared = {r.name for r in report.of("codes")}
+    complaints = [f"{name}: {d}" for d in report.disagreements]
+    complaints += [f"{name}: {report.verdict}"] if report.mismatches else []
+    complaints += [f"{name}: {len(predicted - compared)} predicted tensors were not compared"] if predicted - compared else []
+    figures = [name, str(len(x)), f"{len(predicted)}", f"{report.tensors}", f"{report.elements:,}", f"{report.mismatches}", str(len(report.float_units))]
+    return [name, str(len(x)), *accuracy, f"{difference} ({len(test[0]):,})"], figures, complaints
+
+
+def on_tensorrt(name: str, model: Any, calib: Tensor, test: Any, count: int) -> list[str]:
+    """A row of accuracies for targets.tensorrt; ONNX Runtime without optimisation evaluates the Q/DQ nodes as written."""
+    target = targets.tensorrt
+    quantized = calibrated(model, target, calib)
+    session = OnnxRuntime(optimise=False).session(qfunc.deploy(target)(quantized).files["model.onnx"])
+    x, y = test[0][:count], test[1][:count]
+    models = (model, quantized, lambda p: session.run([p])[0])
+    return [name, str(len(x)), *(f"{100 * float((predictions(m, x) == y).double().mean()):.2f}" for m in models)]
+
+
+def main() -> int:
+    """Prints three tables; 0 if everything agreed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--small", type=int, default=1000, help="images up to 64x64 pixels")
+    parser.add_argument("--large", type=int, default=64, help="larger images")
+    options = parser.parse_args()
+    load = loader(options.data)
+    rows, figures, complaints, plain = [], [], [], []
+    for name, arguments in NETWORKS.items():
+        model, (calib, _), test = load(*arguments)
+        count = options.large if test[0][0].numel() > 3 * 64 * 64 else options.small
+        row, figure, complaint = on_onnxruntime(name, model, calib[:200], test, count)
+        rows.append(row)
+        figures.append(figure)
+        complaints += complaint
+        plain.append(on_tensorrt(name, model, calib[:200], test, count))
+    print("targets.onnxruntime: top-1 in percent on the same images; paired difference float - simulated over the whole test set")
+    print(table(("network", "images", "float", "simulated", "emulated", "ONNX Runtime", "float - simulated, 95 % (images)"), rows))
+    print("\nemulation against ONNX Runtime at full optimisation, every integer tensor and the output")
+    print(table(("network", "images", "integer units", "tensors compared", "elements", "mismatches", "float units"), figures))
+    print("\ntargets.tensorrt: top-1 in percent")
+    print(table(("network", "images", "float", "simulated", "ONNX Runtime, no optimisation"), plain))
+    print("\n".join(complaints))
+    print(f"{len(NETWORKS)} networks, {sum(int(f[5]) for f in figures)} mismatches")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
