@@ -239,10 +239,9 @@ def conv_codes(
     elif len(ends) == 1:
         acc = conv(x, weight, None, stride, padding, dilation, groups)
     else:
-        starts = [0, *ends[:-1]]
-        acc = torch.zeros((), dtype=torch.float64)
-        for a, b in zip(starts, ends, strict=True):
-            acc = acc + conv(x[:, a:b], weight[:, a:b], None, stride, padding, dilation, groups)
+        acc = conv(x[:, : ends[0]], weight[:, : ends[0]], None, stride, padding, dilation, groups).double()
+        for a, b in pairwise(ends):
+            acc += conv(x[:, a:b], weight[:, a:b], None, stride, padding, dilation, groups)
     return acc if bias is None else acc + bias.reshape(-1, *[1] * (weight.ndim - 2))
 
 
@@ -257,8 +256,9 @@ def linear_codes(x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None
         acc = F.linear(x.double(), weight.double())
     else:
         acc = F.linear(x[..., : ends[0]], weight[:, : ends[0]])
+        acc = acc.double() if len(ends) > 1 else acc
         for a, b in pairwise(ends):
-            acc = acc.double() + F.linear(x[..., a:b], weight[:, a:b])
+            acc += F.linear(x[..., a:b], weight[:, a:b])
     return acc if bias is None else acc + bias
 
 
