@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
+from qfunc.graph.captured import CapturedModule, at
 from qfunc.graph.functional import functional
+from qfunc.graph.sources import module_stack, user_line
+
+_NORMS: dict[str, dict[int, type[nn.Module]]] = {
+    "batch_norm": {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d},
+    "instance_norm": {2: nn.InstanceNorm1d, 3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d},
+}
 
 
 def program_of(model: nn.Module, example_inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    """The model exported in evaluation mode, first axis of every tensor dynamic where the model allows it.
+    """The model, which is put in evaluation mode, exported; first axis of every tensor dynamic where it can be.
 
     Raises:
-        CaptureError: torch.export refused the model; the message carries its reason.
+        CaptureError: torch.export refused the model; the message carries its reason and the user's line.
     """
-    example = copy.deepcopy(model).eval()
+    model.eval()
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    shapes = tuple(_dynamic(v) for v in inputs)
-    failures = []
-    for dynamic in (shapes, None):
+    failures: list[Exception] = []
+    for dynamic in (tuple(_dynamic(v) for v in inputs), None):
         try:
-            return torch.export.export(example, inputs, dynamic_shapes=dynamic, strict=False)
+            return torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=False)
         except Exception as e:
             failures.append(e)
-    first = str(failures[-1]).strip().splitlines()[0]
+    error = failures[-1]
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    on_values = "data-dependent" in str(error)
     raise CaptureError(
-        where=f"torch.export of {type(model).__name__}",
-        found=f"{type(failures[-1]).__name__}: {first}",
-        wanted="a model that torch.export takes with these inputs",
-        do="Check that model(*example_inputs) runs; quantize submodules where the whole cannot be captured.",
-    ) from failures[-1]
+        where=user_line(error.__traceback__) or f"torch.export of {type(model).__name__}",
+        found="control flow on the values of a tensor" if on_values else f"{type(error).__name__}: {first}",
+        wanted="a forward whose path does not depend on data"
+        if on_values
+        else "a model that torch.export takes with these inputs",
+        do="Use torch.where, or move the decision out of the model; no road captures it."
+        if on_values
+        else "Check that model(*example_inputs) runs; quantize submodules where the whole cannot be captured.",
+    ) from error
 
 
 def _dynamic(value: Any) -> Any:
@@ -46,61 +57,105 @@ def _dynamic(value: Any) -> Any:
     return None
 
 
-def open_program(program: torch.export.ExportedProgram) -> fx.GraphModule:
-    """The functional form of an exported program: weights are attributes again, BatchNorm and Dropout modules.
+def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | None = None) -> CapturedModule:
+    """The functional form of an exported program: weights are attributes again, norms and dropouts modules.
 
-    Guards on the inputs' shapes are left out: they would fix what may vary.
+    Guards on the inputs' shapes are left out: they would fix what may vary.  The modes are those of
+    `modes_of`, submodule by submodule; without it evaluation mode.
     """
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    for node in list(module.graph.nodes):
+    graph, owner = module.graph, _tensors_of(module)
+    for node in reversed(graph.nodes):
+        name = getattr(node.target, "__name__", "")
         if node.op == "call_module" and str(node.target).startswith("_guards"):
-            module.graph.erase_node(node)
-        elif node.op == "call_function" and getattr(node.target, "__name__", "") == "batch_norm.default":
-            _batch_norm_module(module, node)
-    _simple_symbols(module.graph)
-    module.graph.lint()
-    return functional(_tensors_of(module), module.graph).eval()
+            graph.erase_node(node)
+        elif node.op == "call_function" and not node.users and ("_assert" in name or "sym_constrain" in name):
+            graph.erase_node(node)  # what export assumed of symbolic sizes
+    for node in list(graph.nodes):
+        name = getattr(node.target, "__name__", "").removesuffix(".default")
+        if node.op == "call_function" and name in _NORMS:
+            _norm_module(owner, node, _NORMS[name])
+    captured = functional(owner, graph)
+    for path, submodule in captured.named_modules():
+        submodule.training = _mode(modes_of, path)
+    return captured
+
+
+def _mode(model: nn.Module | None, path: str) -> bool:
+    # A submodule that the model does not have follows the one around it.
+    while model is not None and path:
+        try:
+            return model.get_submodule(path).training
+        except AttributeError:
+            path = path.rpartition(".")[0]
+    return model is not None and model.training
 
 
 def _tensors_of(module: fx.GraphModule) -> nn.Module:
-    # The tensors without the graph, which functional() has no reason to copy.
+    # The tensors without the graph; they are copies, as an ExportedProgram may be the caller's.
     bare = nn.Module()
-    bare.__dict__.update({k: v for k, v in vars(module).items() if k in ("_parameters", "_buffers", "_modules", "training")})
-    bare.__dict__.update({k: v for k, v in vars(module).items() if isinstance(v, torch.Tensor)})
+    memo: dict[int, torch.Tensor] = {}
+
+    def owned(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in memo:
+            copied = tensor.detach().clone()
+            memo[id(tensor)] = nn.Parameter(copied, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copied
+        return memo[id(tensor)]
+
+    for path, source in module.named_modules(remove_duplicate=False):
+        holder = at(bare, path)
+        for name, tensor in {**source._parameters, **source._buffers, **vars(source)}.items():
+            if isinstance(tensor, nn.Parameter):
+                holder.register_parameter(name, owned(tensor))  # type: ignore[arg-type]
+            elif isinstance(tensor, torch.Tensor):
+                persistent = name in source._buffers and name not in source._non_persistent_buffers_set
+                holder.register_buffer(name, owned(tensor), persistent=persistent)
     return bare
 
 
-def _batch_norm_module(module: fx.GraphModule, node: fx.Node) -> None:
-    # aten.batch_norm(input, weight, bias, mean, var, training, momentum, eps, cudnn) -> nn.BatchNorm of the same tensors.
-    x, weight, bias, mean, var, _, momentum, eps = node.args[:8]
-    if not all(isinstance(n, fx.Node) and n.op == "get_attr" for n in (mean, var)):
+def _norm_module(owner: nn.Module, node: fx.Node, kinds: dict[int, type[nn.Module]]) -> None:
+    # aten.batch_norm(input, weight, bias, mean, var, training, momentum, eps, cudnn), aten.instance_norm alike,
+    # become the module of the same tensors.  A batch norm without running statistics stays an op.
+    x, weight, bias, mean, var, from_batch, momentum, eps = node.args[:8]
+    tensors = {"weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
+    given = {k: v for k, v in tensors.items() if isinstance(v, fx.Node)}
+    batch = nn.BatchNorm2d in kinds.values()
+    if any(v.op != "get_attr" for v in given.values()) or bool(from_batch) != (mean is None) or (batch and mean is None):
         return
     rank = node.meta["val"].ndim if "val" in node.meta else 4
-    kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[rank]
-    tensors = {"running_mean": mean, "running_var": var, "weight": weight, "bias": bias}
-    running_mean = _tensor(module, mean)
-    made = kind(running_mean.shape[0], eps=float(eps), momentum=float(momentum), affine=weight is not None)  # type: ignore[arg-type]
-    for name, source in tensors.items():
-        if isinstance(source, fx.Node):
-            setattr(made, name, _tensor(module, source))
-    path = str(mean.target).rpartition(".")[0] or node.name  # type: ignore[union-attr]
-    module.add_submodule(path, made.train(module.training))
-    with module.graph.inserting_before(node):
-        call = module.graph.call_module(path, (x,))
-    call.meta = dict(node.meta)
-    node.replace_all_uses_with(call)
-    module.graph.erase_node(node)
+    found = {k: _tensor(owner, v) for k, v in given.items()}
+    features = next(iter(found.values())).shape[0] if found else node.meta["val"].shape[1]
+    made: Any = kinds[rank](
+        int(features),
+        eps=eps,
+        momentum=momentum,
+        affine=weight is not None or bias is not None,
+        track_running_stats=mean is not None,
+    )
+    for name in tensors:
+        setattr(made, name, found.get(name))
+    path = str(next(iter(given.values())).target).rpartition(".")[0] if given else _free_path(owner, node)
+    counter = getattr(at(owner, path), "num_batches_tracked", None)
+    if counter is not None:
+        made.num_batches_tracked = counter
+    if path:
+        holder, _, last = path.rpartition(".")
+        for root in (owner, node.graph.owning_module):
+            at(root, holder).add_module(last, made)
+        with node.graph.inserting_before(node):
+            call = node.graph.call_module(path, (x,))
+        call.meta = dict(node.meta)
+        node.replace_all_uses_with(call)
+        node.graph.erase_node(node)
 
 
-def _tensor(module: fx.GraphModule, node: Any) -> Any:
+def _free_path(owner: nn.Module, node: fx.Node) -> str:
+    stack = module_stack(node)
+    return stack[-1][1] if stack and stack[-1][1] and "norm" in stack[-1][2] else node.name
+
+
+def _tensor(owner: nn.Module, node: fx.Node) -> torch.Tensor:
     path, _, name = str(node.target).rpartition(".")
-    return getattr(module.get_submodule(path), name)
-
-
-def _simple_symbols(graph: fx.Graph) -> None:
-    # Assertions about symbolic sizes say what export assumed; the functional form does not carry them.
-    for node in reversed(graph.nodes):
-        name = getattr(node.target, "__name__", "")
-        if node.op == "call_function" and ("_assert" in name or "sym_constrain" in name) and not node.users:
-            graph.erase_node(node)
+    found: torch.Tensor = getattr(owner.get_submodule(path), name)
+    return found

@@ -2,62 +2,105 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import operator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx
+from torch import fx, nn
 
-from qfunc.graph.vocabulary import BY_NAME, EMPTY, Op, global_avg_pool
+from qfunc.graph.rewrites import REWRITES, Call, bind, element
+from qfunc.graph.vocabulary import BY_NAME
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
-
-_RENAMED = {"self": "input", "axis": "dim", "x": "input", "a": "input", "b": "other", "mat2": "other", "end": "max"}
-_IGNORED = ("inplace", "_stacklevel", "out", "antialias", "memory_format", "enable_gqa", "scale", "sparse",
-            "scale_grad_by_freq", "padding_idx", "max_norm", "norm_type", "half_to_float", "cudnn_enable")  # fmt: skip
-IN_PLACE_FUNCTIONS = {"iadd", "isub", "imul", "itruediv"}
+_RENAMED = {"self": "input", "axis": "dim", "x": "input", "a": "input", "b": "other", "mat2": "other"}
+_IGNORED = ("inplace", "_stacklevel", "out", "memory_format", "half_to_float", "cudnn_enable", "cudnn_enabled", "implicit")
+IN_PLACE_FUNCTIONS = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"}
+DROPOUTS: dict[str, type[nn.Module]] = {
+    "dropout": nn.Dropout, "dropout1d": nn.Dropout1d, "dropout2d": nn.Dropout2d, "dropout3d": nn.Dropout3d,
+    "feature_dropout": nn.Dropout2d, "alpha_dropout": nn.AlphaDropout, "feature_alpha_dropout": nn.FeatureAlphaDropout,
+}  # fmt: skip
+"""The functions that drop at random, and the modules that they become."""
 
 
 def short_name(node: fx.Node) -> str | None:
     """The bare name of a torch function, method or aten op; None for anybody else's callable.
 
     In-place spellings keep their trailing underscore.
+
+    >>> g = fx.symbolic_trace(lambda x: x.clamp_(max=6)).graph
+    >>> short_name([*g.nodes][1])
+    'clamp_'
     """
     if node.op == "call_method":
         return str(node.target)
     if node.op != "call_function":
         return None
     target: Any = node.target
-    if hasattr(target, "overloadpacket"):
+    if isinstance(target, torch._ops.OpOverload):
         space, _, name = str(target.name()).partition("::")
         return name.partition(".")[0] if space == "aten" else None
     module = str(getattr(target, "__module__", "") or "")
-    known = module.split(".")[0] == "torch" or module == "_operator" or target in _BUILTINS
+    known = (
+        getattr(torch.Tensor, getattr(target, "__name__", ""), None) is target
+        or module.split(".")[0] == "torch"
+        or module in ("_operator", "builtins", "math")
+        or target in _BUILTINS
+    )
     return str(getattr(target, "__name__", "")) if known else None
 
 
+# torch's own builtins, torch.conv2d for one, have no __module__.
 _BUILTINS = {f for space in (torch, F) for f in vars(space).values() if callable(f) and getattr(f, "__module__", 0) is None}
 
 
+def argument(node: fx.Node, index: int, *names: str) -> Any:
+    """An argument of a traced call, by position or by one of its names; None if it is not given."""
+    if len(node.args) > index:
+        return node.args[index]
+    return next((node.kwargs[name] for name in names if name in node.kwargs), None)
+
+
 def is_in_place(node: fx.Node) -> bool:
-    """Whether a traced call writes into its first argument."""
+    """Whether a traced call writes into its first argument.
+
+    >>> g = fx.symbolic_trace(lambda x: F.relu(x, inplace=True)).graph
+    >>> [is_in_place(n) for n in g.nodes]
+    [False, True, False]
+    """
     name = short_name(node)
     if name is None:
         return False
-    flagged = node.kwargs.get("inplace") is True or (name in _FLAG_AT and _at(node.args, _FLAG_AT[name]) is True)
+    if node.kwargs.get("inplace") is True or (name in _FLAG_AT and argument(node, _FLAG_AT[name]) is True):
+        return not str(getattr(node.target, "__module__", "")).startswith("_operator")
+    if name in IN_PLACE_FUNCTIONS:
+        return not is_number(node)
     dunder = name.startswith("__") or name.endswith("__")
-    return flagged or name in IN_PLACE_FUNCTIONS or name == "setitem" or (name.endswith("_") and not dunder)
+    return name in ("setitem", "__setitem__") or (name.endswith("_") and not dunder)
 
 
 # Where functions of torch.nn.functional take `inplace` by position.
 _FLAG_AT = {"relu": 1, "relu6": 1, "silu": 1, "hardswish": 1, "hardsigmoid": 1, "mish": 1, "leaky_relu": 2, "elu": 2, "hardtanh": 3,
-            "dropout": 3, "celu": 2, "selu": 1, "threshold": 3}  # fmt: skip
+            "dropout": 3, "dropout1d": 3, "dropout2d": 3, "dropout3d": 3, "alpha_dropout": 3, "feature_alpha_dropout": 3, "celu": 2,
+            "selu": 1, "threshold": 3, "rrelu": 4}  # fmt: skip
+_LENGTH = {"layer_norm": 5, "group_norm": 5}  # what follows chooses a library, not a value
+_SIZES = ("size", "sym_size", "dim", "ndimension", "numel", "sym_numel", "__len__", "element_size")
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "getitem", "min", "max", "floor", "ceil", "round", "int",
+               *IN_PLACE_FUNCTIONS)  # fmt: skip
 
 
-def _at(args: tuple[Any, ...], index: int) -> Any:
-    return args[index] if len(args) > index else None
+def is_number(node: Any) -> bool:
+    """Whether a traced value is a size, or numbers computed from sizes, and no tensor.
+
+    >>> g = fx.symbolic_trace(lambda x: x.view(x.size(0) * 2, x.shape[1])).graph
+    >>> [n.name for n in g.nodes if is_number(n)]
+    ['size', 'mul', 'getattr_1', 'getitem']
+    """
+    if not isinstance(node, fx.Node):
+        return isinstance(node, int | float | slice)
+    name = short_name(node)
+    if name in _SIZES or (name == "getattr" and node.args[1] in ("shape", "ndim")):
+        return True
+    return name in _ARITHMETIC and all(map(is_number, (*node.args, *node.kwargs.values())))
 
 
 def canonical(node: fx.Node) -> Call | None:
@@ -72,147 +115,24 @@ def canonical(node: fx.Node) -> Call | None:
         return None
     name = name.removesuffix("_") if is_in_place(node) else name
     args, kwargs = node.args, {_RENAMED.get(k, k): v for k, v in node.kwargs.items() if k not in _IGNORED}
-    if name in _SPECIAL:
-        return _SPECIAL[name](args, kwargs)
+    if is_number(node):
+        return _size(node)
+    if name in REWRITES:
+        return REWRITES[name](args, kwargs)
     if kwargs.pop("dtype", None) is not None:
         return None
     op = BY_NAME.get(name)
-    return op and _bind(op, args[: _FLAG_AT.get(name, len(args))], kwargs)
+    return op and bind(op, args[: _FLAG_AT.get(name, _LENGTH.get(name, len(args)))], kwargs)
 
 
-def _bind(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    try:
-        bound = op.signature.bind(*args, **kwargs)
-    except TypeError:
-        return None
-    bound.apply_defaults()
-    given = tuple(bound.arguments.values())
-    return None if EMPTY in map(type, given) else (op.target, given)
-
-
-def _varargs(name: str, at: str) -> Callable[..., Call | None]:
-    """view(2, 3) and view((2, 3)) alike."""
-
-    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        if len(args) > 1:
-            given = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
-            return BY_NAME[name].target, (args[0], tuple(given))
-        value = next((kwargs[k] for k in (at, "size", "shape", "dims") if k in kwargs), None)
-        return None if value is None else (BY_NAME[name].target, (kwargs.get("input", *args[:1]), tuple(value)))
-
-    return rewrite
-
-
-def _with_alpha(name: str) -> Callable[..., Call | None]:
-    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        alpha = kwargs.pop("alpha", 1)
-        return _bind(BY_NAME[name], args, kwargs) if alpha == 1 else None
-
-    return rewrite
-
-
-def _div(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    return _bind(BY_NAME["div"], args, kwargs) if kwargs.pop("rounding_mode", None) is None else None
-
-
-def _mean(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    if kwargs.pop("dtype", None) is not None:
-        return None
-    call = _bind(BY_NAME["mean"], args, kwargs)
-    if call is None:
-        return None
-    x, dim, keepdim = call[1]
-    dims = tuple(sorted(dim)) if isinstance(dim, list | tuple) else (dim,)
-    return (global_avg_pool, (x, keepdim)) if dims in ((2, 3), (-2, -1)) else (call[0], (x, dims, keepdim))
-
-
-def _adaptive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    call = _bind(BY_NAME["adaptive_avg_pool2d"], args, kwargs)
-    return (global_avg_pool, (call[1][0], True)) if call and call[1][1] in (1, (1, 1), [1, 1]) else call
-
-
-def _max_pool(n: int) -> Callable[..., Call | None]:
-    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        if kwargs.pop("return_indices", False) or _at(args, 6):
-            return None
-        call = _bind(BY_NAME[f"max_pool{n}d"], args[:6], kwargs)
-        return call and (call[0], (*call[1][:2], call[1][2] or call[1][1], *call[1][3:]))
-
-    return rewrite
-
-
-def _avg_pool(n: int) -> Callable[..., Call | None]:
-    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        call = _bind(BY_NAME[f"avg_pool{n}d"], args, kwargs)
-        return call and (call[0], (*call[1][:2], call[1][2] or call[1][1], *call[1][3:]))
-
-    return rewrite
-
-
-def _clip(low: float | None, high: float | None) -> Callable[..., Call | None]:
-    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        given = dict(zip(("input", "min", "max"), args, strict=False)) | {k.removesuffix("_val"): v for k, v in kwargs.items()}
-        lo, hi = given.get("min", low), given.get("max", high)
-        if isinstance(lo, fx.Node | torch.Tensor) or isinstance(hi, fx.Node | torch.Tensor):
-            return None
-        hi = None if hi == math.inf else hi
-        return (F.relu, (given["input"],)) if lo == 0 and hi is None else (torch.clamp, (given["input"], lo, hi))
-
-    return rewrite
-
-
-def _softmax(name: str) -> Callable[..., Call | None]:
-    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        given = dict(zip(("input", "dim"), args, strict=False)) | kwargs
-        if given.pop("dtype", None) is not None or given.get("dim") is None:
-            return None
-        return BY_NAME[name].target, (given["input"], given["dim"])
-
-    return rewrite
-
-
-def _slice(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    given = dict(zip(("input", "dim", "start", "max", "step"), args, strict=False)) | kwargs
-    dim, stop = given.get("dim", 0), given.get("max")
-    if dim < 0:
-        return None
-    stop = None if isinstance(stop, int) and stop > 2**62 else stop
-    index = (slice(None),) * dim + (slice(given.get("start"), stop, given.get("step", 1)),)
-    return BY_NAME["getitem"].target, (given["input"], index)
-
-
-def _select(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    given = dict(zip(("input", "dim", "index"), args, strict=False)) | kwargs
-    if given["dim"] < 0:
-        return None
-    return BY_NAME["getitem"].target, (given["input"], (slice(None),) * given["dim"] + (given["index"],))
-
-
-def _upsample(mode: str) -> Callable[..., Call | None]:
-    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        names = ("input", "output_size", *(() if mode == "nearest" else ("align_corners",)), "scale_factors")
-        given = dict(zip(names, args, strict=False)) | kwargs
-        size, factors = given.get("output_size"), given.get("scale_factors")
-        return F.interpolate, (given["input"], size, None if size else factors, mode, given.get("align_corners"), None)
-
-    return rewrite
-
-
-def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    given = dict(zip(("first", "second"), args, strict=False)) | kwargs
-    table, index = given.get("weight", given.get("second")), given.get("input", given.get("indices", given.get("first")))
-    # aten puts the weight first, torch.nn.functional the indices; a parameter is the weight.
-    if isinstance(index, fx.Node) and index.op == "get_attr":
-        table, index = index, table
-    return F.embedding, (index, table)
-
-
-_SPECIAL: dict[str, Callable[..., Call | None]] = {
-    "view": _varargs("reshape", "shape"), "reshape": _varargs("reshape", "shape"), "permute": _varargs("permute", "dims"),
-    "expand": _varargs("expand", "size"), "add": _with_alpha("add"), "sub": _with_alpha("sub"), "div": _div, "mean": _mean,
-    "iadd": _with_alpha("add"), "adaptive_avg_pool2d": _adaptive, "relu6": _clip(0.0, 6.0), "hardtanh": _clip(-1.0, 1.0),
-    "clamp": _clip(None, None), "clip": _clip(None, None), "clamp_min": _clip(None, None), "softmax": _softmax("softmax"),
-    "log_softmax": _softmax("log_softmax"), "slice": _slice, "select": _select, "upsample_nearest2d": _upsample("nearest"),
-    "upsample_bilinear2d": _upsample("bilinear"), "embedding": _embedding,
-    **{f"max_pool{n}d": _max_pool(n) for n in (1, 2, 3)}, **{f"avg_pool{n}d": _avg_pool(n) for n in (1, 2, 3)},
-}  # fmt: skip
+def _size(node: fx.Node) -> Call | None:
+    # x.shape[0], x.size()[0] and x.size(0) alike; other arithmetic on sizes stays as it is.
+    name = short_name(node)
+    if name in ("size", "sym_size"):
+        dim = argument(node, 1, "dim")
+        return (torch.Tensor.size, (node.args[0],)) if dim is None else (torch.Tensor.size, (node.args[0], dim))
+    if name == "getattr" and node.args[1] == "shape":
+        return torch.Tensor.size, (node.args[0],)
+    if name == "getitem":
+        return element, node.args
+    return (getattr(operator, name.removeprefix("i")), node.args) if name in IN_PLACE_FUNCTIONS else None

@@ -19,13 +19,43 @@ from torch import fx
 EMPTY = Parameter.empty
 
 
-def global_avg_pool(input: torch.Tensor, keepdim: bool) -> torch.Tensor:
-    """The mean over the last two axes.
+def global_avg_pool(input: torch.Tensor, keepdim: bool, dim: tuple[int, int] = (-2, -1)) -> torch.Tensor:
+    """The mean over height and width.
 
     >>> global_avg_pool(torch.ones(2, 3, 5, 7), True).shape
     torch.Size([2, 3, 1, 1])
     """
-    return input.mean((-2, -1), keepdim)
+    return input.mean(dim, keepdim)
+
+
+def gelu(input: torch.Tensor, approximate: str) -> torch.Tensor:
+    """`F.gelu` with both arguments by position.
+
+    >>> gelu(torch.zeros(2), "tanh")
+    tensor([0., 0.])
+    """
+    return F.gelu(input, approximate=approximate)
+
+
+def sdpa(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """`F.scaled_dot_product_attention` with every argument by position.
+
+    >>> x = torch.ones(1, 2, 3)
+    >>> sdpa(x, x, x, None, 0.0, False, None, False).shape
+    torch.Size([1, 2, 3])
+    """
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
 
 
 @frozen
@@ -74,11 +104,12 @@ OPS: tuple[Op, ...] = (
     _op("div", torch.div, "input other", "div", "truediv", "itruediv", "true_divide", "divide"),
     _op("pow", torch.pow, "input exponent", "pow"),
     _op("concat", torch.cat, "tensors dim=0", "cat", "concat", "concatenate"),
+    _op("stack", torch.stack, "tensors dim=0", "stack"),
     *(_op("max_pool", getattr(torch, f"max_pool{n}d"), _MAX, f"max_pool{n}d") for n in (1, 2, 3)),
     _op("avg_pool", F.avg_pool1d, _AVG, "avg_pool1d"),
     _op("avg_pool", F.avg_pool2d, _AVG + " divisor_override=None", "avg_pool2d"),
     _op("avg_pool", F.avg_pool3d, _AVG + " divisor_override=None", "avg_pool3d"),
-    _op("global_avg_pool", global_avg_pool, "input keepdim", "global_avg_pool"),
+    _op("global_avg_pool", global_avg_pool, "input keepdim dim=(-2,-1)", "global_avg_pool"),
     _op("adaptive_avg_pool", F.adaptive_avg_pool1d, "input output_size", "adaptive_avg_pool1d"),
     _op("adaptive_avg_pool", F.adaptive_avg_pool2d, "input output_size", "adaptive_avg_pool2d"),
     _op("adaptive_avg_pool", F.adaptive_avg_pool3d, "input output_size", "adaptive_avg_pool3d"),
@@ -88,7 +119,7 @@ OPS: tuple[Op, ...] = (
     _op("prelu", torch.prelu, "input weight", "prelu"),
     _op("sigmoid", torch.sigmoid, "input", "sigmoid"),
     _op("tanh", torch.tanh, "input", "tanh"),
-    _op("gelu", F.gelu, "input approximate='none'", "gelu"),
+    _op("gelu", gelu, "input approximate='none'", "gelu"),
     _op("silu", F.silu, "input", "silu"),
     _op("hardswish", F.hardswish, "input", "hardswish"),
     _op("hardsigmoid", F.hardsigmoid, "input", "hardsigmoid"),
@@ -99,17 +130,17 @@ OPS: tuple[Op, ...] = (
     _op("log_softmax", torch.log_softmax, "input dim", "log_softmax"),
     _op("layer_norm", F.layer_norm, "input normalized_shape weight=None bias=None eps=1e-05", "layer_norm"),
     _op("group_norm", F.group_norm, "input num_groups weight=None bias=None eps=1e-05", "group_norm"),
-    _op("embedding", F.embedding, "indices weight", "embedding"),
-    _op("sdpa", F.scaled_dot_product_attention, "query key value attn_mask=None dropout_p=0.0 is_causal=False",
-        "scaled_dot_product_attention"),
+    _op("embedding", F.embedding, "indices weight padding_idx=None", "embedding"),
+    _op("sdpa", sdpa, "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False",
+        "scaled_dot_product_attention", "sdpa"),
     _op("reshape", torch.reshape, "input shape", "reshape", "view", view=True),
     _op("flatten", torch.flatten, "input start_dim=0 end_dim=-1", "flatten", view=True),
-    _op("transpose", torch.transpose, "input dim0 dim1", "transpose", "swapaxes", view=True),
+    _op("transpose", torch.transpose, "input dim0 dim1", "transpose", "swapaxes", "swapdims", view=True),
     _op("transpose", torch.permute, "input dims", "permute", view=True),
     _op("squeeze", torch.squeeze, "input dim", "squeeze", view=True),
     _op("unsqueeze", torch.unsqueeze, "input dim", "unsqueeze", view=True),
     _op("slice", operator.getitem, "input index", "getitem", view=True),
-    _op("split", torch.split, "input split_size_or_sections dim=0", "split", view=True),
+    _op("split", torch.split, "input split_size_or_sections dim=0", "split", "split_with_sizes", view=True),
     _op("chunk", torch.chunk, "input chunks dim=0", "chunk", view=True),
     _op("expand", torch.Tensor.expand, "input shape", "expand", view=True),
     _op("pad", F.pad, "input pad mode='constant' value=None", "pad"),
@@ -120,8 +151,11 @@ OPS: tuple[Op, ...] = (
     _op("exp", torch.exp, "input", "exp"),
     _op("sqrt", torch.sqrt, "input", "sqrt"),
     _op("rsqrt", torch.rsqrt, "input", "rsqrt"),
-    _op("neg", torch.neg, "input", "neg"),
-    _op("abs", torch.abs, "input", "abs"),
+    _op("neg", torch.neg, "input", "neg", "negative"),
+    _op("abs", torch.abs, "input", "abs", "absolute"),
+    _op("lstm", torch.lstm, "input hx params has_biases num_layers dropout train bidirectional batch_first", "lstm"),
+    _op("gru", torch.gru, "input hx params has_biases num_layers dropout train bidirectional batch_first", "gru"),
+    _op("unbind", torch.unbind, "input dim=0", "unbind", view=True),
     _op("minimum", torch.minimum, "input other", "minimum"),
     _op("maximum", torch.maximum, "input other", "maximum"),
 )  # fmt: skip
@@ -142,7 +176,8 @@ _ACTIVATION_INPUTS = ("input", "other", "tensors", "query", "key", "value")
 
 def op_of(node: fx.Node) -> Op | None:
     """The canonical op of a captured node, or None."""
-    return BY_TARGET.get(node.target) if node.op == "call_function" else None
+    op = BY_TARGET.get(node.target) if node.op == "call_function" else None
+    return op if op and not node.kwargs and len(node.args) == len(op.parameters) else None
 
 
 def kind_of(node: fx.Node) -> str:
@@ -163,7 +198,11 @@ def kind_of(node: fx.Node) -> str:
             module = node.graph.owning_module.get_submodule(str(node.target)) if node.graph.owning_module else None
             if getattr(module, "site", None) is not None:
                 return "fake_quantize"
-            return MODULE_KINDS.get(type(module).__name__, "unknown") if type(module).__module__.startswith("torch.") else "unknown"
+            return (
+                MODULE_KINDS.get(type(module).__name__, "unknown")
+                if type(module).__module__.startswith("torch.")
+                else "unknown"
+            )
     op = op_of(node)
     return op.kind if op else "unknown"
 

@@ -1,0 +1,158 @@
+"""The module that capture returns: a GraphModule that copies, pickles and loads without losing anything."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from attrs import frozen
+from torch import fx, nn
+
+
+class CapturedModule(fx.GraphModule):
+    """A `fx.GraphModule` whose copies and pickles keep node names, every tensor and the record.
+
+    (A plain one is traced anew when it is unpickled, which renames its nodes.)
+
+    >>> import pickle
+    >>> from qfunc.graph.capture import capture
+    >>> model = capture()(nn.Linear(2, 3))
+    >>> [n.name for n in pickle.loads(pickle.dumps(model)).graph.nodes] == [n.name for n in model.graph.nodes]
+    True
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
+        made = restored(copy.deepcopy(_state(self), memo), copy.deepcopy(self.graph))
+        memo[id(self)] = made
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (_state(self), [_packed(n) for n in self.graph.nodes], self.graph._codegen)
+
+
+_OF_THE_GRAPH = ("_graph", "_code", "_lineno_map", "_prologue_start")
+
+
+def _state(model: fx.GraphModule) -> dict[str, Any]:
+    return {k: v for k, v in vars(model).items() if k not in _OF_THE_GRAPH}
+
+
+def restored(state: dict[str, Any], graph: fx.Graph) -> CapturedModule:
+    """The module with this `__dict__` (but for the graph's code) and this graph."""
+    root = nn.Module()
+    vars(root).update(state)
+    made = CapturedModule(root, graph)
+    vars(made).update(state)
+    return made
+
+
+def with_tensors(owner: nn.Module, graph: fx.Graph) -> CapturedModule:
+    """A captured module over a graph that holds every parameter and buffer of `owner`, read or not: its
+    state_dict has the same keys, and ties stay ties.  Modes follow `owner`, submodule by submodule."""
+    made = CapturedModule(owner, graph)
+    for path, source in owner.named_modules(remove_duplicate=False):
+        if not any(True for _ in source.buffers()) and not any(True for _ in source.parameters()):
+            continue
+        holder = at(made, path)
+        for name, parameter in source._parameters.items():
+            if parameter is not None:
+                vars(holder).pop(name, None)
+                holder.register_parameter(name, parameter)
+        for name, buffer in source._buffers.items():
+            if buffer is not None:
+                holder._buffers.pop(name, None)
+                holder.register_buffer(name, buffer, persistent=name not in source._non_persistent_buffers_set)
+    for path, holder in made.named_modules():
+        for name in set(holder._buffers) - set(_buffer_names(owner, path)):
+            holder._non_persistent_buffers_set.add(name)  # a plain tensor of the user's is in no state_dict
+        twin = _get(owner, path)
+        holder.training = owner.training if twin is None else twin.training
+    return made
+
+
+def _buffer_names(owner: nn.Module, path: str) -> Iterator[str]:
+    twin = _get(owner, path)
+    return iter(()) if twin is None else iter(twin._buffers)
+
+
+def _get(owner: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return owner.get_submodule(path)
+    except AttributeError:
+        return None
+
+
+def at(root: nn.Module, path: str) -> nn.Module:
+    """The submodule at a path; empty modules are made on the way."""
+    for part in path.split(".") if path else ():
+        if not isinstance(getattr(root, part, None), nn.Module):
+            root.add_module(part, nn.Module())
+        root = getattr(root, part)
+    return root
+
+
+@frozen
+class _Ref:
+    name: str
+
+
+@frozen
+class _Aten:
+    name: str
+
+
+@frozen
+class _Functional:
+    name: str
+
+
+def _packed(node: fx.Node) -> tuple[Any, ...]:
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: _Ref(n.name))
+    return node.op, node.name, _address(node.target), args, kwargs, node.type
+
+
+def _address(target: Any) -> Any:
+    if isinstance(target, torch._ops.OpOverload):
+        return _Aten(str(target))
+    if getattr(F, getattr(target, "__name__", ""), None) is target:  # some of them are closures
+        return _Functional(target.__name__)
+    return target
+
+
+def _callable(address: Any) -> Any:
+    if isinstance(address, _Functional):
+        return getattr(F, address.name)
+    if isinstance(address, _Aten):
+        found: Any = torch.ops
+        for part in address.name.split("."):
+            found = getattr(found, part)
+        return found
+    return address
+
+
+def _unpickled(state: dict[str, Any], nodes: list[tuple[Any, ...]], codegen: Any) -> CapturedModule:
+    graph = fx.Graph()
+    graph.set_codegen(codegen)
+    env: dict[str, fx.Node] = {}
+    for op, name, target, args, kwargs, kind in nodes:
+        mapped, named = _resolved(args, env), _resolved(kwargs, env)
+        env[name] = graph.create_node(op, _callable(target), mapped, named, name, kind)
+    return restored(state, graph)
+
+
+def _resolved(value: Any, env: dict[str, fx.Node]) -> Any:
+    if isinstance(value, _Ref):
+        return env[value.name]
+    if isinstance(value, slice):
+        return slice(*(_resolved(v, env) for v in (value.start, value.stop, value.step)))
+    if isinstance(value, dict):
+        return {k: _resolved(v, env) for k, v in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_resolved(v, env) for v in value))
+    if isinstance(value, list | tuple):
+        made = [_resolved(v, env) for v in value]
+        return tuple(made) if isinstance(value, tuple) else made
+    return value

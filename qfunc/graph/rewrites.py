@@ -1,0 +1,238 @@
+"""Spellings whose arguments need more than binding: one small rewrite each, by short name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from qfunc.graph.vocabulary import BY_NAME, EMPTY, Op, global_avg_pool
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Rewrite = Callable[[tuple[Any, ...], dict[str, Any]], Call | None]
+
+
+def element(values: Any, index: Any) -> Any:
+    """An entry of a shape, a list or a dict: no slice of a tensor.
+
+    >>> element((2, 3, 5), 1)
+    3
+    """
+    return values[index]
+
+
+def bind(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """The canonical call of an op, every parameter by position; None if the arguments do not fit."""
+    try:
+        bound = op.signature.bind(*args, **kwargs)
+    except TypeError:
+        return None
+    bound.apply_defaults()
+    given = tuple(bound.arguments.values())
+    return None if EMPTY in map(type, given) else (op.target, given)
+
+
+def _varargs(name: str) -> Rewrite:
+    """view(2, 3) and view((2, 3)) alike."""
+
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        if len(args) > 1:
+            given = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
+        else:
+            given = next((kwargs[k] for k in ("size", "shape", "dims") if k in kwargs), ())
+        if not isinstance(given, list | tuple) or not given or any(isinstance(v, torch.dtype) for v in given):
+            return None
+        return BY_NAME[name].target, (kwargs.get("input", *args[:1]), tuple(given))
+
+    return rewrite
+
+
+def _with_alpha(name: str) -> Rewrite:
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        return bind(BY_NAME[name], args, kwargs) if kwargs.pop("alpha", 1) == 1 else None
+
+    return rewrite
+
+
+def _rsub(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    call = _with_alpha("sub")(args[:2], kwargs) if len(args) < 3 or args[2] == 1 else None
+    return call and (call[0], (call[1][1], call[1][0]))
+
+
+def _div(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    return bind(BY_NAME["div"], args, kwargs) if kwargs.pop("rounding_mode", None) is None else None
+
+
+def _pairwise(name: str) -> Rewrite:
+    """min(x, y) of two tensors; min(x) and min(x, dim) reduce."""
+
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        call = bind(BY_NAME[name], args, kwargs)
+        return call if call and isinstance(call[1][1], fx.Node) else None
+
+    return rewrite
+
+
+def _mean(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    if kwargs.pop("dtype", None) is not None:
+        return None
+    call = bind(BY_NAME["mean"], args, kwargs)
+    if call is None or call[1][1] is None:
+        return None
+    x, dim, keepdim = call[1]
+    dims = tuple(dim) if isinstance(dim, list | tuple) else (dim,)
+    if sorted(dims) in ([2, 3], [-2, -1]):
+        return global_avg_pool, (x, keepdim, tuple(sorted(dims)))
+    return call[0], (x, dims, keepdim)
+
+
+def _adaptive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    call = bind(BY_NAME["adaptive_avg_pool2d"], args, kwargs)
+    return (global_avg_pool, (call[1][0], True, (-2, -1))) if call and call[1][1] in (1, (1, 1), [1, 1]) else call
+
+
+def _pool(name: str, length: int) -> Rewrite:
+    """stride=None and stride=[] mean the kernel's size; no pool with indices."""
+
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        if kwargs.pop("return_indices", False) or any(args[length:]):
+            return None
+        call = bind(BY_NAME[name], args[:length], kwargs)
+        return call and (call[0], (*call[1][:2], call[1][2] or call[1][1], *call[1][3:]))
+
+    return rewrite
+
+
+def _clip(low: float | None, high: float | None) -> Rewrite:
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        given = dict(zip(("input", "min", "max"), args, strict=False)) | {k.removesuffix("_val"): v for k, v in kwargs.items()}
+        lo, hi = given.get("min", low), given.get("max", high)
+        if isinstance(lo, fx.Node | torch.Tensor) or isinstance(hi, fx.Node | torch.Tensor):
+            return None
+        hi = None if hi == math.inf else hi
+        return (F.relu, (given["input"],)) if lo == 0 and hi is None else (torch.clamp, (given["input"], lo, hi))
+
+    return rewrite
+
+
+def _clamp_max(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    return _clip(None, None)(args[:1], kwargs | dict(zip(("max",), args[1:], strict=True)))
+
+
+def _softmax(name: str) -> Rewrite:
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        given = dict(zip(("input", "dim", "_stacklevel" if name == "softmax" else "", "dtype"), args, strict=False)) | kwargs
+        if given.get("dtype") is not None or isinstance(given.get(""), torch.dtype) or given.get("dim") is None:
+            return None
+        return BY_NAME[name].target, (given["input"], given["dim"])
+
+    return rewrite
+
+
+def _slice(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = dict(zip(("input", "dim", "start", "end", "step"), args, strict=False)) | kwargs
+    dim, stop = given.get("dim", 0), given.get("end")
+    stop = None if isinstance(stop, int) and stop > 2**62 else stop
+    return _along(given["input"], dim, slice(given.get("start"), stop, given.get("step", 1)))
+
+
+def _select(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = dict(zip(("input", "dim", "index"), args, strict=False)) | kwargs
+    return _along(given["input"], given["dim"], given["index"])
+
+
+def _narrow(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = dict(zip(("input", "dim", "start", "length"), args, strict=False)) | kwargs
+    start, length = given["start"], given["length"]
+    if not isinstance(start, int) or not isinstance(length, int) or start < 0:
+        return None
+    return _along(given["input"], given["dim"], slice(start, start + length))
+
+
+def _along(x: Any, dim: Any, index: Any) -> Call | None:
+    if not isinstance(dim, int):
+        return None
+    after = (slice(None),) * (-dim - 1)
+    return BY_NAME["getitem"].target, (x, (..., index, *after) if dim < 0 else ((slice(None),) * dim + (index,)))
+
+
+def _getitem(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    # A string can only be the key of a dict.
+    return (element if isinstance(args[1], str) else BY_NAME["getitem"].target), args
+
+
+def _interpolate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    if kwargs.pop("antialias", False) or any(args[6:]):
+        return None
+    call = bind(BY_NAME["interpolate"], args[:6], kwargs)
+    if call is None:
+        return None
+    x, size, factor, mode, corners, recompute = call[1]
+    return call[0], (x, size, factor, mode, bool(corners) if mode in _SMOOTH else None, recompute)
+
+
+_SMOOTH = ("linear", "bilinear", "bicubic", "trilinear")
+
+
+def _upsample(mode: str) -> Rewrite:
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        names = ("input", "output_size", *(("align_corners",) if mode in _SMOOTH else ()), "scale_factors")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        size, factors = given.get("output_size"), given.get("scale_factors")
+        if len(args) > len(names) or (factors is not None and not isinstance(factors, list | tuple)):
+            return None
+        return F.interpolate, (given["input"], size, None if size else factors, mode, given.get("align_corners"), None)
+
+    return rewrite
+
+
+def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    if kwargs.pop("max_norm", None) is not None or kwargs.pop("sparse", False) or kwargs.pop("scale_grad_by_freq", False):
+        return None
+    kwargs.pop("norm_type", None)
+    if any(v not in (None, False, 2.0) for v in args[3:]):
+        return None
+    given = dict(zip(("first", "second", "padding_idx"), args, strict=False)) | kwargs
+    table, index = given.get("weight", given.get("second")), given.get("input", given.get("indices", given.get("first")))
+    padding = given.get("padding_idx")
+    # aten puts the weight first, torch.nn.functional the indices; a parameter is the weight.
+    if isinstance(index, fx.Node) and index.op == "get_attr":
+        table, index, padding = index, table, None if padding == -1 else padding
+    return F.embedding, (index, table, padding)
+
+
+def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    renamed = {"split_size_or_sections" if k in ("split_size", "split_sizes") else k: v for k, v in kwargs.items()}
+    return bind(BY_NAME["split"], args, renamed)
+
+
+def _transposed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    return BY_NAME["transpose"].target, (kwargs.get("input", *args[:1]), 0, 1)
+
+
+def _matrix_transposed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    return BY_NAME["transpose"].target, (args[0], -2, -1)
+
+
+def _getattr(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    rewrite = {"T": _transposed, "mT": _matrix_transposed}.get(args[1])
+    return rewrite and rewrite(args[:1], {})
+
+
+REWRITES: dict[str, Rewrite] = {
+    "view": _varargs("reshape"), "reshape": _varargs("reshape"), "permute": _varargs("permute"), "expand": _varargs("expand"),
+    "add": _with_alpha("add"), "sub": _with_alpha("sub"), "subtract": _with_alpha("sub"), "rsub": _rsub, "div": _div, "divide": _div,
+    "mean": _mean, "adaptive_avg_pool2d": _adaptive, "relu6": _clip(0.0, 6.0), "hardtanh": _clip(-1.0, 1.0), "min": _pairwise("minimum"),
+    "max": _pairwise("maximum"), "clamp": _clip(None, None), "clip": _clip(None, None), "clamp_min": _clip(None, None),
+    "clamp_max": _clamp_max, "softmax": _softmax("softmax"), "log_softmax": _softmax("log_softmax"), "slice": _slice, "select": _select,
+    "narrow": _narrow, "getitem": _getitem, "split": _split, "split_with_sizes": _split, "interpolate": _interpolate, "embedding": _embedding, "t": _transposed, "numpy_T": _transposed, "mT": _matrix_transposed, "getattr": _getattr,
+    **{f"upsample_{m}{n}d": _upsample(m) for m, n in (("nearest", 1), ("nearest", 2), ("nearest", 3), ("linear", 1), ("bilinear", 2),
+                                                      ("bicubic", 2), ("trilinear", 3))},
+    **{f"_upsample_nearest_exact{n}d": _upsample("nearest-exact") for n in (1, 2, 3)},
+    **{f"max_pool{n}d": _pool(f"max_pool{n}d", 6) for n in (1, 2, 3)}, "avg_pool1d": _pool("avg_pool1d", 6),
+    **{f"avg_pool{n}d": _pool(f"avg_pool{n}d", 7) for n in (2, 3)},
+}  # fmt: skip

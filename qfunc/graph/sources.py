@@ -1,0 +1,50 @@
+"""Where a node comes from: the line of the user's code, the module's path and class."""
+
+from __future__ import annotations
+
+import os
+import re
+import types
+from typing import Any
+
+import torch
+from torch import fx
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+
+
+def source_line(node: fx.Node) -> str:
+    """file:line of the user's code that made a traced node, or ""."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
+    return _last([(file, int(line)) for file, line in frames])
+
+
+def user_line(traceback: types.TracebackType | None) -> str:
+    """The last line of a traceback that is neither torch's nor ours, as file:line, or ""."""
+    frames = []
+    while traceback is not None:
+        frames.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return _last(frames)
+
+
+def _last(frames: list[tuple[str, int]]) -> str:
+    mine = [f"{file}:{line}" for file, line in frames if not file.startswith((_TORCH, _HERE, "<"))]
+    return mine[-1] if mine else ""
+
+
+def module_stack(node: fx.Node) -> list[tuple[str, str, str]]:
+    """The modules around a traced node, outermost first: one key for each call, path, qualified class name."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [(str(key), _path(entry[0]), _class_name(entry[1])) for key, entry in stack.items()]
+
+
+def _path(path: Any) -> str:
+    # torch.export writes a module that is called twice as "conv@1", an entry of a list as "layers.slice(...).0".
+    plain = str(path).removeprefix("L['self'].").removeprefix("L['self']").replace("slice(None, None, None)", "")
+    return ".".join(part for part in re.sub(r"@\d+", "", plain).split(".") if part)
+
+
+def _class_name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"

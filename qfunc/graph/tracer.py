@@ -1,0 +1,116 @@
+"""The symbolic tracer: which modules stay leaves, what a proxy records, how a failure reads."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx, nn
+
+from qfunc.errors import CaptureError
+from qfunc.graph.functional import RECURRENT
+from qfunc.graph.sources import source_line, user_line
+from qfunc.graph.spelling import is_number
+from qfunc.graph.vocabulary import MODULE_KINDS
+
+_EXPORT = "Give example_inputs=(...,), so that the model is captured by torch.export."
+
+
+class _Proxy(fx.Proxy):
+    """A proxy that records `x += y` as the in-place op it is."""
+
+
+def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    function = getattr(operator, name)
+
+    def method(self: fx.Proxy, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    return method
+
+
+for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"):
+    setattr(_Proxy, f"__{_name}__", _in_place(_name))
+
+
+def _setitem(self: fx.Proxy, index: Any, value: Any) -> None:
+    self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
+
+_Proxy.__setitem__ = _setitem  # type: ignore[attr-defined]
+
+
+class Tracer(fx.Tracer):
+    """Traces through torch.nn but for the leaves of the op vocabulary and those given by class name."""
+
+    def __init__(self, leaves: tuple[str, ...]) -> None:
+        super().__init__()
+        self.record_stack_traces = True
+        self.trace_asserts = True
+        self.proxy_buffer_attributes = True
+        self.leaves = leaves
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """The proxy of a node."""
+        return _Proxy(node, self)
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **more: Any) -> Any:
+        """The proxy of a new node; an argument whose default is None, a bool or a string is that value."""
+        if kind == "placeholder" and args and (args[0] is None or isinstance(args[0], bool | str)):
+            return args[0]
+        return super().create_proxy(kind, target, args, kwargs, *rest, **more)
+
+    def is_leaf_module(self, module: nn.Module, path: str) -> bool:
+        """Whether a module stays one node.
+
+        Raises:
+            CaptureError: it would hide weights.
+        """
+        kind = type(module)
+        if f"{kind.__module__}.{kind.__qualname__}" in self.leaves:
+            return True
+        if not kind.__module__.startswith("torch.nn"):
+            return False
+        if kind.__name__ in RECURRENT:
+            raise CaptureError(
+                where=f"module {path!r}",
+                found=f"nn.{kind.__name__}, whose weights stay hidden when traced symbolically",
+                wanted="ops with visible weights",
+                do=_EXPORT,
+            )
+        return kind.__name__ in MODULE_KINDS
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Refuses control flow on values; asserts are recorded (and dropped later).
+
+        Raises:
+            CaptureError: the branch depends on a tensor's values.
+        """
+        if not _of_sizes(obj.node):
+            raise CaptureError(
+                where=source_line(obj.node) or f"node {obj.node.name!r}",
+                found=f"control flow on the values of a tensor ({obj.node.format_node()})",
+                wanted="a forward whose path does not depend on data",
+                do="Use torch.where, or move the decision out of the model; no road captures it.",
+            )
+        return super().to_bool(obj)
+
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "contains", "mod")
+
+
+def _of_sizes(node: fx.Node) -> bool:
+    compared = getattr(node.target, "__name__", "") in _COMPARISONS and all(map(_of_sizes, node.all_input_nodes))
+    return node.op == "placeholder" or is_number(node) or compared or getattr(node.target, "__name__", "") == "getattr"
+
+
+def tracing_error(error: Exception, model: nn.Module) -> CaptureError:
+    """What a failure of the tracer means for the user's model: file, line and the other road."""
+    first = str(error).strip().partition("\n")[0].partition(". ")[0]
+    return CaptureError(
+        where=user_line(error.__traceback__) or type(model).__name__,
+        found=f"{type(error).__name__}: {first}",
+        wanted="a forward that can be traced symbolically",
+        do=_EXPORT,
+    )
