@@ -76,18 +76,24 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 def add_codes(
     a: Tensor, scale_a: float, zero_a: int, b: Tensor, scale_b: float, zero_b: int,
-    scale: float, zero_point: int, low: int, high: int, rounding: str,
+    scale: float, zero_point: int, low: int, high: int, rounding: str, channels_last: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """Codes of a + b by two fused multiply-adds, the zero point inside: see `specs.SumFma`.
 
     r_a = float32(s_a/s), r_b = float32(s_b/s), f = float32(z - fma(r_a, z_a, float32(r_b*z_b))).
-    Source: ONNX Runtime mlas/lib/qladd.cpp (AVX2, AVX512).  Where one operand is constant along the last
-    axis of a tensor that is not laid out as an image, the runtime swaps the operands; so does this.
+
+    Args:
+        channels_last: The runtime swaps the operands if a is constant along the last axis, and b is not, in
+            the layout in which it runs.  True: axis 1 is last (between convolutions).  False: as given.  None:
+            as given, but 4-d tensors are not swapped, which is right for [N, C, 1, 1] between convolutions and
+            for masks [N, 1, 1, T].
+    Source: ONNX Runtime mlas/lib/qladd.cpp (AVX2, AVX512); the layouts are measured.
 
     >>> add_codes(torch.tensor([3.0]), 0.5, 1, torch.tensor([5.0]), 0.5, 1, 1.0, 0, 0, 255, "half_even").tolist()
     [3.0]
     """
-    if a.ndim != 4 and a.shape != b.shape and _scalar_along_last(a, b):
+    may_swap = a.shape != b.shape and (a.ndim != 4 or channels_last is not None)
+    if may_swap and _scalar_along_last(a, b, bool(channels_last)):
         a, scale_a, zero_a, b, scale_b, zero_b = b, scale_b, zero_b, a, scale_a, zero_a
     f32 = torch.float32
     s = torch.tensor(scale, dtype=f32)
@@ -97,10 +103,12 @@ def add_codes(
     return round_by(fma(a, r_a, fma(b, r_b, fixed)), rounding, low).clamp(low, high)
 
 
-def _scalar_along_last(a: Tensor, b: Tensor) -> bool:
+def _scalar_along_last(a: Tensor, b: Tensor, channels_last: bool) -> bool:
     rank = max(a.ndim, b.ndim)
-    for i in range(1, rank + 1):
-        n_a, n_b = (t.shape[-i] if i <= t.ndim else 1 for t in (a, b))
+    axes = [0, *range(2, rank), 1] if channels_last else list(range(rank))
+    shapes = [(*[1] * (rank - t.ndim), *t.shape) for t in (a, b)]
+    for axis in reversed(axes):
+        n_a, n_b = (shape[axis] for shape in shapes)
         if (n_a, n_b) != (1, 1):
             return n_a == 1 and n_b != 1
     return False

@@ -138,7 +138,12 @@ def test_global_average_equals_the_oracle(keepdim: bool) -> None:
 @pytest.mark.parametrize("ceil_mode", [True, False])
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "padding"),
-    [((9,), (3,), (2,), (1,)), ((7, 11), (3, 2), (2, 3), (1, 0)), ((5, 6), (2, 2), (1, 1), (0, 0)), ((4, 5, 6), (2, 3, 2), (2, 2, 1), (1, 1, 0))],
+    [
+        ((9,), (3,), (2,), (1,)),
+        ((7, 11), (3, 2), (2, 3), (1, 0)),
+        ((5, 6), (2, 2), (1, 1), (0, 0)),
+        ((4, 5, 6), (2, 3, 2), (2, 2, 1), (1, 1, 0)),
+    ],
 )  # fmt: skip
 def test_average_pools_sum_in_window_order(
     size: tuple[int, ...],
