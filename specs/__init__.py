@@ -12,7 +12,6 @@ from qfunc.specs.arithmetic import (
     FixedPoint,
     FloatMultiplier,
     Interior,
-    Kernel,
     Shift,
     SoftmaxTable,
     SumFma,
@@ -42,6 +41,7 @@ from qfunc.specs.formats import (
     Levels,
     Log,
 )
+from qfunc.specs.kernel import Kernel
 from qfunc.specs.placement import Fusion, InsideActivation, Limit, Rule, SameQParams, Step, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint

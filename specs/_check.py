@@ -99,7 +99,8 @@ def instance_of(*kinds: type, optional: bool = False) -> Validator:
 def _cure(value: Any, kinds: tuple[type, ...]) -> str:
     if bool in kinds:
         return "Give True or False."
-    return f"Call it: {value.__name__}(...)." if value in kinds else f"Give a value such as {kinds[0].__name__}(...)."
+    called = isinstance(value, type) and value in kinds
+    return f"Call it: {value.__name__}(...)." if called else f"Give a value such as {kinds[0].__name__}(...)."
 
 
 def tuple_of(*kinds: type, at_least: int = 0) -> Validator:

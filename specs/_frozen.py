@@ -59,7 +59,7 @@ def flaw(value: Any) -> str | None:
     fields = held(value)
     if fields is None:
         return f"the {kind.__name__} {short(value)}"
-    if kind.__hash__ is None or kind.__hash__ is object.__hash__:
+    if getattr(kind, "__hash__", None) in (None, object.__hash__):
         return f"a {kind.__name__}, which does not compare and hash by its fields"
     if not _is_frozen(value, fields):
         return f"a {kind.__name__}, whose fields can be assigned"
@@ -67,7 +67,7 @@ def flaw(value: Any) -> str | None:
 
 
 def _is_frozen(value: Any, fields: dict[str, Any]) -> bool:
-    if type(value).__setattr__ is object.__setattr__:
+    if getattr(type(value), "__setattr__", None) is object.__setattr__:
         return False
     name = next((n for n in fields if hasattr(value, n)), None)
     if name is None:

@@ -15,7 +15,7 @@ def readable(cls: _Class) -> _Class:
 
     The first field stands bare, the others by name: `Rule(Op('conv'), input=Scheme(Int(8)))`.
     """
-    cls.__repr__ = as_code  # type: ignore[method-assign]
+    setattr(cls, "__repr__", as_code)  # noqa: B010 - mypy refuses the assignment
     return cls
 
 
@@ -36,7 +36,7 @@ def _write(value: Any, indent: int, before: int) -> str:
         return line
     if type(value) is tuple:
         opening, parts = "(", [("", v) for v in value]
-    elif type(value).__repr__ is as_code:
+    elif _is_readable(value):
         opening, parts = f"{type(value).__name__}(", _parts(value)
     else:
         return line
@@ -45,10 +45,14 @@ def _write(value: Any, indent: int, before: int) -> str:
     return f"{opening}\n{body}{' ' * indent})"
 
 
+def _is_readable(value: Any) -> bool:
+    return getattr(type(value), "__repr__", None) is as_code
+
+
 def _one_line(value: Any) -> str:
     if type(value) is tuple:
         return f"({', '.join(map(_one_line, value))}{',' if len(value) == 1 else ''})"
-    if type(value).__repr__ is as_code:
+    if _is_readable(value):
         return f"{type(value).__name__}({', '.join(name + _one_line(v) for name, v in _parts(value))})"
     return repr(value)
 

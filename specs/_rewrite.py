@@ -1,4 +1,4 @@
-"""How an edit changes the schemes of a target's rules."""
+"""What edits do to a target: frozen values target -> target, and how a scheme changes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from qfunc.specs._check import ROUNDINGS, instance_of, integer, one_of
+from qfunc.specs._check import ROUNDINGS, has_methods, instance_of, integer, one_of
 from qfunc.specs._repr import readable
 from qfunc.specs.formats import Int
+from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scheme, ZeroPoint
 from qfunc.specs.slots import Cases
+from qfunc.specs.target import Override, Target
 
 
 @readable
@@ -72,3 +74,60 @@ def narrowed(fmt: Int, bits: int, signed: bool) -> Int:
     if (bits, signed) == (fmt.bits, fmt.signed):
         return fmt
     return Int(bits, signed, low=1 - (1 << bits - 1) if symmetric else None)
+
+
+@frozen
+class SetAlgorithm:
+    """Gives a role another estimator or function; None leaves it."""
+
+    role: str
+    estimator: Estimator | None = field(validator=has_methods("init", "update", "finalize", optional=True))
+    function: Function | None = field(validator=has_methods("init", "apply", "export", optional=True))
+
+    def __call__(self, target: Target) -> Target:
+        old = getattr(target, self.role)
+        new = {n: getattr(self, n) for n in ("estimator", "function") if getattr(self, n) is not None}
+        return evolve(target, **{self.role: evolve(old, **new)})
+
+
+@frozen
+class ChangeSlots:
+    """Changes the schemes of these slots in every rule."""
+
+    slots: tuple[str, ...]
+    change: SchemeChange
+
+    def __call__(self, target: Target) -> Target:
+        rules = tuple(evolve(r, **{s: self.change(getattr(r, s)) for s in self.slots}) for r in target.rules)
+        return evolve(target, rules=rules)
+
+
+@frozen
+class PutInFront:
+    """Puts values in front of one tuple of the target: there they win."""
+
+    where: str
+    values: tuple[Any, ...]
+
+    def __call__(self, target: Target) -> Target:
+        return evolve(target, **{self.where: self.values + getattr(target, self.where)})
+
+
+@frozen
+class PutBehind:
+    """Puts overrides behind the others: of these, the last wins."""
+
+    overrides: tuple[Override, ...]
+
+    def __call__(self, target: Target) -> Target:
+        return evolve(target, overrides=target.overrides + self.overrides)
+
+
+@frozen
+class SetLowering:
+    """Puts another lowering in."""
+
+    lowering: Lowering = field(validator=has_methods("lower"))
+
+    def __call__(self, target: Target) -> Target:
+        return evolve(target, lowering=self.lowering)

@@ -7,23 +7,21 @@ R the rounding; every result is then clamped to the codes of the output.
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, integer, number, one_of, refuse, text, tuple_of
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, text, tuple_of
 from qfunc.specs._repr import readable
-from qfunc.specs.formats import Float, Format, Int, Levels, Log
-from qfunc.specs.placement import Condition, InsideActivation, SameQParams
-from qfunc.specs.selectors import Selector, selector
 
 _rounding = one_of(ROUNDINGS)
 
 
-def _each_step(instance: object, attribute: object, value: object) -> None:
+def _each_step(instance: Any, attribute: Any, value: Any) -> None:
     wanted = 'a rounding, or "srdhm" and a rounding'
-    if type(value) is not tuple or not 1 <= len(value) <= 2 or (len(value) == 2) != (value[0] == "srdhm"):
+    words = type(value) is tuple and all(type(step) is str for step in value)
+    if not words or value[:-1] not in ((), ("srdhm",)) or value[-1:] not in tuple((r,) for r in ROUNDINGS):
         raise refuse(instance, "steps", value, wanted, 'Give e.g. ("srdhm", "half_away").')
-    for step in value[-1:]:
-        _rounding(instance, attribute, step)
 
 
 @readable
@@ -153,8 +151,7 @@ class AveragePool:
 def _is_reciprocal(entry: tuple[object, ...]) -> bool:
     if len(entry) != 3 or type(entry[0]) is not tuple or len(entry[0]) != 2:
         return False
-    (height, width), numerator, shift = entry
-    ints = [v for v in (height, width, numerator, shift) if type(v) is int]
+    ints = [v for v in (*entry[0], *entry[1:]) if type(v) is int]
     return len(ints) == 4 and min(ints[:3]) >= 1 and 0 <= ints[3] <= 62
 
 
@@ -232,39 +229,3 @@ Arithmetic = (
     FloatMultiplier | ThroughReal | FixedPoint | Shift | SumFma | SumShifted | AveragePool | Interior
     | SoftmaxTable | ZeroPointShifts | Copy | Unknown | SumScaled
 )  # fmt: skip
-
-
-@readable
-@frozen
-class Kernel:
-    """The selected units run with this arithmetic if their tensors have these formats and `integer_if` holds.
-
-    `formats`: slot name -> formats that the kernel takes, as ((slot, (format, ...)), ...); () takes all.
-    A unit that no kernel takes runs in float: dequantize, op, quantize.  FLOAT32 as the output's format is a
-    kernel that dequantizes its accumulators.
-
-    Raises:
-        SpecError: a slot or a format that does not exist, or a slot twice.
-
-    >>> from qfunc.specs.selectors import Op
-    >>> Kernel(Op("add"), SumFma("half_up"))
-    Kernel(Op('add'), arithmetic=SumFma('half_up'))
-    """
-
-    unit: Selector = field(validator=selector())
-    arithmetic: Arithmetic = field(validator=instance_of(*ARITHMETIC))
-    formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(
-        default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
-    )
-    integer_if: tuple[Condition, ...] = field(
-        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(InsideActivation, SameQParams)
-    )
-
-    def __attrs_post_init__(self) -> None:
-        for entry in self.formats:
-            good = len(entry) == 2 and type(entry[0]) is str and entry[0] in SLOTS and type(entry[1]) is tuple
-            if not good or not entry[1] or not all(type(f) in (Int, Float, Log, Levels) for f in entry[1]):
-                do = "Pair a slot with at least one format."
-                raise refuse(self, "formats", entry, "(slot, (format, ...))", do)
-        if len({entry[0] for entry in self.formats}) < len(self.formats):
-            raise refuse(self, "formats", self.formats, "each slot once", "Put all formats of a slot in one entry.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import attrs
@@ -44,7 +45,7 @@ def _is_table(entries: tuple[Any, ...]) -> bool:
 def _entries(path: str, a: tuple[Any, ...], b: tuple[Any, ...]) -> list[str]:
     # Equal entries pair first, then those with equal keys, each with the first that is left.
     pairs: dict[int, int] = {}
-    for same in (lambda v, w: v == w, lambda v, w: type(v) is type(w) and _key(v) == _key(w)):
+    for same in (operator.eq, _same_key):
         for i, v in enumerate(a):
             free = (j for j, w in enumerate(b) if i not in pairs and j not in pairs.values() and same(v, w))
             if (j := next(free, None)) is not None:
@@ -60,6 +61,10 @@ def _entries(path: str, a: tuple[Any, ...], b: tuple[Any, ...]) -> list[str]:
     lines += [f"{path}: only in the second: {_text(w)}" for j, w in enumerate(b) if j not in pairs.values()]
     order = [pairs[i] for i in sorted(pairs)]
     return [*lines, f"{path}: {_ORDER}"] if order != sorted(order) else lines
+
+
+def _same_key(v: Any, w: Any) -> bool:
+    return type(v) is type(w) and bool(_key(v) == _key(w))
 
 
 def _key(entry: Any) -> Any:

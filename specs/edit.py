@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attrs import evolve, field, fields, frozen
+from attrs import fields, frozen
 
 from qfunc.errors import SpecError
-from qfunc.specs._check import has_methods
 from qfunc.specs._frozen import short
-from qfunc.specs._rewrite import SchemeChange, narrowed
+from qfunc.specs._rewrite import ChangeSlots, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetLowering, narrowed
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.selectors import Everything, ModuleType, Name, Op, Selector, Where, require_selector
@@ -89,62 +88,11 @@ def where(predicate: Callable[..., bool]) -> Selector:
 
 
 @frozen
-class _Algorithm:
-    role: str
-    estimator: Estimator | None = field(validator=has_methods("init", "update", "finalize", optional=True))
-    function: Function | None = field(validator=has_methods("init", "apply", "export", optional=True))
-
-    def __call__(self, target: Target) -> Target:
-        old = getattr(target, self.role)
-        new = {n: getattr(self, n) for n in _ALGORITHM if getattr(self, n) is not None}
-        return evolve(target, **{self.role: evolve(old, **new)})
-
-
-@frozen
-class _Slots:
-    slots: tuple[str, ...]
-    change: SchemeChange
-
-    def __call__(self, target: Target) -> Target:
-        rules = tuple(evolve(r, **{s: self.change(getattr(r, s)) for s in self.slots}) for r in target.rules)
-        return evolve(target, rules=rules)
-
-
-@frozen
 class _Then:
     edits: tuple[Edit, ...]
 
     def __call__(self, target: Target) -> Target:
         return pipe(target, *self.edits)
-
-
-@frozen
-class _Front:
-    """Puts values in front of one tuple of the target: there they win."""
-
-    where: str
-    values: tuple[Any, ...]
-
-    def __call__(self, target: Target) -> Target:
-        return evolve(target, **{self.where: self.values + getattr(target, self.where)})
-
-
-@frozen
-class _Behind:
-    """Puts overrides behind the others: of these, the last wins."""
-
-    overrides: tuple[Override, ...]
-
-    def __call__(self, target: Target) -> Target:
-        return evolve(target, overrides=target.overrides + self.overrides)
-
-
-@frozen
-class _Lower:
-    lowering: Lowering = field(validator=has_methods("lower"))
-
-    def __call__(self, target: Target) -> Target:
-        return evolve(target, lowering=self.lowering)
 
 
 def weights(
@@ -163,11 +111,11 @@ def weights(
     (Override(Everything(), role='weight', bits=4),)
     """
     _known_keys("edit.weights", scheme, tuple(k for k in _PROPERTIES if k != "bits"))
-    edits: list[Edit] = [_Algorithm("weight", estimator, function)]
+    edits: list[Edit] = [SetAlgorithm("weight", estimator, function)]
     if scheme:
-        edits.append(_Slots(("weight",), SchemeChange(**scheme)))
+        edits.append(ChangeSlots(("weight",), SchemeChange(**scheme)))
     if bits is not None:
-        edits.append(_Behind((Override(Everything(), "weight", bits=bits),)))
+        edits.append(PutBehind((Override(Everything(), "weight", bits=bits),)))
     return _Then(tuple(edits))
 
 
@@ -184,9 +132,9 @@ def activations(*, estimator: Estimator | None = None, function: Function | None
     Int(4, signed=False)
     """
     _known_keys("edit.activations", scheme, _PROPERTIES)
-    edits: list[Edit] = [_Algorithm("activation", estimator, function)]
+    edits: list[Edit] = [SetAlgorithm("activation", estimator, function)]
     if scheme:
-        edits.append(_Slots(("input", "output"), SchemeChange(**scheme)))
+        edits.append(ChangeSlots(("input", "output"), SchemeChange(**scheme)))
     return _Then(tuple(edits))
 
 
@@ -210,7 +158,7 @@ def override(selector: Selector, *, weights: dict[str, Any] | None = None, activ
             made.append(Override(selector, role, **keys))
     if not made:
         raise SpecError(where="edit.override", found="nothing to change", wanted="weights or activations", do="Give one.")
-    return _Behind(tuple(made))
+    return PutBehind(tuple(made))
 
 
 def skip(selector: Selector) -> Edit:
@@ -239,7 +187,7 @@ def add(selector: Selector, **slots: Any) -> Edit:
     """
     require_selector("edit.add", selector)
     _known_keys("edit.add", slots, (*SLOTS, "edges"))
-    return _Front("rules", (Rule(selector, **slots),))
+    return PutInFront("rules", (Rule(selector, **slots),))
 
 
 def inputs(selector: Selector, value: SlotValue) -> Edit:
@@ -278,7 +226,7 @@ def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
             if type(value) is not kind:
                 wanted, do = f"a {kind.__name__}", f"Write specs.{kind.__name__}(...)."
                 raise SpecError(where="edit.fuse", found=short(value), wanted=wanted, do=do)
-    return _Then((_Front("fusions", (fusion,)), _Front("ops", ops)))
+    return _Then((PutInFront("fusions", (fusion,)), PutInFront("ops", ops)))
 
 
 def deploy(lowering: Lowering) -> Edit:
@@ -287,7 +235,7 @@ def deploy(lowering: Lowering) -> Edit:
     Raises:
         SpecError: no frozen value with a method `lower`.
     """
-    return _Lower(lowering)
+    return SetLowering(lowering)
 
 
 def _known_keys(where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:

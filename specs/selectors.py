@@ -48,9 +48,9 @@ class Selector:
         raise SpecError(where="selector", found=found, wanted="&, | or ~", do="Write them in place of and, or, not.")
 
 
-def _flat(selector: Any, kind: type) -> tuple[Selector, ...]:
+def _flat(selector: Any, kind: type[AllOf] | type[AnyOf]) -> tuple[Selector, ...]:
     require_selector("&, |", selector)
-    of: tuple[Selector, ...] = selector.of if isinstance(selector, kind) else (selector,)
+    of: tuple[Selector, ...] = selector.of if type(selector) is kind else (selector,)
     return of
 
 

@@ -11,7 +11,7 @@ from attrs import evolve, field, fields, frozen
 
 from qfunc.specs._check import as_tuple, has_methods, instance_of, integer, one_of, refuse, text, tuple_of
 from qfunc.specs._repr import readable
-from qfunc.specs.arithmetic import Kernel
+from qfunc.specs.kernel import Kernel
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
 from qfunc.specs.selectors import Selector, selector

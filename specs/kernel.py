@@ -1,0 +1,49 @@
+"""Kernels: which arithmetic which unit of a runtime has, and when it runs on integers."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from qfunc.specs._check import SLOTS, as_tuple, instance_of, refuse, tuple_of
+from qfunc.specs._repr import readable
+from qfunc.specs.arithmetic import ARITHMETIC, Arithmetic
+from qfunc.specs.formats import Float, Format, Int, Levels, Log
+from qfunc.specs.placement import Condition, InsideActivation, SameQParams
+from qfunc.specs.selectors import Selector, selector
+
+
+@readable
+@frozen
+class Kernel:
+    """The selected units run with this arithmetic if their tensors have these formats and `integer_if` holds.
+
+    `formats`: slot name -> formats that the kernel takes, as ((slot, (format, ...)), ...); () takes all.
+    A unit that no kernel takes runs in float: dequantize, op, quantize.  FLOAT32 as the output's format is a
+    kernel that dequantizes its accumulators.
+
+    Raises:
+        SpecError: a slot or a format that does not exist, or a slot twice.
+
+    >>> from qfunc.specs.selectors import Op
+    >>> from qfunc.specs.arithmetic import SumFma
+    >>> Kernel(Op("add"), SumFma("half_up"))
+    Kernel(Op('add'), arithmetic=SumFma('half_up'))
+    """
+
+    unit: Selector = field(validator=selector())
+    arithmetic: Arithmetic = field(validator=instance_of(*ARITHMETIC))
+    formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(
+        default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
+    )
+    integer_if: tuple[Condition, ...] = field(
+        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(InsideActivation, SameQParams)
+    )
+
+    def __attrs_post_init__(self) -> None:
+        for entry in self.formats:
+            good = len(entry) == 2 and type(entry[0]) is str and entry[0] in SLOTS and type(entry[1]) is tuple
+            if not good or not entry[1] or not all(type(f) in (Int, Float, Log, Levels) for f in entry[1]):
+                do = "Pair a slot with at least one format."
+                raise refuse(self, "formats", entry, "(slot, (format, ...))", do)
+        if len({entry[0] for entry in self.formats}) < len(self.formats):
+            raise refuse(self, "formats", self.formats, "each slot once", "Put all formats of a slot in one entry.")

@@ -1,0 +1,212 @@
+"""Generated specs: every value that the vocabulary can say, kept small."""
+
+from hypothesis import strategies as st
+
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import Fixed as FixedFunction
+from qfunc.specs import (
+    Algorithm,
+    AnyInput,
+    Attr,
+    AveragePool,
+    Cases,
+    Constant,
+    Copy,
+    Derived,
+    Everything,
+    First,
+    Fixed,
+    FixedPoint,
+    Float,
+    FloatMultiplier,
+    From,
+    Fusion,
+    GraphInput,
+    GraphOutput,
+    InsideActivation,
+    Int,
+    Interior,
+    Keep,
+    Kernel,
+    Last,
+    Levels,
+    Limit,
+    Log,
+    ModuleType,
+    Name,
+    NonNegative,
+    Op,
+    OpKind,
+    Override,
+    PerBlock,
+    PerChannel,
+    PerTensor,
+    PerToken,
+    Rule,
+    Runtime,
+    SameQParams,
+    Scale,
+    Scheme,
+    Shift,
+    SoftmaxTable,
+    Step,
+    SumFma,
+    SumScaled,
+    SumShifted,
+    Target,
+    ThroughReal,
+    Tie,
+    Unknown,
+    ZeroPoint,
+    ZeroPointShifts,
+)  # fmt: skip
+from qfunc.specs._check import ROUNDINGS
+
+words = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=8)
+roundings = st.sampled_from(ROUNDINGS)
+flags = st.booleans()
+positive = st.floats(1e-6, 1e6)
+
+
+@st.composite
+def ints(draw):
+    bits, signed = draw(st.integers(2, 16)), draw(flags)
+    full = Int(bits, signed)
+    low = draw(st.none() | st.integers(full.qmin, full.qmax - 1))
+    high = draw(st.none() | st.integers(full.qmin + 1 if low is None else low + 1, full.qmax))
+    return Int(bits, signed, low, high)
+
+
+floats = st.sampled_from((Float(8, 23), Float(4, 3, max=448.0), Float(2, 1, max=6.0), Float(8, 0, signed=False)))
+levels = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=6, unique=True).map(sorted).map(Levels)
+formats = st.one_of(ints(), floats, st.builds(Log, st.integers(1, 15), st.integers(1, 32)), levels)
+granularities = st.one_of(
+    st.just(PerTensor()),
+    st.just(PerToken()),
+    st.builds(PerChannel, st.just("channel") | st.integers(-4, 3)),
+    st.builds(PerBlock, st.integers(-4, 3), st.integers(1, 128)),
+)
+
+
+@st.composite
+def schemes(draw):
+    fmt = draw(formats)
+    affine = isinstance(fmt, Int) and draw(flags)
+    divisors = ["qmax"] + (["half_range"] if isinstance(fmt, Int) and not affine else [])
+    divisors += ["-qmin"] if len(divisors) == 2 and fmt.qmin < 0 else []
+    scale = Scale(
+        draw(granularities),
+        power_of_two=draw(flags),
+        low=draw(st.none() | st.sampled_from((2.0**-12, 0.5))),
+        high=draw(st.none() | st.sampled_from((1.0, 1024.0))),
+        divisor=draw(st.sampled_from(divisors)),
+        minimum_range=draw(st.sampled_from((0, 0.0, 1e-4))),
+        dynamic=draw(flags),
+        within=draw(st.none() | st.just(Scale(format=Float(4, 3, max=448.0)))),
+    )
+    codes = st.none() | st.integers(fmt.qmin, fmt.qmax) if affine else st.none()
+    zero_point = ZeroPoint(draw(roundings), draw(codes)) if affine else None
+    return Scheme(fmt, scale, zero_point, rounding=draw(roundings), division=draw(flags))
+
+
+fixed = st.builds(lambda f, s: Fixed(Scheme(f, zero_point=ZeroPoint()), s, f.qmin), ints(), positive)
+deriveds = st.builds(Derived, ints(), st.just(("input", "weight")), roundings)
+plain = st.one_of(schemes(), deriveds, fixed, st.just(Keep()))
+
+attributes = st.recursive(
+    st.none() | flags | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3).map(tuple),
+    max_leaves=4,
+)
+leaves = st.one_of(
+    st.lists(words, min_size=1, max_size=3).map(lambda kinds: Op(tuple(kinds))),
+    st.builds(Name, words),
+    st.builds(ModuleType, words),
+    st.builds(Attr, words, attributes),
+    st.sampled_from((Everything(), First(), Last(), NonNegative(), GraphInput(), GraphOutput(), Constant())),
+)
+selectors = st.recursive(
+    leaves,
+    lambda s: st.one_of(
+        st.builds(From, s),
+        st.builds(AnyInput, s),
+        s.map(lambda a: ~a),
+        st.tuples(s, s).map(lambda p: p[0] & p[1]),
+        st.tuples(s, s).map(lambda p: p[0] | p[1]),
+    ),
+    max_leaves=4,
+)
+slot_values = plain | st.builds(lambda s, a, b: Cases(((s, a),), default=b), selectors, plain, plain)
+steps = st.sampled_from((("half_up",), ("srdhm", "half_away"), ("srdhm", "half_up")))
+arithmetics = st.one_of(
+    st.builds(FloatMultiplier, roundings, st.sampled_from(("after", "before")), flags, flags, st.integers(16, 64)),
+    st.builds(ThroughReal, roundings, flags, flags),
+    st.builds(FixedPoint, steps, st.integers(7, 31)),
+    st.builds(Shift, roundings),
+    st.builds(SumFma, roundings),
+    st.builds(SumShifted, st.integers(0, 31), steps),
+    st.builds(SumScaled, roundings),
+    st.builds(AveragePool, roundings, st.just(()) | st.just((((3, 3), 7, 6),))),
+    st.builds(SoftmaxTable, positive, roundings),
+    st.builds(Interior, st.sampled_from(("float16", "float32")), roundings, function=st.none() | st.just("window_sum")),
+    st.just(ZeroPointShifts()),
+    st.just(Copy()),
+    st.builds(Unknown, words, st.none() | words),
+)
+conditions = st.lists(st.sampled_from((InsideActivation(), SameQParams())), max_size=2).map(tuple)
+kernels = st.builds(
+    lambda u, a, f, i: Kernel(u, a, formats=f, integer_if=i),
+    selectors,
+    arithmetics,
+    st.lists(
+        st.tuples(st.sampled_from(("input", "weight", "output")), st.lists(formats, min_size=1, max_size=2).map(tuple)),
+        max_size=2,
+        unique_by=lambda e: e[0],
+    ).map(tuple),
+    conditions,
+)
+rules = st.builds(
+    lambda s, i, w, o, e: Rule(s, input=i, weight=w, output=o, edges=e),
+    selectors,
+    schemes() | fixed,
+    st.none() | schemes(),
+    st.none() | schemes(),
+    st.none() | selectors,
+)
+fusions = st.builds(
+    lambda r, t, w, i: Fusion(r, t, when=w, integer_if=i),
+    selectors,
+    st.lists(st.builds(Step, selectors, flags), min_size=1, max_size=2),
+    st.none() | selectors,
+    conditions,
+)
+algorithms = st.builds(Algorithm, st.sampled_from((MinMax(), Ema(MinMax(), decay=0.5))), st.just(FixedFunction()))
+overrides = st.builds(lambda s, b: Override(s, "weight", bits=b, estimator=MinMax()), selectors, st.none() | st.integers(2, 16))
+targets = st.builds(
+    Target,
+    name=words,
+    rules=st.lists(rules, min_size=1, max_size=2),
+    fusions=st.lists(fusions, max_size=2),
+    ties=st.lists(st.builds(Tie, selectors, st.just(("input", "output")), st.sampled_from(("input", "union"))), max_size=1),
+    limits=st.lists(
+        st.builds(
+            Limit,
+            selectors,
+            st.just((("weight", 1), ("input.max", -2))),
+            st.integers(-9, 0),
+            st.integers(0, 9),
+            st.just("weight"),
+        ),
+        max_size=1,
+    ),
+    kernels=st.lists(kernels, max_size=2),
+    commuting=st.lists(words, max_size=2),
+    ops=st.lists(st.builds(OpKind, words, words, behaves_like=st.none() | words), max_size=1),
+    runtime=st.builds(Runtime, words, words),
+    source=words,
+    weight=algorithms,
+    activation=algorithms,
+    bias=st.none() | algorithms,
+    overrides=st.lists(overrides, max_size=2),
+)
+specs = st.one_of(formats, schemes(), slot_values, selectors, arithmetics, kernels, rules, fusions, targets)

@@ -1,0 +1,170 @@
+"""Whole messages: where, what was found, what was wanted, what to do."""
+
+import numpy as np
+import pytest
+
+from qfunc.errors import SpecError
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import Fixed as FixedFunction
+from qfunc.specs import (
+    Algorithm,
+    Fixed,
+    FixedPoint,
+    Float,
+    Int,
+    Keep,
+    Name,
+    Op,
+    OpKind,
+    Override,
+    PerChannel,
+    Rule,
+    Scale,
+    Scheme,
+    Target,
+    Tie,
+    ZeroPoint,
+    edit,
+    from_json,
+)  # fmt: skip
+
+U8, S8 = Int(8, signed=False), Int(8)
+CONV = Op("conv")
+ALGORITHM = Algorithm(MinMax(), FixedFunction())
+
+
+def target(**changes):
+    return Target(
+        **{
+            "name": "t",
+            "rules": Rule(CONV, input=Scheme()),
+            "source": "here",
+            "weight": ALGORITHM,
+            "activation": ALGORITHM,
+            **changes,
+        }
+    )
+
+
+MESSAGES = [
+    (lambda: Int(1), "Int.bits: found 1, wanted an int in [2, 64]. Give such a number."),
+    (lambda: Int(8.0), "Int.bits: found 8.0, wanted an int in [2, 64]. Give such a number."),
+    (lambda: Int(np.int64(8)), "Int.bits: found np.int64(8), wanted an int in [2, 64]. Convert it: int(...)."),
+    (
+        lambda: Int(4, high=8),
+        "Int.low, high: found [-8, 8], wanted low < high inside [-8, 7]. Narrow the range or widen the 4 bits.",
+    ),
+    (lambda: Int(8, signed=1), "Int.signed: found 1, wanted bool. Give True or False."),
+    (
+        lambda: Float(4, 3, max=450.0),
+        "Float.max: found 450.0, wanted a multiple of 32 up to 480. Give a value that 4 exponent and 3 mantissa bits can hold.",
+    ),
+    (
+        lambda: Float(4, 3, max=512.0),
+        "Float.max: found 512.0, wanted at most 480. Give a value that 4 exponent and 3 mantissa bits can hold.",
+    ),
+    (lambda: PerChannel(True), 'PerChannel.axis: found True, wanted an int or "channel". Name the axis.'),
+    (lambda: Scale(power_of_two=True, low=0.3), "Scale.low: found 0.3, wanted a power of two, as the scales are. Give 2.0**k."),
+    (lambda: Scale(low=2.0, high=1.0), "Scale.low, high: found (2.0, 1.0), wanted low <= high. Swap them."),
+    (
+        lambda: Scheme(Float(4, 3), zero_point=ZeroPoint()),
+        "Scheme.zero_point: found ZeroPoint(), wanted None, for only Int has one. Drop it.",
+    ),
+    (
+        lambda: Scheme(U8, Scale(divisor="-qmin")),
+        "Scheme.scale.divisor: found '-qmin', wanted a divisor above 0. Drop it: Int(8, signed=False) has no negative code.",
+    ),
+    (
+        lambda: Scheme(S8, zero_point=ZeroPoint(value=128)),
+        "Scheme.zero_point.value: found 128, wanted a code in [-128, 127]. Choose a code of the format.",
+    ),
+    (
+        lambda: Scheme(rounding="half-even"),
+        "Scheme.rounding: found 'half-even', wanted one of 'half_even', 'half_away', 'half_up', "
+        "'half_down', 'half_to_zero', 'floor', 'trunc', 'stochastic', 'half_even_on_index', 'negative_ceil_else_half_even'. "
+        "Choose one of them.",
+    ),
+    (
+        lambda: Fixed(Scheme(S8), 0.5, 3),
+        "Fixed.zero_point: found 3, wanted 0, for the scheme is symmetric. Give the scheme a ZeroPoint().",
+    ),
+    (lambda: Rule(CONV), "Rule.input, weight, bias, output: found 'None everywhere', wanted one slot value. Say something."),
+    (
+        lambda: Rule(CONV, input=Int(8)),
+        "Rule.input: found Int(8), wanted Scheme or Derived or Fixed or Cases or Keep or None. "
+        "Give a value such as Scheme(...).",
+    ),
+    (
+        lambda: Rule("conv", input=Keep()),
+        "Rule.select: found 'conv', wanted a selector. "
+        "Use edit.name, edit.op, edit.module or edit.where, or combine them with &, | and ~.",
+    ),
+    (
+        lambda: Tie(CONV, ("output",), "input"),
+        "Tie.leader: found 'input', wanted one of the tied slots ('output',). Tie that slot too.",
+    ),
+    (
+        lambda: FixedPoint(("half_up", "srdhm")),
+        "FixedPoint.steps: found ('half_up', 'srdhm'), "
+        'wanted a rounding, or "srdhm" and a rounding. Give e.g. ("srdhm", "half_away").',
+    ),
+    (
+        lambda: Algorithm(MinMax, FixedFunction()),
+        "Algorithm.estimator: found <class 'qfunc.estimators.minmax.MinMax'>, "
+        "wanted a frozen value with the methods init, update, finalize. Call it: MinMax().",
+    ),
+    (
+        lambda: Algorithm(FixedFunction(), FixedFunction()),
+        "Algorithm.estimator: found Fixed(), "
+        "wanted a frozen value with the methods init, update, finalize. Add update, finalize.",
+    ),
+    (
+        lambda: Algorithm(Ema([1]), FixedFunction()),
+        "Algorithm.estimator: found Ema(inner=[1], decay=0.9), "
+        "wanted a value frozen all the way down, not Ema.inner: the list [1]. "
+        "Hold numbers, texts, tuples and frozen attrs values only.",
+    ),
+    (
+        lambda: Override(CONV, "activation", bits=4),
+        "Override.bits: found 4, wanted None unless role is 'weight', for the hardware "
+        "clamps activations to its own codes. Use edit.activations(bits=...), which describes other hardware.",
+    ),
+    (
+        lambda: target(ops=(OpKind("a", "x.a"), OpKind("a", "y.a"))),
+        "Target.ops: found ('a', 'a'), wanted each name once. Put all spellings of an op in one OpKind.",
+    ),
+    (
+        lambda: CONV and Name("a"),
+        "selector: found Op('conv') used as a truth value, wanted &, | or ~. Write them in place of and, or, not.",
+    ),
+    (
+        lambda: edit.pipe(target(), edit.weights),
+        f"edit.pipe: found {edit.weights!r}, wanted a function target -> target. Call it: edit.weights(...).",
+    ),
+    (
+        lambda: edit.weights(bits=4)("x"),
+        "edit.pipe: found 'x', wanted a Target first. Write edit.pipe(target, edit.weights(bits=4), ...).",
+    ),
+    (
+        lambda: edit.weights(bit=4),
+        "edit.weights: found bit, wanted signed, symmetric, granularity, power_of_two, rounding. Use those keywords.",
+    ),
+    (lambda: edit.override(CONV), "edit.override: found nothing to change, wanted weights or activations. Give one."),
+    (lambda: from_json('{"schema": 2, "spec": 1}'), "from_json, schema: found 2, wanted 1. Upgrade qfunc."),
+    (
+        lambda: from_json('{"schema": 1, "spec": {"is": "os.system"}}'),
+        "from_json: found unknown class 'os.system', wanted a class of qfunc. Pass it: from_json(text, classes=(os.system,)).",
+    ),
+    (
+        lambda: from_json('{"schema": 1, "spec": {"is": "Int", "width": 1}}'),
+        "from_json, Int: found unknown field width, wanted bits, high, low, signed. Remove it.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), MESSAGES, ids=[m.split(":")[0] for _, m in MESSAGES])
+def test_the_whole_message(build, message):
+    with pytest.raises(SpecError) as caught:
+        build()
+    assert str(caught.value) == message
+    assert all((caught.value.where, caught.value.found, caught.value.wanted, caught.value.do))

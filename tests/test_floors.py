@@ -1,0 +1,162 @@
+"""The house: who may import whom, which names are taken, what `import qfunc` loads."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qfunc
+
+ROOT = Path(__file__).parent.parent
+FLOORS = {
+    "errors": 0, "specs": 1, "numerics": 2, "estimators": 3, "functions": 3, "graph": 4, "transforms": 5, "reconstruction": 5,
+    "lowering": 5, "targets": 6, "testing": 7, "qfunc": 8,
+}  # fmt: skip
+EXCEPTIONS = {("specs/codec.py", "estimators"), ("specs/codec.py", "functions"), ("specs/codec.py", "lowering")}
+"""The codec's table of qfunc's own classes."""
+FOREIGN = {"specs": {"attrs"}, "targets": set()}
+"""What these folders may import besides qfunc and the standard library."""
+SOURCES = sorted(p for folder in ("qfunc", "specs", "targets") for p in (ROOT / folder).rglob("*.py"))
+EVERYTHING = SOURCES + sorted(
+    p for folder in ("tests", "examples", "benchmarks", "docs") for p in (ROOT / folder).rglob("*.py")
+)
+
+
+def imports(source: str, package: str = "") -> set[str]:
+    """The dotted names that a module imports, wherever the statement stands; relative ones made absolute."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            parent = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, (parent, node.module)))
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    return found
+
+
+def package_of(path: Path) -> str:
+    """The package that a source file is installed in: specs/edit.py -> qfunc.specs."""
+    parts = path.relative_to(ROOT).parent.parts
+    return ".".join(parts if parts[0] == "qfunc" else ("qfunc", *parts))
+
+
+def floor_of(dotted: str) -> str | None:
+    """The floor of an imported name: qfunc.specs.edit -> specs; a public name of qfunc itself -> qfunc."""
+    parts = dotted.split(".")
+    if parts[0] != "qfunc":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in FLOORS else "qfunc"
+
+
+def own_floor(path: Path) -> str:
+    """The floor that a file stands on; qfunc/__init__.py is the roof."""
+    relative = path.relative_to(ROOT)
+    if relative.parts[0] != "qfunc":
+        return relative.parts[0]
+    return "qfunc" if relative.name == "__init__.py" and len(relative.parts) == 2 else relative.parts[1].removesuffix(".py")
+
+
+def climbs(path: Path, source: str) -> list[str]:
+    """The imports of a file from floors above its own."""
+    own, name = own_floor(path), path.relative_to(ROOT).as_posix()
+    above = [
+        d
+        for d in imports(source, package_of(path))
+        if (f := floor_of(d)) and FLOORS[f] > FLOORS[own] and (name, f) not in EXCEPTIONS
+    ]
+    return sorted(above)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_a_file_imports_from_its_own_floor_or_below(path):
+    assert own_floor(path) in FLOORS
+    assert climbs(path, path.read_text()) == []
+
+
+def test_specs_import_errors_and_specs_only():
+    for path in sorted((ROOT / "specs").glob("*.py")):
+        floors = {f for d in imports(path.read_text(), "qfunc.specs") if (f := floor_of(d))}
+        extra = {f for name, f in EXCEPTIONS if name == f"specs/{path.name}"}
+        assert floors <= {"errors", "specs"} | extra, path
+
+
+@pytest.mark.parametrize("folder", FOREIGN)
+def test_specs_and_targets_need_neither_torch_nor_onnx(folder):
+    for path in sorted((ROOT / folder).glob("*.py")):
+        roots = {d.split(".")[0] for d in imports(path.read_text(), f"qfunc.{folder}")} - {"qfunc", "attr"}
+        assert roots - sys.stdlib_module_names <= FOREIGN[folder], path
+
+
+def test_qfunc_does_not_import_targets_itself():
+    assert "targets" not in {floor_of(d) for d in imports((ROOT / "qfunc/__init__.py").read_text())}
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_no_bare_specs_or_targets_and_no_torch_ao(path):
+    """A bare `import specs` would make a second copy of every class."""
+    wrong = [d for d in imports(path.read_text()) if d.split(".")[0] in ("specs", "targets") or d.startswith("torch.ao")]
+    assert wrong == []
+    uses = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute) and ast.unparse(n) == "torch.ao"]
+    assert uses == []
+
+
+def test_no_module_has_the_name_of_a_public_callable():
+    modules = {p.stem if p.name != "__init__.py" else p.parent.name for p in (ROOT / "qfunc").glob("*.py")}
+    modules |= {p.name for p in (ROOT / "qfunc").iterdir() if p.is_dir()} | {"specs", "targets"}
+    public = {name for name in qfunc.__all__ if callable(getattr(qfunc, name))}
+    assert not public & modules
+
+
+def test_public_names_stay_what_they_are():
+    """Importing every module replaces no public function by a module."""
+    folders = ("specs", "estimators", "functions", "numerics", "graph", "transforms")
+    names = [f"{package_of(p)}.{p.stem}" for p in SOURCES if own_floor(p) in folders and p.name != "__init__.py"]
+    script = (
+        "import importlib, qfunc\n"
+        "before = {n: getattr(qfunc, n) for n in qfunc.__all__}\n"
+        f"for name in {names!r}:\n"
+        "    importlib.import_module(name)\n"
+        "assert all(getattr(qfunc, n) is v for n, v in before.items())\n"
+    )
+    run(script)
+
+
+@pytest.mark.parametrize("module", ["qfunc", "qfunc.specs", "qfunc.specs.edit"])
+def test_import_loads_neither_onnx_nor_targets(module):
+    heavy = "('onnx', 'onnxruntime', 'qfunc.targets', 'specs', 'targets', 'hypothesis')"
+    run(f"import sys, {module}\nloaded = [m for m in {heavy} if m in sys.modules]\nassert not loaded, loaded\n")
+
+
+def run(script: str) -> None:
+    """Runs a script in a new process, in the checkout."""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "source"),
+    [
+        ("specs/new.py", "from qfunc.numerics.affine import quantize"),
+        ("specs/new.py", "from ..numerics import affine"),
+        ("specs/new.py", "def f():\n    import qfunc.graph.capture"),
+        ("specs/new.py", "from qfunc import capture"),
+        ("qfunc/numerics/new.py", "from qfunc.functions import Fixed"),
+        ("qfunc/graph/new.py", "from qfunc import transforms"),
+        ("qfunc/lowering/new.py", "from qfunc import targets"),
+        ("targets/new.py", "import qfunc.testing"),
+    ],
+)
+def test_a_climbing_import_is_seen(place, source):
+    assert climbs(ROOT / place, source)
+
+
+@pytest.mark.parametrize(
+    ("place", "source"),
+    [("qfunc/numerics/new.py", "from qfunc.specs import Int"), ("specs/codec.py", "from qfunc import functions"),
+     ("qfunc/testing/new.py", "from qfunc import targets"), ("specs/new.py", "from qfunc.errors import SpecError")],
+)  # fmt: skip
+def test_an_import_from_below_is_allowed(place, source):
+    assert climbs(ROOT / place, source) == []
