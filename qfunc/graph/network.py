@@ -10,8 +10,8 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
-from qfunc.errors import CalibrationError
-from qfunc.graph.record import Record, attach, record_of
+from qfunc.errors import CalibrationError, QfuncError
+from qfunc.graph.record import Record, attach, path_of, record_of
 from qfunc.graph.site import FakeQuantize
 from qfunc.graph.vocabulary import kind_of
 
@@ -63,7 +63,7 @@ def float_network(model: fx.GraphModule) -> fx.GraphModule:
             continue
         env[node] = graph.node_copy(node, env.__getitem__)
         if node.op == "call_module":
-            leaves[str(node.target)] = _evaluated(model.get_submodule(str(node.target)))
+            leaves[str(node.target)] = evaluated(model.get_submodule(str(node.target)))
     network = fx.GraphModule(_Root(model, leaves), graph)
     record = record_of(model)
     return attach(network, evolve(record, stage="captured", target=None)) if record else network
@@ -74,8 +74,9 @@ class _Root(nn.Module):
 
     def __init__(self, model: nn.Module, leaves: dict[str, nn.Module]) -> None:
         super().__init__()
-        for node_path, tensor in [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]:
-            owner, _, name = node_path.rpartition(".")
+        tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        for tensor_path, tensor in tensors:
+            owner, _, name = tensor_path.rpartition(".")
             holder = _descend(self, owner)
             if isinstance(tensor, nn.Parameter):
                 holder.register_parameter(name, tensor)
@@ -98,10 +99,10 @@ def _descend(root: nn.Module, path: str) -> nn.Module:
     return root
 
 
-def _evaluated(module: nn.Module) -> nn.Module:
-    # A shallow copy shares the tensors but has its own mode, so that the caller's module keeps its own.
+def evaluated(module: nn.Module) -> nn.Module:
+    """A shallow copy in evaluation mode, which shares the tensors; the module keeps its own mode."""
     twin = copy.copy(module)
-    twin._modules = {k: _evaluated(m) for k, m in module._modules.items() if m is not None}
+    twin._modules = {k: evaluated(m) for k, m in module._modules.items() if m is not None}
     twin.training = False
     return twin
 
@@ -113,12 +114,20 @@ def require(model: Any, stage: str, step: str) -> Record:
         CalibrationError: it has not; the message names the step that is missing.
     """
     record = record_of(model) if isinstance(model, nn.Module) else None
-    order = ("captured", "quantized", "calibrated")
-    if record is None or order.index(record.stage) < order.index(stage):
+    reached = record is not None and record.stage in (stage, "quantized", "calibrated")
+    # Qparams may also have come from a state_dict, or have left with one.
+    unready = [s.module.site.name for s in seats(model) if not s.module.ready] if reached and stage == "calibrated" else []
+    if record is None or not reached or unready:
         before = {"quantized": "qfunc.quantize(target)(model)", "calibrated": "qfunc.calibrate(batches)(quantized)"}[stage]
-        found = f"a {record.stage} model" if record else type(model).__name__
+        found = kind_of_model(record) if record else f"a {type(model).__name__} that is not quantized"
+        found += f" without qparams at site {unready[0]!r}" if unready else ""
         raise CalibrationError(where=step, found=found, wanted=f"a {stage} model", do=f"First run {before}.")
     return record
+
+
+def kind_of_model(record: Record) -> str:
+    """What a model is, in words; an emulation is captured and yet knows its target."""
+    return "an emulation" if record.target and record.stage == "captured" else f"a {record.stage} model"
 
 
 class Walk(fx.Interpreter):
@@ -126,14 +135,35 @@ class Walk(fx.Interpreter):
 
     def __init__(self, network: fx.GraphModule, see: Callable[[str, Any], None], names: set[str] | None = None) -> None:
         super().__init__(network)
-        self.see, self.names = see, names
+        self.network, self.see, self.names = network, see, names
+        self.at: fx.Node | None = None
 
     def run_node(self, node: fx.Node) -> Any:
         """The node's value, shown if its name is wanted."""
+        self.at = node
         value = super().run_node(node)
         if self.names is None or node.name in self.names:
             self.see(node.name, value)
         return value
+
+    def guarded(self, arguments: tuple[Any, ...], where: str) -> Any:
+        """The network's value; what the user's own ops refuse is told by the op's path.
+
+        Raises:
+            CalibrationError: an op cannot take the arguments.
+        """
+        self.extra_traceback = False  # it would write into the messages of our own errors
+        try:
+            return self.run(*arguments)
+        except QfuncError:
+            raise
+        except Exception as e:
+            raise CalibrationError(
+                where=f"{where}, op {path_of(self.network, self.at) if self.at else 'inputs'!r}",
+                found=f"{type(e).__name__}: {(str(e).strip() or 'no message').splitlines()[0]}",
+                wanted="inputs on which the model runs",
+                do="Give batches as the model's forward takes them.",
+            ) from e
 
 
 def same_network(a: fx.GraphModule, b: fx.GraphModule) -> bool:
@@ -145,4 +175,4 @@ def same_network(a: fx.GraphModule, b: fx.GraphModule) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
-__all__ = ["Seat", "Walk", "float_network", "require", "same_network", "seats"]
+__all__ = ["Seat", "Walk", "evaluated", "float_network", "kind_of_model", "require", "same_network", "seats"]

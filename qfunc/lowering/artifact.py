@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -18,51 +19,80 @@ REPORT = "qfunc.json"
 
 
 def _view(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    return MappingProxyType(dict(files))
+    return MappingProxyType({name: bytes(content) for name, content in files.items()})
 
 
 @frozen(eq=False)
 class Artifact:
-    """A frozen mapping from file name to bytes, and the report that says how it was made.
+    """A frozen mapping from file name to bytes.
 
-    `files["qfunc.json"]` is the report: versions, target, the qparams of every tensor, the predicted units.
+    `files["qfunc.json"]` is the report of how it was made: versions, target, the qparams of every tensor,
+    the predicted units.
 
-    >>> Artifact({"model.onnx": b"", "qfunc.json": b"{}"}, {}).files.keys()
+    Raises:
+        DeployError: a name that is no plain file name, or no report.
+
+    >>> Artifact({"model.onnx": b"", "qfunc.json": b"{}"}).files.keys()
     dict_keys(['model.onnx', 'qfunc.json'])
     """
 
-    files: Mapping[str, bytes] = field(converter=_view)
-    report: Mapping[str, Any] = field(repr=False)
+    files: Mapping[str, bytes] = field(converter=_view, repr=lambda files: f"{sorted(files)}")
+
+    def __attrs_post_init__(self) -> None:
+        for name in self.files:
+            if name in ("", ".", "..") or name != Path(name).name:
+                do = "Let the lowering return names without folders."
+                raise DeployError(where="Artifact.files", found=repr(name), wanted="a plain file name", do=do)
+        if REPORT not in self.files:
+            do = f"Add {REPORT!r}, by which a directory is known as an artifact."
+            raise DeployError(where="Artifact.files", found=f"{sorted(self.files)}", wanted="a report", do=do)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Artifact, (dict(self.files),)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The report, read anew: changing it changes nothing."""
+        found: dict[str, Any] = json.loads(self.files[REPORT])
+        return found
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Writes all files, or none.
+        """Writes all files, or none: an earlier artifact stays as it is until the new one is complete.
 
         Args:
-            directory: New, empty, or holding an earlier artifact, which is replaced.
+            directory: New, empty, or holding an earlier artifact of the same files, which is replaced.
         Raises:
-            DeployError: the directory holds something else.
+            DeployError: the place is a file, or a directory that holds something else.
         """
-        place = Path(directory)
-        if place.exists() and not self._replaceable(place):
+        place = Path(directory).resolve()
+        if place.exists() and (foreign := self._foreign(place)):
             do = "Choose a new or empty directory."
-            raise DeployError(where=f"Artifact.save({str(place)!r})", found="a place with other files", wanted="an empty directory", do=do)
+            raise DeployError(where=f"Artifact.save({str(directory)!r})", found=foreign, wanted="an empty directory", do=do)
         place.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        draft, old = (place.with_name(f".{place.name}-{secrets.token_hex(4)}") for _ in range(2))
         try:
+            draft.mkdir()
             for name, content in self.files.items():
                 (draft / name).write_bytes(content)
-            draft.chmod(0o755)
             if place.exists():
-                old = Path(tempfile.mkdtemp(prefix=f".{place.name}-old-", dir=place.parent))
-                os.replace(place, old / "artifact")
+                os.replace(place, old)
+            try:
                 os.replace(draft, place)
-                shutil.rmtree(old)
-            else:
-                os.replace(draft, place)
+            except BaseException:
+                if old.exists():
+                    os.replace(old, place)
+                raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
         return place
 
-    @staticmethod
-    def _replaceable(place: Path) -> bool:
-        return place.is_dir() and (not any(place.iterdir()) or (place / REPORT).is_file())
+    def _foreign(self, place: Path) -> str:
+        # What is there besides an earlier artifact, or "".
+        if not place.is_dir():
+            return "a file"
+        there = sorted(p.name for p in place.iterdir())
+        others = [name for name in there if name not in self.files or not (place / name).is_file()]
+        if others or (there and REPORT not in there):
+            return f"a directory with other files ({', '.join((others or there)[:3])})"
+        return ""

@@ -72,6 +72,8 @@ def _run(meta: fx.GraphModule, inputs: tuple[TensorInfo, ...], size: int, batch:
 def _merge(a: Any, b: Any) -> Any:
     if isinstance(a, Tensor):
         return Shape(tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True)), a.dtype)
+    if isinstance(a, dict):
+        return None  # only the output node has such a value, and its tensors are known by their own nodes
     if isinstance(a, tuple | list):
         return tuple(_merge(x, y) for x, y in zip(a, b, strict=True))
     return a if a == b else None

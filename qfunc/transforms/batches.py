@@ -3,65 +3,107 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError
+from qfunc.graph.record import TensorInfo
 
 
 class Binder:
     """Turns tensors, tuples and dicts into positional arguments; says once what it leaves out."""
 
     def __init__(self, network: fx.GraphModule) -> None:
+        # The graphs of torch.export know the structure of their inputs; traced ones only their names.
         info = getattr(network.graph._codegen, "pytree_info", None)
-        if info is not None:
-            self.names = list(info.orig_args)
-            self.required = len(self.names)
-            spec = info.in_spec
-            if spec is not None and spec.num_children == 2:
-                self.required = spec.child(0).num_children
-                self.keywords = tuple(spec.child(1).context or ())
+        self.spec = None if info is None or info.in_spec is None else info.in_spec.child(0)
+        nodes = [n for n in network.graph.nodes if n.op == "placeholder"]
+        self.names = [str(n.target) for n in nodes] if info is None else [n for n in info.orig_args if n != "self"]
+        needed = sum(not n.args for n in nodes) if self.spec is None else self.spec.num_children
+        self.required = max(needed, 1)
+        if self.spec is not None:
+            self.takes_dict = self.spec.num_children == 1 and self.spec.child(0).type is dict
         else:
-            nodes = [n for n in network.graph.nodes if n.op == "placeholder"]
-            self.names = [str(n.target) for n in nodes]
-            self.required = sum(not n.args for n in nodes)
-        self.names = [n for n in self.names if n != "self"]
+            self.takes_dict = needed == 1 and any(isinstance(key, str) for user in nodes[0].users for key in user.args)
         self.said = False
 
     def __call__(self, batch: Any, step: str) -> tuple[Any, ...]:
         """The positional arguments of one batch.
 
         Raises:
-            CalibrationError: too few inputs, unknown names, or no tensors.
+            CalibrationError: too few inputs, unknown or missing keys, or another structure.
         """
-        if isinstance(batch, torch.Tensor):
+        if isinstance(batch, Tensor) or (isinstance(batch, Mapping) and self.takes_dict and self.names[0] not in batch):
             batch = (batch,)
         if isinstance(batch, Mapping):
-            return self._named(batch, step)
+            return self._like_the_model(self._named(batch, step), step)
         if not isinstance(batch, tuple | list):
             raise self._wrong(step, f"a {type(batch).__name__}")
         if len(batch) < self.required:
-            raise self._wrong(step, f"{len(batch)} inputs")
+            raise self._wrong(step, f"{len(batch)} input{'s' * (len(batch) != 1)}")
         if len(batch) > self.required and not self.said:
             self.said = True
-            text = f"{step}: the batches have {len(batch)} entries, the model requires {self.required}; the leading ones are used."
-            warnings.warn(text, UserWarning, stacklevel=4)
-        return tuple(batch[: self.required])
+            text = f"{step}: batches of {len(batch)} entries for {self.required} required inputs; the leading ones are kept."
+            warnings.warn(text, UserWarning, stacklevel=5)
+        return self._like_the_model(tuple(batch[: self.required]), step)
 
     def _named(self, batch: Mapping[str, Any], step: str) -> tuple[Any, ...]:
-        names = self.names
-        missing = [n for n in names[: self.required] if n not in batch]
-        unknown = [k for k in batch if k not in names]
-        if missing or unknown:
-            raise self._wrong(step, f"a dict with keys {sorted(batch)}")
-        last = max(names.index(k) for k in batch)
-        if any(n not in batch for n in names[: last + 1]):
-            raise self._wrong(step, f"a dict with keys {sorted(batch)}")
-        return tuple(batch[n] for n in names[: last + 1])
+        last = max((self.names.index(k) for k in batch if k in self.names), default=-1)
+        positional = self.names[: max(last + 1, self.required)]
+        if any(k not in self.names for k in batch) or any(n not in batch for n in positional):
+            raise self._wrong(step, f"a dict with keys {_listed(batch)}")
+        return tuple(batch[n] for n in positional)
 
-    def _wrong(self, step: str, found: str) -> CalibrationError:
-        wanted = f"a tensor, a tuple or a dict for the inputs {', '.join(self.names)} ({self.required} required)"
-        return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do="Give batches as the model's forward takes them.")
+    def _like_the_model(self, arguments: tuple[Any, ...], step: str) -> tuple[Any, ...]:
+        if self.spec is None:
+            return arguments
+        return tuple(self._ordered(v, self.spec.child(i), step, self.names[i]) for i, v in enumerate(arguments))
+
+    def _ordered(self, value: Any, spec: Any, step: str, place: str) -> Any:
+        # A dict in another order of keys is the same dict, but would be flattened into other inputs.
+        if spec.is_leaf():
+            return value
+        count = spec.num_children
+        if spec.type is dict:
+            if not isinstance(value, Mapping) or set(value) != set(spec.context):
+                found = f"keys {_listed(value)}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+                raise self._wrong(step, f"{found} for input {place!r}", f"a dict with keys {_listed(spec.context)}")
+            return {k: self._ordered(value[k], spec.child(i), step, f"{place}[{k!r}]") for i, k in enumerate(spec.context)}
+        if spec.type in (tuple, list):
+            if not isinstance(value, tuple | list) or len(value) != count:
+                raise self._wrong(step, f"a {type(value).__name__} for input {place!r}", f"{count} entries")
+            return spec.type(self._ordered(v, spec.child(i), step, f"{place}[{i}]") for i, v in enumerate(value))
+        return value
+
+    def _wrong(self, step: str, found: str, wanted: str = "") -> CalibrationError:
+        wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required} required)"
+        do = "Give batches as the model's forward takes them."
+        return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)
+
+
+def _listed(keys: Iterable[Any]) -> str:
+    return ", ".join(sorted(map(repr, keys))) or "none"
+
+
+def require_batches(batches: Any, step: str) -> None:
+    """Refuses what is no iterable of batches; a single tensor would be read row by row.
+
+    Raises:
+        CalibrationError: a tensor, a dict, or no iterable.
+    """
+    if isinstance(batches, Tensor | Mapping | str) or not isinstance(batches, Iterable):
+        do = "Put a single batch into a list: [batch]."
+        raise CalibrationError(where=step, found=f"a {type(batches).__name__}", wanted="an iterable of batches", do=do)
+
+
+def infos(arguments: Any) -> tuple[TensorInfo, ...]:
+    """Shape and dtype of every tensor of some arguments."""
+    return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in tensors_of(arguments))
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in nested tuples, lists and dicts, in order."""
+    return [v for v in torch.utils._pytree.tree_leaves(value) if isinstance(v, Tensor)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, overload
 
 import torch
@@ -16,8 +16,8 @@ from qfunc.errors import CalibrationError
 from qfunc.graph.network import Seat, Walk, float_network, require, same_network, seats
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.site import Site
-from qfunc.numerics.qparams import Affine
-from qfunc.transforms.batches import Binder
+from qfunc.specs import Scheme
+from qfunc.transforms.batches import Binder, infos, require_batches
 from qfunc.transforms.quantize import require_finite
 from qfunc.transforms.reconcile import reconcile
 
@@ -37,7 +37,9 @@ class Calibration:
     def __call__(self, quantized: fx.GraphModule | Models) -> fx.GraphModule | Models:
         """New models whose sites all have qparams; the given ones are unchanged."""
         models = quantized if isinstance(quantized, tuple) else (quantized,)
-        done = _calibrate(models, self.batches, self.progress)
+        # Under the caller's inference_mode the copies would be tensors that no training could use.
+        with torch.inference_mode(False), torch.no_grad():
+            done = _calibrate(models, self.batches, self.progress)
         return done if isinstance(quantized, tuple) else done[0]
 
 
@@ -45,7 +47,8 @@ def calibrate(batches: Iterable[Any], progress: bool = True) -> Calibration:
     """A transform that finds the qparams of activations from the float network's values.
 
     One pass; memory does not grow with the number of batches.  Given a tuple of quantized models of the
-    same network, one float pass serves them all.  Evaluation semantics whatever the mode.
+    same network, one float pass serves them all.  Evaluation semantics whatever the mode.  Calibrating a
+    calibrated model estimates the activations anew; its weights keep their qparams.
 
     Args:
         batches: Tensors, tuples or dicts of the model's inputs; a tuple longer than the required inputs
@@ -61,106 +64,129 @@ def calibrate(batches: Iterable[Any], progress: bool = True) -> Calibration:
     >>> calibrate([torch.tensor([[0.0, 2.55]])])(quantized).get_submodule("quantizers.input_1.output").scale.item()
     0.009999999776482582
     """
+    require_batches(batches, "calibrate")
     return Calibration(batches, progress)
 
 
-@frozen(eq=False)
-class _Statistic:
-    """One estimator: the sites that it serves and the tensors that it must see in every batch."""
-
-    site: Site
-    owners: tuple[tuple[int, str], ...]
-    tensors: tuple[str, ...]
-
-
 def _calibrate(models: Models, batches: Iterable[Any], progress: bool) -> Models:
+    if not models:
+        do = "Pass a quantized model or a tuple of them."
+        raise CalibrationError(where="calibrate", found="an empty tuple", wanted="at least one model", do=do)
     for model in models:
         require(model, "quantized", "calibrate")
     networks = [float_network(m) for m in models]
     if not all(same_network(networks[0], n) for n in networks[1:]):
         do = "Calibrate them one by one."
         raise CalibrationError(where="calibrate", found="quantized models of different networks", wanted="one network", do=do)
-    placed = [seats(m) for m in models]
-    states, inputs = _observe(networks[0], _statistics(placed), batches, progress)
-    result = []
-    for index, model in enumerate(models):
-        found: dict[str, Affine] = {}
-        for statistic, state in states:
-            for owner, path in statistic.owners:
-                if owner == index:
-                    found[path] = statistic.site.estimator.finalize(state, statistic.site.scheme)
-                    require_finite(found[path], statistic.site.name, "the activations")
-        result.append(_hold(model, found, inputs))
-    return tuple(result)
+    observer = _Observer(_statistics([seats(m) for m in models]))
+    inputs = observer.over(networks[0], batches, progress)
+    found = observer.qparams(len(models))
+    return tuple(_hold(model, qparams, inputs) for model, qparams in zip(models, found, strict=True))
+
+
+@frozen(eq=False)
+class _Statistic:
+    """One estimator, the (model, path) of the sites that it serves, and the tensors it sees, each with its site's name."""
+
+    site: Site
+    owners: tuple[tuple[int, str], ...]
+    tensors: dict[str, str]
 
 
 def _statistics(placed: list[tuple[Seat, ...]]) -> list[_Statistic]:
+    # Sites of one tensor, scheme and estimator share their statistics, whichever model they are of.
     made: dict[Any, _Statistic] = {}
     for index, seats_of_model in enumerate(placed):
         for seat in seats_of_model:
             site = seat.module.site
-            if site.constant or seat.module.ready and site.value is not None and not hasattr(site.value, "scale"):
-                continue
-            if not hasattr(site.value, "rounding") or site.slot == "bias":
-                continue  # fixed or derived
-            union = (index, site.tie) if site.tie and site.leader == "union" else seat.tensor
-            key = (union, site.estimator, site.scheme)
-            old = made.get(key, _Statistic(site, (), ()))
-            tensors = old.tensors if seat.tensor in old.tensors else (*old.tensors, seat.tensor)
-            made[key] = _Statistic(old.site, (*old.owners, (index, seat.path)), tensors)
+            if site.constant or not isinstance(site.value, Scheme):
+                continue  # weights are known from the start; fixed and derived qparams are never estimated
+            tensor = (index, site.tie) if site.tie and site.leader == "union" else seat.tensor
+            key = (tensor, site.estimator, site.scheme)
+            old = made.get(key, _Statistic(site, (), {}))
+            made[key] = _Statistic(old.site, (*old.owners, (index, seat.path)), {seat.tensor: site.name, **old.tensors})
     return list(made.values())
 
 
-def _observe(
-    network: fx.GraphModule, statistics: list[_Statistic], batches: Iterable[Any], progress: bool
-) -> tuple[list[tuple[_Statistic, Any]], tuple[TensorInfo, ...]]:
-    states: list[Any] = [None] * len(statistics)
-    wanted: dict[str, list[int]] = {}
-    for index, statistic in enumerate(statistics):
-        for name in statistic.tensors:
-            wanted.setdefault(name, []).append(index)
-    waiting: dict[int, dict[str, Tensor]] = {}
+class _Observer:
+    """The states of all statistics while the float network runs."""
 
-    def see(name: str, value: Any) -> None:
-        for index in wanted[name]:
-            statistic = statistics[index]
-            if len(statistic.tensors) > 1:
-                waiting.setdefault(index, {})[name] = value
-                if len(waiting[index]) < len(statistic.tensors):
-                    continue
-                value = torch.cat([v.flatten() for v in waiting.pop(index).values()])
-            if not isinstance(value, Tensor) or not value.is_floating_point():
-                found = getattr(value, "dtype", type(value).__name__)
-                do = "Use edit.skip for ops on such values."
-                raise CalibrationError(where=f"site {statistic.site.name!r}", found=str(found), wanted="a float tensor", do=do)
-            estimator, scheme = statistic.site.estimator, statistic.site.scheme
-            before = estimator.init(scheme, value) if states[index] is None else states[index]
-            states[index] = estimator.update(before, value, scheme)
+    def __init__(self, statistics: list[_Statistic]) -> None:
+        self.statistics = statistics
+        self.states: list[Any] = [None] * len(statistics)
+        self.readers: dict[str, list[int]] = {}
+        for index, statistic in enumerate(statistics):
+            for name in statistic.tensors:
+                self.readers.setdefault(name, []).append(index)
+        self.waiting: dict[int, list[Tensor]] = {}
+        self.batch = 0
 
-    bind, walk, inputs = Binder(network), Walk(network, see, set(wanted)), ()
-    bar = tqdm(batches, desc="calibrate", unit="batch", disable=not progress or not sys.stderr.isatty())
-    count = 0
-    with torch.inference_mode():
-        for count, batch in enumerate(bar, 1):
+    def over(self, network: fx.GraphModule, batches: Iterable[Any], progress: bool) -> tuple[TensorInfo, ...]:
+        """Reads every batch once; the shapes of the first batch that is not empty."""
+        bind, walk = Binder(network), Walk(network, self.see, set(self.readers))
+        inputs: tuple[TensorInfo, ...] = ()
+        for batch in tqdm(batches, desc="calibrate", unit="batch", disable=not progress or not sys.stderr.isatty()):
+            self.batch += 1
             arguments = bind(batch, "calibrate")
-            inputs = inputs or _infos(arguments)
-            walk.run(*arguments)
-    if count == 0:
-        raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do="Pass a non-empty iterable, not one already used up.")
-    return list(zip(statistics, states, strict=True)), inputs
+            if not inputs or any(0 in i.shape for i in inputs):
+                inputs = infos(arguments)
+            walk.guarded(arguments, f"calibrate, batch {self.batch}")
+        if not self.batch:
+            do = "Pass a non-empty iterable, not one already used up."
+            raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
+        return inputs
+
+    def see(self, name: str, value: Any) -> None:
+        """Updates the statistics that read a tensor."""
+        for index in self.readers[name]:
+            statistic = self.statistics[index]
+            require_float(value, statistic.tensors[name])
+            require_finite(value, statistic.tensors[name], f"the activations of batch {self.batch}")
+            if len(statistic.tensors) == 1:
+                self._update(index, value)
+                continue
+            # Tied tensors are one tensor to their estimator, once a batch.
+            together = self.waiting.setdefault(index, [])
+            together.append(value.flatten())
+            if len(together) == len(statistic.tensors):
+                self._update(index, torch.cat(self.waiting.pop(index)))
+
+    def _update(self, index: int, value: Tensor) -> None:
+        if value.numel():
+            estimator, scheme = self.statistics[index].site.estimator, self.statistics[index].site.scheme
+            before = estimator.init(scheme, value) if self.states[index] is None else self.states[index]
+            self.states[index] = estimator.update(before, value, scheme)
+
+    def qparams(self, models: int) -> list[dict[str, Any]]:
+        """For each model, path -> qparams."""
+        found: list[dict[str, Any]] = [{} for _ in range(models)]
+        for statistic, state in zip(self.statistics, self.states, strict=True):
+            site = statistic.site
+            if state is None:
+                do = "Give batches of size 1 or more."
+                raise CalibrationError(where=f"site {site.name!r}", found="only empty tensors", wanted="some values", do=do)
+            for owner, path in statistic.owners:
+                found[owner][path] = site.estimator.finalize(state, site.scheme)
+        return found
 
 
-def _infos(arguments: tuple[Any, ...]) -> tuple[TensorInfo, ...]:
-    leaves = torch.utils._pytree.tree_leaves(arguments)
-    return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in leaves if isinstance(v, Tensor))
+def require_float(value: Any, name: str) -> None:
+    """Refuses values that have no scale.
+
+    Raises:
+        CalibrationError: names the site.
+    """
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        found = f"{value.dtype} values" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        do = "Use edit.skip for ops on such values."
+        raise CalibrationError(where=f"site {name!r}", found=found, wanted="a float tensor", do=do)
 
 
-def _hold(model: fx.GraphModule, found: dict[str, Affine], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:
+def _hold(model: fx.GraphModule, found: dict[str, Any], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:
     calibrated = copy.deepcopy(model)
-    places = seats(calibrated)
-    with torch.no_grad():
-        for path, qparams in reconcile(calibrated, places, found).items():
-            module = next(s.module for s in places if s.path == path)
-            module.hold(module.site.function.init(qparams, module.scale, module.site.scheme))
+    places = {s.path: s for s in seats(calibrated)}
+    for path, qparams in reconcile(calibrated, tuple(places.values()), found).items():
+        module = places[path].module
+        module.hold(module.site.function.init(qparams, module.scale, module.site.scheme))
     record = require(model, "quantized", "calibrate")
     return attach(calibrated, evolve(record, stage="calibrated", inputs=inputs))

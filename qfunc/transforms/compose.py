@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from attrs import field, frozen
+from torch import nn
 
-from qfunc.errors import QfuncError
+from qfunc.errors import QfuncError, SpecError
 
 
 def _flat(steps: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -34,7 +35,15 @@ class Compose:
 def compose(*transforms: Callable[[Any], Any]) -> Compose:
     """One transform that applies the given ones in order; composing nothing is the identity.
 
+    Raises:
+        SpecError: a step that is no function of a model.
+
     >>> compose(compose(str.strip, str.upper), str.title)(" a b ")
     'A B'
     """
+    for index, step in enumerate(transforms, 1):
+        if not callable(step) or isinstance(step, type | nn.Module):
+            found = f"a {type(step).__name__}" if not isinstance(step, type) else step.__name__
+            do = "Pass transforms, as qfunc.quantize(target) returns them."
+            raise SpecError(where=f"compose, step {index}", found=found, wanted="a function of a model", do=do)
     return Compose(transforms)

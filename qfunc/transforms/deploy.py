@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
-from qfunc.graph.network import require
+from qfunc.graph.network import evaluated, require
 from qfunc.graph.record import Record, TensorInfo
 from qfunc.graph.units import Partition
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import Target, to_json
+from qfunc.transforms.batches import Binder, infos, tensors_of
 from qfunc.transforms.emulate import require_target, summary
 
 
@@ -51,23 +52,51 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         from qfunc.lowering.onnx_model import write_model
         from qfunc.lowering.tensors import quantized_tensors
 
-        inputs = record.inputs if example_inputs is None else infos(example_inputs)
-        partition = Partition(copy.deepcopy(model), target)
+        inputs = _inputs(model, record, example_inputs)
+        partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
         proto = write_model(partition, inputs)
         _check(proto, model, inputs)
         tensors = quantized_tensors(partition)
         files = dict(target.lowering.lower(proto, tensors))
-        report = _report(target, record, tensors, partition)
+        report = _report(target, inputs, tensors, partition)
         files[REPORT] = (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()
-        return Artifact(files, report)
+        return Artifact(files)
 
     return transform
 
 
-def infos(inputs: tuple[Any, ...]) -> tuple[TensorInfo, ...]:
-    """Shapes and dtypes of example inputs."""
-    leaves = torch.utils._pytree.tree_leaves(inputs)
-    return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in leaves if isinstance(v, Tensor))
+def _inputs(model: fx.GraphModule, record: Record, example_inputs: Any) -> tuple[TensorInfo, ...]:
+    """The shapes of the inputs; what the artifact's format cannot hold is refused here, by name."""
+    placeholders = _placeholders(model)
+    given = record.inputs if example_inputs is None else infos(Binder(model)(example_inputs, "deploy"))
+    needed = [n.name for n in placeholders if not n.args]
+    if not given and needed:
+        do = "Pass deploy(target, example_inputs=(...,)), or calibrate the model."
+        raise DeployError(where="deploy", found="no shapes of the inputs", wanted=f"those of {', '.join(needed)}", do=do)
+    if not len(needed) <= len(given) <= len(placeholders):
+        do = "Give quantize the example_inputs, so that the model is captured with one input for each tensor."
+        found = f"{len(given)} tensors for {', '.join(needed)}"
+        raise DeployError(where="deploy, inputs", found=found, wanted="one tensor for each input", do=do)
+    return given
+
+
+def _placeholders(model: fx.GraphModule) -> list[fx.Node]:
+    return [n for n in model.graph.nodes if n.op == "placeholder"]
+
+
+def _without_options(model: fx.GraphModule, inputs: int) -> fx.GraphModule:
+    # Optional inputs that were not given have their defaults: def forward(self, x, gain=1.0).
+    for node in _placeholders(model)[inputs:]:
+
+        def bound(n: fx.Node, node: fx.Node = node) -> Any:
+            return node.args[0] if n is node else n
+
+        for user in list(node.users):
+            user.args = tuple(fx.map_arg(a, bound) for a in user.args)
+            user.kwargs = {k: fx.map_arg(a, bound) for k, a in user.kwargs.items()}
+        model.graph.erase_node(node)
+    model.recompile()
+    return model
 
 
 def _check(proto: Any, model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) -> None:
@@ -109,19 +138,24 @@ def _sample(info: TensorInfo, generator: torch.Generator) -> Tensor:
 
 def run_evaluated(model: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
     """The output leaves of a model in evaluation mode; its own mode is untouched."""
-    twin = copy.copy(model) if not model.training else copy.deepcopy(model).eval()
     with torch.inference_mode():
-        result = fx.Interpreter(twin).run(*leaves, enable_io_processing=False)
-    return [v for v in torch.utils._pytree.tree_leaves(result) if isinstance(v, Tensor)]
+        return tensors_of(_Evaluated(model).run(*leaves, enable_io_processing=False))
 
 
-def _report(target: Target, record: Record, tensors: Any, partition: Partition) -> dict[str, Any]:
+class _Evaluated(fx.Interpreter):
+    """Runs every submodule in evaluation mode, by copies that share its tensors."""
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return evaluated(self.fetch_attr(target))(*args, **kwargs)
+
+
+def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partition: Partition) -> dict[str, Any]:
     from qfunc.lowering.tensors import plain
 
     return {
         "versions": {name: _version(name) for name in ("qfunc-torch", "torch", "onnx", "onnxruntime")},
         "target": json.loads(to_json(target)),
-        "inputs": [{"shape": list(i.shape), "dtype": i.dtype} for i in record.inputs],
+        "inputs": [{"shape": list(i.shape), "dtype": i.dtype} for i in inputs],
         "tensors": [plain(t) for t in tensors],
         "units": summary(partition.units),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 from torch import fx
 
 from qfunc.graph.fuse import fuse
@@ -32,19 +32,24 @@ class SiteRow:
 
 @frozen
 class Explanation:
-    """The sites, the ops in float with the reason, and the fusions that almost were; `print` shows tables."""
+    """The sites, the rules that put them there (by their index in the target), the ops in float with the
+    reason, and the fusions that almost were; `print` shows tables.
+    """
 
     target: str
     sites: tuple[SiteRow, ...]
+    rules: tuple[tuple[int, str], ...]
     floats: tuple[tuple[str, str, str], ...]
     misses: tuple[tuple[str, str, str], ...] = field(default=())
 
     def __str__(self) -> str:
         """Tables as text."""
-        head = ("tensor", "slot", "of op", "format", "shared", "scale", "zero point", "rule", "source")
-        rows = [tuple(str(getattr(s, n)) for n in ("tensor", "slot", "op", "format", "shared", "scale", "zero_point", "rule", "source"))
-                for s in self.sites]  # fmt: skip
+        names = [f.name for f in fields(SiteRow)]
+        head = [{"op": "of op"}.get(n, n.replace("_", " ")) for n in names]
+        rows = [[str(getattr(s, n)) for n in names] for s in self.sites]
         parts = [f"{self.target}: {len(self.sites)} quantized tensors", table(head, rows, 220)]
+        if self.rules:
+            parts += ["", "rules", table(("rule", "selects"), [(str(i), text) for i, text in self.rules], 220)]
         if self.floats:
             parts += ["", "in float", table(("op", "kind", "why"), self.floats, 220)]
         if self.misses:
@@ -81,15 +86,17 @@ def explain(model: fx.GraphModule) -> Explanation:
         rows.append(SiteRow(site.name, site.slot, site.op, repr(site.scheme.format), where, scale, zero, site.rule, source))
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     floats: tuple[tuple[str, str, str], ...]
-    if record.stage == "calibrated" and public:
+    if public and all(s.module.ready for s in seats(model)):
         floats = tuple((u.path, u.kind, u.reason) for u in Partition(model, target).units if not u.integer)
     else:
         touched = {n for s in seats(model) for n in (s.tensor, *s.readers)}
-        floats = tuple((context.fact(n).path, context.kind(n), "no rule of the target speaks of it") for n in network.graph.nodes
-                       if n.op.startswith("call") and n.name not in touched)  # fmt: skip
+        untouched = [n for n in network.graph.nodes if n.op.startswith("call") and n.name not in touched]
+        floats = tuple((context.fact(n).path, context.kind(n), "no rule of the target quantizes it") for n in untouched)
     found = fuse(context, target.fusions)
     misses = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in found.misses)
-    return Explanation(target.name, tuple(rows), floats, misses)
+    used = sorted({r.rule for r in rows if r.rule >= 0})
+    rules = tuple((i, repr(target.rules[i].select)) for i in used)
+    return Explanation(target.name, tuple(rows), rules, floats, misses)
 
 
 def _shown(values: Any, ready: bool) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from attrs import evolve
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.capture import capture
 from qfunc.graph.fold import fold_batch_norm, read_attr
+from qfunc.graph.network import kind_of_model
 from qfunc.graph.plan import Placed, plan
 from qfunc.graph.record import Fact, attach, record_of
 from qfunc.graph.site import FakeQuantize
@@ -34,6 +36,7 @@ def quantize(
     Raises:
         CaptureError: the model cannot be captured on this road.
         SpecError: a selector of the target matches nothing, or the rules contradict each other.
+        CalibrationError: the model is quantized already, or a weight is NaN or infinite.
 
     >>> from qfunc import targets
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
@@ -46,9 +49,14 @@ def quantize(
 
     def transform(model: nn.Module | fx.GraphModule | ExportedProgram) -> fx.GraphModule:
         record = record_of(model)
-        if record is not None and record.stage != "captured":
-            do = "Quantize the float model again."
-            raise CalibrationError(where="quantize", found=f"a {record.stage} model", wanted="a float model", do=do)
+        if record is not None and record.target is not None:
+            do = "Quantize the float model that it came from."
+            raise CalibrationError(where="quantize", found=kind_of_model(record), wanted="a float model", do=do)
+        # Under the caller's inference_mode the copies would be tensors that no training could use.
+        with torch.inference_mode(False):
+            return placed_on(model)
+
+    def placed_on(model: nn.Module | fx.GraphModule | ExportedProgram) -> fx.GraphModule:
         network = fold_batch_norm(capture(example_inputs)(model))
         for placed in plan(network, target).placed:
             _insert(network, placed)
@@ -64,9 +72,10 @@ def quantize(
 def _insert(network: fx.GraphModule, placed: Placed) -> None:
     site, tensor = placed.site, placed.tensor
     value = read_attr(network, tensor).detach() if tensor.op == "get_attr" else None
-    module = FakeQuantize(site, tuple(value.shape) if value is not None else ())
     if value is not None:
-        module.to(value.device)
+        require_finite(value, site.name, "the model's tensors")
+    module = FakeQuantize(site, tuple(value.shape) if value is not None else ())
+    module.to(_device(network) if value is None else value.device)
     path = f"quantizers.{site.name}" + ("" if site.constant else ".output")
     network.add_submodule(path, module)
     with network.graph.inserting_after(tensor):
@@ -81,26 +90,30 @@ def _insert(network: fx.GraphModule, placed: Placed) -> None:
         module.hold(fixed(site.value, module))
     elif value is not None and site.slot != "bias":
         state = site.estimator.update(site.estimator.init(site.scheme, value), value, site.scheme)
-        found = site.estimator.finalize(state, site.scheme)
-        require_finite(found, site.name, "the weight")
-        module.hold(site.function.init(found, value, site.scheme))
+        module.hold(site.function.init(site.estimator.finalize(state, site.scheme), value, site.scheme))
+
+
+def _device(network: fx.GraphModule) -> torch.device:
+    first = next((t for t in (*network.parameters(), *network.buffers()) if t.is_floating_point()), None)
+    return torch.device("cpu") if first is None else first.device
 
 
 def fixed(value: Fixed, module: FakeQuantize) -> Affine:
     """The qparams that the hardware dictates."""
-    return Affine(module.scale.new_full(module.scale.shape, value.scale), module.scale.new_full(module.scale.shape, value.zero_point))
+    return Affine(torch.full_like(module.scale, value.scale), torch.full_like(module.scale, value.zero_point))
 
 
-def require_finite(qparams: Affine, name: str, what: str) -> None:
-    """Refuses qparams that came from NaN or infinite values.
+def require_finite(value: Tensor, name: str, what: str) -> None:
+    """Refuses NaN and infinite values, in one pass that allocates nothing.
 
     Raises:
         CalibrationError: names the site.
     """
-    if not bool(qparams.scale.isfinite().all() & qparams.zero_point.isfinite().all()):
+    ends = torch.stack(torch.aminmax(value.detach())) if value.numel() and value.is_floating_point() else torch.zeros(1)
+    if not bool(ends.isfinite().all()):
         raise CalibrationError(
             where=f"site {name!r}",
-            found=f"NaN or infinite values in {what}",
+            found=f"{'NaN' if bool(ends.isnan().any()) else 'infinite'} values in {what}",
             wanted="finite values",
-            do="Repair the weights or leave out the batch that overflows; edit.skip leaves the op in float.",
+            do="Repair the weights or leave out the batch; edit.skip leaves the op in float.",
         )

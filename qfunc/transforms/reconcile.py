@@ -26,28 +26,32 @@ def reconcile(model: fx.GraphModule, seats: tuple[Seat, ...], found: dict[str, A
             result[seat.path] = seat.module.qparams()
     for name in sorted({s.module.site.tie for s in seats if s.module.site.tie and s.module.site.leader != "union"}):
         _tie([s for s in seats if s.module.site.tie == name], result)
-    by_path = {n.target: n for n in model.graph.nodes if kind_of(n) == "fake_quantize"}
-    for seat in seats:
-        value = seat.module.site.value
-        if isinstance(value, Derived):
-            paths = {slot: _quantizer_of(by_path[seat.path], slot) for slot in value.of}
-            if {"input", "weight"} <= paths.keys():
-                bias = read_attr(model, by_path[seat.path].all_input_nodes[0]).detach().float()
-                result[paths["weight"]] = _widened(result[paths["weight"]], bias, result[paths["input"]], value.format.bits)
-            scale = torch.ones(())
-            for path in paths.values():
-                scale = scale * result[path].scale.flatten()
-            scale = scale.expand(seat.module.scale.shape).clone()
-            result[seat.path] = Affine(scale, torch.zeros_like(scale))
+    nodes = {n.target: n for n in model.graph.nodes if kind_of(n) == "fake_quantize"}
+    biases = [(s, s.module.site.value) for s in seats if isinstance(s.module.site.value, Derived)]
+    # All weights are widened before any scale is derived: a weight may serve several biases.
+    for seat, value in biases:
+        paths = _sources(nodes[seat.path], value)
+        if {"input", "weight"} <= paths.keys():
+            bias = read_attr(model, nodes[seat.path].all_input_nodes[0]).detach().float()
+            result[paths["weight"]] = _widened(result[paths["weight"]], bias, result[paths["input"]], value.format.bits)
+    for seat, value in biases:
+        scale = torch.ones(())
+        for path in _sources(nodes[seat.path], value).values():
+            scale = scale.to(result[path].scale.device) * result[path].scale.flatten()
+        # The weight of a transposed conv has one scale for each channel of a group.
+        held = seat.module.scale
+        scale = scale.expand(held.shape) if scale.numel() == 1 else scale.repeat(held.numel() // scale.numel())
+        result[seat.path] = Affine(scale.clone(), torch.zeros_like(scale))
     return result
 
 
 def _widened(weight: Affine, bias: Tensor, activation: Affine, bits: int) -> Affine:
-    least = bias.abs() / (2.0 ** (bits - 2) * activation.scale)
-    least = least.reshape(weight.scale.shape) if weight.scale.ndim and weight.scale.numel() == bias.numel() else least.max()
-    if bool((weight.scale >= least).all()):
-        return weight
-    return weight._replace(scale=torch.maximum(weight.scale, least))
+    least = (bias.abs() / (2.0 ** (bits - 2) * activation.scale)).reshape(-1, weight.scale.numel()).amax(0)
+    return weight._replace(scale=torch.maximum(weight.scale, least.reshape(weight.scale.shape)))
+
+
+def _sources(bias: fx.Node, value: Derived) -> dict[str, str]:
+    return {slot: _quantizer_of(bias, slot) for slot in value.of}
 
 
 def _quantizer_of(bias: fx.Node, slot: str) -> str:

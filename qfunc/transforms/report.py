@@ -35,8 +35,9 @@ class Tally:
 class Comparison:
     """One tensor: how many elements were compared, how many differ, by how many LSB at most.
 
-    `kind`: "codes" (integer tensor, emulation against runtime), "alone" (the same, each unit fed with the
-    runtime's own inputs), "output", "simulation" (output of the simulation against emulation).
+    `kind`: "codes" (integer tensor, emulation against runtime), "alone" (the same or an output, each unit
+    fed with the runtime's own inputs), "output", "simulation" (output of the simulation against emulation).
+    `exact`: emulation promises every bit of it, for no float unit makes it.
     """
 
     name: str
@@ -44,13 +45,14 @@ class Comparison:
     elements: int
     mismatches: int
     largest_lsb: float
+    exact: bool = True
 
 
 @frozen
 class Report:
     """What `verify` found.
 
-    `predicted` is the number of integer tensors that the target predicts; `disagreements` are units whose
+    `predicted` is the number of integer units that the target predicts; `disagreements` are units whose
     integer or float nature the runtime decided otherwise; `float_units` pairs (unit, reason).
     """
 
@@ -101,9 +103,7 @@ class Report:
             return f"bit-exact: {counted}"
         if self.incomparable:
             return f"not comparable: {self.incomparable} ({counted})"
-        named = {name for name, _ in self.float_units}
-        alone = [r for r in self.of("alone") if r.mismatches and r.name not in named]
-        if self.of("alone") and not alone:
+        if self.of("alone") and not any(r.mismatches and r.exact for r in self.of("alone")):
             return f"bit-exact outside {len(self.float_units)} float units: {counted}"
         first = self.first
         if largest <= 2:
@@ -117,6 +117,7 @@ class Report:
     def __str__(self) -> str:
         """The verdict and a table of the comparisons."""
         head = ("tensor", "compared", "elements", "differ", "largest, LSB")
-        rows = [(r.name, r.kind, f"{r.elements:,}", f"{r.mismatches:,}", f"{r.largest_lsb:.3g}") for r in self.rows if r.kind != "alone"]
+        shown = [r for r in self.rows if r.kind != "alone"]
+        rows = [(r.name, r.kind, f"{r.elements:,}", f"{r.mismatches:,}", f"{r.largest_lsb:.3g}") for r in shown]
         floats = "".join(f"\nfloat unit {name}: {reason}" for name, reason in self.float_units)
         return f"{self.target} by {self.runtime}: {self.verdict}\n{table(head, rows)}{floats}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import torch
 from attrs import asdict, evolve
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc.errors import CalibrationError
-from qfunc.graph.network import require, seats
+from qfunc.graph.network import require
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import from_json, to_json
@@ -42,12 +43,23 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
     def write(model: fx.GraphModule) -> Path:
         record = require(model, "quantized", "save")
         state = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
-        inputs = [asdict(i) for i in record.inputs]
-        report = {"target": json.loads(to_json(record.target)), "stage": record.stage, "inputs": inputs, "training": model.training}
+        report = {
+            "target": json.loads(to_json(record.target)),
+            "stage": record.stage,
+            "inputs": [asdict(i) for i in record.inputs],
+            "training": model.training,
+            "graph": _described(model),
+        }
         text = json.dumps(report, indent=1, sort_keys=True) + "\n"
-        return Artifact({_TENSORS: to_bytes(state), REPORT: text.encode()}, report).save(directory)
+        return Artifact({_TENSORS: to_bytes(state), REPORT: text.encode()}).save(directory)
 
     return write
+
+
+def _described(model: fx.GraphModule) -> list[str]:
+    # One line an op, the same in every process: a function's own repr would show an address.
+    names = {n: n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "") for n in model.graph.nodes}
+    return [f"{n.name} = {names[n]}{tuple(n.args)}" for n in model.graph.nodes]
 
 
 def load(
@@ -65,25 +77,39 @@ def load(
 
     def read(model: nn.Module | ExportedProgram) -> fx.GraphModule:
         place = Path(directory)
-        if not (place / REPORT).is_file() or not (place / _TENSORS).is_file():
-            do = "Pass the directory that qfunc.save wrote."
-            raise CalibrationError(where=f"load({str(place)!r})", found="no saved model", wanted=f"{REPORT} and {_TENSORS}", do=do)
-        report = json.loads((place / REPORT).read_text())
+        report = _report(place)
         target = from_json(json.dumps(report["target"]), classes)
         quantized = quantize(target, example_inputs)(model)
         state = load_file(place / _TENSORS)
-        have = quantized.state_dict()
-        wrong = sorted((have.keys() ^ state.keys()) | {k for k in have.keys() & state.keys() if have[k].shape != state[k].shape})
-        if wrong:
-            found = f"other tensors than the saved ones: {', '.join(wrong[:5])}"
+        if wrong := _differs(quantized, state, report["graph"]):
             do = "Build the model as it was when it was saved."
-            raise CalibrationError(where=f"load({str(place)!r})", found=found, wanted="the same network", do=do)
+            raise CalibrationError(where=f"load({str(place)!r})", found=wrong, wanted="the saved network", do=do)
         with torch.no_grad():
             quantized.load_state_dict(state)
-        for seat in seats(quantized):
-            seat.module.ready = not bool(seat.module.scale.isnan().any())
         inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"]) for i in report["inputs"])
         record = require(quantized, "quantized", "load")
         return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])
 
     return read
+
+
+def _report(place: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if (place / REPORT).is_file() and (place / _TENSORS).is_file():
+        found = json.loads((place / REPORT).read_text())
+    if not {"target", "stage", "inputs", "training", "graph"} <= found.keys():
+        wanted, do = f"{REPORT} and {_TENSORS}", "Pass the directory that qfunc.save wrote."
+        raise CalibrationError(where=f"load({str(place)!r})", found="no saved model", wanted=wanted, do=do)
+    return found
+
+
+def _differs(model: fx.GraphModule, state: dict[str, Tensor], graph: list[str]) -> str:
+    # What the model has other than the saved one, or "".
+    have = model.state_dict()
+    wrong = sorted(have.keys() ^ state.keys())
+    both = sorted(have.keys() & state.keys())
+    wrong += [k for k in both if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)]
+    if wrong:
+        return f"other tensors than the saved ones: {', '.join(wrong[:5])}"
+    ops = [(ours, saved) for ours, saved in zip_longest(_described(model), graph, fillvalue="no op") if ours != saved]
+    return f"another op than the saved one: {ops[0][0]}, not {ops[0][1]}" if ops else ""
