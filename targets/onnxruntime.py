@@ -10,6 +10,7 @@ from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import OnnxRuntime, Qdq
 from qfunc.specs import (
     Algorithm,
+    Attr,
     Copy,
     Derived,
     Fixed,
@@ -37,14 +38,15 @@ U8, S8 = Int(8, signed=False), Int(8, low=-127)
 ACTIVATION = Scheme(U8, zero_point=ZeroPoint())
 WEIGHT = Scheme(S8, Scale(PerChannel()))
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "resize")
-ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", "avg_pool", "global_avg_pool", "leaky_relu", "sigmoid"))
+POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
+ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", *POOLS, "leaky_relu", "sigmoid"))
 BYTES = (("input", (U8,)), ("weight", (S8,)), ("output", (U8,)))
 
 onnxruntime = Target(
     name="onnxruntime",
     rules=(
         Rule(Op(("conv", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
-        Rule(Op(("add", "mul", "concat", "avg_pool", "global_avg_pool")), input=ACTIVATION, output=ACTIVATION),
+        Rule(Op(("add", "mul", "concat", *POOLS)), input=ACTIVATION, output=ACTIVATION),
         Rule(Op(("sigmoid", "leaky_relu")), input=ACTIVATION, output=ACTIVATION),
         Rule(Op("softmax"), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 256, 0)),
     ),
@@ -53,7 +55,7 @@ onnxruntime = Target(
         Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
         Kernel(Op("add"), SumFma(), formats=BYTES),
         Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES),
-        Kernel(Op("avg_pool"), Interior(zero_point="before", function="window_sum"), formats=BYTES),
+        Kernel(Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None), Interior(zero_point="before", function="window_sum"), formats=BYTES),
         Kernel(Op("concat"), Interior(), formats=BYTES),
         Kernel(Op("leaky_relu"), Interior(), formats=BYTES),
         Kernel(Op("sigmoid"), Interior(function="mlas_logistic"), formats=BYTES),

@@ -9,10 +9,10 @@ from torch import fx
 
 from qfunc.errors import SpecError
 from qfunc.graph.fuse import Group, Groups, fuse, with_roots
-from qfunc.graph.select import Context, is_personal, require_match, selects
+from qfunc.graph.select import Context, constant_shape, is_personal, require_match, selects
 from qfunc.graph.site import Site
 from qfunc.graph.vocabulary import channel_axis, is_constant, slots
-from qfunc.specs import Cases, Derived, Fixed, Int, Keep, Override, PerChannel, Rule, Scheme, Target
+from qfunc.specs import Cases, Derived, Fixed, Int, Keep, Override, PerChannel, PerTensor, Rule, Scheme, Target
 from qfunc.specs.edit import narrowed
 
 TRANSPARENT = ("dropout",)
@@ -77,7 +77,7 @@ class _Placement:
 
     def _read_as_input(self, node: fx.Node) -> bool:
         # Token ids and masks are no activations: a graph input counts if an op reads it as one.
-        return any(s == "input" and n is node for user in node.users for s, n in slots(user))
+        return not _is_number(node) and any(s == "input" and n is node for user in node.users for s, n in slots(user))
 
     def _output(self, group: Group) -> None:
         value, rule = self._speaks("output", group)
@@ -87,7 +87,7 @@ class _Placement:
 
     def _inputs(self, group: Group, node: fx.Node) -> None:
         for slot, producer in slots(node):
-            if producer in group.nodes:
+            if producer in group.nodes or _is_number(producer):
                 continue
             source = self.source(producer)
             value, rule = self._speaks(slot, group, source if slot == "input" else None, producer)
@@ -111,8 +111,24 @@ class _Placement:
         if slot == "weight":
             if not is_constant(producer):
                 return
-            value = _with_axis(value, channel_axis(node))
+            value = _with_axis(value, channel_axis(node), len(constant_shape(producer) or ()))
+        elif self._follows_alone(source, producer, node):
+            # What only moves codes stands behind the quantizer, as in the runtime.
+            path = [n for n in self._chain(source, producer) if n.all_input_nodes and n.all_input_nodes[0] is source]
+            producer, node = (source, path[0]) if path else (producer, node)
         self._place(producer, group, slot, value, rule, (node,))
+
+    def _chain(self, source: fx.Node, last: fx.Node) -> list[fx.Node]:
+        chain = []
+        while last is not source:
+            chain.append(last)
+            last = next(n for s, n in slots(last) if s == "input")
+        return chain
+
+    def _follows_alone(self, source: fx.Node, producer: fx.Node, reader: fx.Node) -> bool:
+        # A graph input that reaches only this reader through ops that move codes.
+        chain = self._chain(source, producer)
+        return source.op == "placeholder" and all(len(n.users) == 1 for n in chain)
 
     def _bias(self, group: Group, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
         if not isinstance(value, Derived | Scheme) or not is_constant(producer):
@@ -124,10 +140,8 @@ class _Placement:
     def _quantized_product(self, node: fx.Node) -> bool:
         # A derived bias needs the scales of the input and of the weight.
         tensors = {slot: n for slot, n in slots(node) if slot in ("input", "weight")}
-        known = [self.source(tensors["input"]) in self.of_tensor or any(k[0] is tensors["input"] and node in p.readers
-                 for k, p in self.made.items())]  # fmt: skip
-        known.append(any(p.tensor is tensors.get("weight") and node in p.readers for p in self.made.values()))
-        return all(known)
+        weight = any(p.tensor is tensors.get("weight") and node in p.readers for p in self.made.values())
+        return weight and self.of_input(tensors["input"], node) is not None
 
     def _place(self, tensor: fx.Node, group: Group, slot: str, value: Any, rule: int, readers: tuple[fx.Node, ...]) -> Placed:
         # A bias belongs to one op even when its tensor is shared; other sites are shared by (tensor, scheme).
@@ -199,8 +213,11 @@ class _Placement:
 
     def of_input(self, tensor: fx.Node, reader: fx.Node) -> Placed | None:
         """The site of a tensor as a reader sees it."""
-        direct = (p for p in self.made.values() if p.tensor is tensor and reader in p.readers)
-        return next(direct, None) or self.of_tensor.get(self.source(tensor))
+        source, edges = self.source(tensor), [(tensor, reader)]
+        for node in self._chain(source, tensor):
+            edges.append((next(n for s, n in slots(node) if s == "input"), node))
+        direct = (p for t, r in edges for p in self.made.values() if p.tensor is t and r in p.readers)
+        return next(direct, None) or self.of_tensor.get(source)
 
     def _tie(self, members: list[Placed], name: str, leader: str) -> None:
         if len(members) < 2:
@@ -228,10 +245,17 @@ def moves_codes(node: fx.Node) -> bool:
     return True
 
 
-def _with_axis(value: Any, axis: int) -> Any:
+def _is_number(node: fx.Node) -> bool:
+    # def forward(self, x, gain=1.0): what has a number as default is no tensor.
+    return node.op == "placeholder" and any(isinstance(default, int | float) for default in node.args)
+
+
+def _with_axis(value: Any, axis: int, rank: int) -> Any:
     scheme = value.scheme if isinstance(value, Fixed) else value
     if not isinstance(scheme.scale.shared, PerChannel) or scheme.scale.shared.axis != "channel":
         return value
+    if axis < 0 and rank != 2:  # a stack of matrices has no single channel axis
+        return evolve(value, scale=evolve(scheme.scale, shared=PerTensor()))
     return evolve(value, scale=evolve(scheme.scale, shared=PerChannel(axis)))
 
 

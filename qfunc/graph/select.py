@@ -112,6 +112,8 @@ def attributes(node: fx.Node) -> dict[str, Any]:
     if op is None:
         return {}
     plain = {n: _plain(v) for n, v in zip(op.parameters, node.args, strict=True) if not isinstance(v, fx.Node)}
+    if op.kind == "avg_pool":
+        plain.setdefault("divisor_override", None)
     weight = attribute(node, "weight") if "weight" in op.parameters else None
     shape = constant_shape(weight) if isinstance(weight, fx.Node) else None
     if op.kind in ("conv", "conv_transpose") and shape:

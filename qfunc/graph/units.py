@@ -13,6 +13,7 @@ from qfunc.graph.vocabulary import attribute, is_constant, slots
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import (
+    Copy,
     FloatMultiplier,
     Format,
     InsideActivation,
@@ -24,6 +25,10 @@ from qfunc.specs import (
     ThroughReal,
     Unknown,
 )
+
+
+INNER = "inner"
+"""The name of a unit's codes inside an op that is written as several."""
 
 
 @frozen(eq=False)
@@ -121,6 +126,22 @@ class Partition:
             return self.coding(inputs[0], node) if len(inputs) == 1 else None
         return None
 
+    def vanishes(self, unit: Unit) -> bool:
+        """Whether a runtime may leave a unit out, because it changes no code.
+
+        Ops that only move codes (transposes that cancel, slices over everything), a Relu or Clip whose
+        bounds lie at or beyond the codes' ends before or after it, arithmetic with a neutral number, and what
+        is computed from constants alone.
+        """
+        node = unit.group.root
+        if (unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)) or _constant(node):
+            return True
+        given = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
+        if unit.kind in ("relu", "clip"):
+            after = [self.coding(node, reader) for reader in node.users]
+            return any(c is not None and _inside(node, c, self.context) for c in (given, *after[:1]))
+        return len(unit.group.nodes) == 1 and _neutral(node, unit.kind)
+
     def _unit(self, group: Group) -> Unit:
         kernel, reason = self._kernel(group)
         return Unit(group, self.path(group.root), self.path(group.output), self.context.kind(group.root), kernel, reason)
@@ -171,6 +192,17 @@ class Partition:
             return all(chosen[0].same(c) for c in chosen[1:])
         output = next(c for slot, c in codings if slot == "output")
         return all(_inside(node, output, self.context) for node in group.nodes[1:])
+
+
+def _constant(node: fx.Node) -> bool:
+    return node.op == "get_attr" or (bool(node.all_input_nodes) and all(_constant(n) for n in node.all_input_nodes))
+
+
+def _neutral(node: fx.Node, kind: str) -> bool:
+    # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1
+    numbers = {"add": 0, "sub": 0, "mul": 1, "div": 1}
+    first = 1 if kind in ("sub", "div") else 0
+    return kind in numbers and any(isinstance(a, int | float) and a == numbers[kind] for a in node.args[first:])
 
 
 def takes_float_bias(arithmetic: object) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from qfunc.errors import DeployError
 from qfunc.graph.fold import read_attr
 from qfunc.graph.record import TensorInfo
-from qfunc.graph.units import Coding, Partition
+from qfunc.graph.units import INNER, Coding, Partition
 from qfunc.graph.vocabulary import slots
 from qfunc.lowering.onnx_graph import OnnxGraph
 from qfunc.lowering.onnx_ops import WRITERS, Call, write_norm, write_split
@@ -37,6 +37,7 @@ class _Writer:
         self.graph = OnnxGraph()
         self.raw: dict[str, str] = {}  # node -> float tensor
         self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
+        self.done: dict[str, str] = {}  # activation already written -> the op that it follows
         self.parts: dict[str, list[str]] = {}  # node with several values -> their tensors
 
     def write(self) -> onnx.ModelProto:
@@ -76,6 +77,10 @@ class _Writer:
 
     def _op(self, node: fx.Node) -> None:
         kind = self.partition.context.kind(node)
+        if node.name in self.done:
+            self.raw[node.name] = self.raw[self.done[node.name]]
+            self._pair(node)
+            return
         if isinstance(self.shapes.get(_source(node)), tuple) and kind == "slice":
             self.raw[node.name] = self.parts[_source(node)][node.args[1]]  # type: ignore[index]
             self._pair(node)
@@ -83,7 +88,7 @@ class _Writer:
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
         call = Call(self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._between(node), module)
         if kind in ("split", "chunk"):
-            self.parts[node.name] = write_split(call, len(self.shapes[node.name]))
+            self.parts[node.name] = write_split(call, [n.args[1] for n in node.users])
             return
         if kind in ("batch_norm", "instance_norm"):
             self.raw[node.name] = write_norm(call, kind)
@@ -108,20 +113,28 @@ class _Writer:
         return path if path not in self.graph.taken else f"{path}.value"
 
     def _between(self, node: fx.Node) -> Any:
-        def pair(tensor: str, label: str) -> str:
-            if label == "rows_in":
+        def pair(tensor: str, place: str) -> str:
+            if place == "before":
                 producer = next(n for s, n in slots(node) if s == "input")
-                coding = self.partition.coding(producer, node)
+                coding, name = self.partition.coding(producer, node), f"{self.path(node)}.rows_in"
             else:
-                # The group's output: an activation after the op would have to follow it here.
-                group = next(u.group for u in self.partition.units if node in u.group.nodes)
-                coding = self.partition.output_coding(group.output) if group.output is node else None
-            if coding is None:
-                return tensor
-            name = f"{self.path(node)}.{label}"
-            return self.graph.dequantize(self.graph.quantize(tensor, coding, name), coding, name)
+                tensor, coding, name = self._inner(node, tensor)
+            return tensor if coding is None else self.graph.dequantize(self.graph.quantize(tensor, coding, name), coding, name)
 
         return pair
+
+    def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Coding | None, str]:
+        # The unit ends here, before what only moves its codes; its activations stand before its quantizer.
+        group = next(u.group for u in self.partition.units if node in u.group.nodes)
+        coding, rest = self.partition.output_coding(group.output), group.nodes[1:]
+        if coding is None or any(self.partition.context.kind(n) not in ("relu", "clip") for n in rest):
+            return tensor, None, ""
+        name = f"{self.path(group.output)}.{INNER}"
+        for step in rest:
+            call = Call(self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER}", lambda t, _: t)  # type: ignore[misc]
+            tensor = WRITERS[self.partition.context.kind(step)](call)
+            self.done[step.name] = node.name
+        return tensor, coding, name
 
     def _pair(self, node: fx.Node) -> None:
         coding = self.partition.output_coding(node)

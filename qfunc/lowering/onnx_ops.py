@@ -23,7 +23,8 @@ Between = Callable[[str, str], str]
 class Call:
     """One op to be written: its node, the names of its inputs, the shapes of all values, the output's name.
 
-    `between(tensor, name)` puts the unit's quantizer on an inner tensor, so that what follows moves codes.
+    `between(tensor, place)` puts a quantizer on an inner tensor, so that what stands "before" the op or
+    "after" it moves codes: the quantizer of its input, or of its unit.
     """
 
     graph: OnnxGraph
@@ -96,8 +97,8 @@ def _linear(c: Call) -> str:
         return c.write("Gemm", c.input(), *_weights(c), transB=1)
     # Gemm is of rank 2: rows in, rows out, and the shape back, on codes where the unit has them.
     g, k = c.graph, c.shape().dims[-1]
-    rows = c.between(g.node("Reshape", [c.input(), g.integers(-1, _known(c, k), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"), "rows_in")
-    product = c.between(g.node("Gemm", [rows, *_weights(c)], f"{c.name}.rows", transB=1), "rows")
+    rows = c.between(g.node("Reshape", [c.input(), g.integers(-1, _known(c, k), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"), "before")
+    product = c.between(g.node("Gemm", [rows, *_weights(c)], f"{c.name}.rows", transB=1), "after")
     return c.write("Reshape", product, g.integers(*_target_shape(c), name=f"{c.name}.shape"))
 
 
@@ -155,7 +156,7 @@ def _global_avg_pool(c: Call) -> str:
         return c.write("ReduceMean", c.input(), c.graph.integers(-2, -1, name=f"{c.name}.axes"), keepdims=int(c["keepdim"]))
     if c["keepdim"]:
         return c.write("GlobalAveragePool", c.input())
-    pooled = c.between(c.graph.node("GlobalAveragePool", [c.input()], f"{c.name}.pooled"), "pooled")
+    pooled = c.between(c.graph.node("GlobalAveragePool", [c.input()], f"{c.name}.pooled"), "after")
     return c.write("Squeeze", pooled, c.graph.integers(2, 3, name=f"{c.name}.axes"))
 
 
@@ -290,7 +291,7 @@ def _sliced(c: Call, cuts: list[tuple[int, int, int, int]], gone: list[int], new
         arguments = [g.integers(*v, name=f"{c.name}.{op.lower()}_{i}") for i, v in enumerate(vectors)]
         last = k == len(steps) - 1
         made = g.node(op, [value, *arguments], c.name if last else f"{c.name}.{op.lower()}")
-        value = made if last else c.between(made, op.lower())
+        value = made if last else c.between(made, "after")
     return value
 
 
@@ -353,12 +354,26 @@ def _prelu_slope(c: Call) -> str:
     return c.graph.node("Unsqueeze", [slope, c.graph.integers(*axes, name=f"{c.name}.axes")], f"{c.name}.slope")
 
 
-def write_split(c: Call, count: int) -> list[str]:
-    """Split and chunk: the names of all parts."""
+def write_split(c: Call, used: list[Any]) -> list[str]:
+    """Split and chunk: the names of all parts.
+
+    Unless each part is taken out once, as slices: the runtime splits codes only if all parts are codes.
+    """
     parts: tuple[Shape, ...] = c.shapes[c.node.name]
     axis = c["dim"] % c.shape().rank
-    sizes = c.graph.integers(*(_known(c, p.dims[axis]) for p in parts), name=f"{c.name}.sizes")
-    return c.graph.many("Split", [c.input(), sizes], [f"{c.name}.{i}" for i in range(count)], axis=axis)
+    lengths = [_known(c, p.dims[axis]) for p in parts]
+    if sorted(used) == list(range(len(parts))):
+        sizes = c.graph.integers(*lengths, name=f"{c.name}.sizes")
+        return c.graph.many("Split", [c.input(), sizes], [f"{c.name}.{i}" for i in range(len(parts))], axis=axis)
+    names, start = [], 0
+    for i, length in enumerate(lengths):
+        if i in used:
+            vectors = [c.graph.integers(v, name=f"{c.name}.{i}.{n}") for v, n in ((start, "start"), (start + length, "end"), (axis, "axis"))]
+            names.append(c.graph.node("Slice", [c.input(), *vectors], f"{c.name}.{i}"))
+        else:
+            names.append("")
+        start += length
+    return names
 
 
 def write_norm(c: Call, kind: str) -> str:

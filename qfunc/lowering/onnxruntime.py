@@ -15,6 +15,7 @@ from attrs import field, frozen
 from qfunc.specs._check import instance_of, integer
 
 _INTEGER_TYPES = (2, 3)  # TensorProto.UINT8, INT8
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
 @frozen
@@ -84,8 +85,8 @@ class Session:
 class Inside:
     """A default-optimised model whose integer tensors are visible, and proof that it runs the same kernels.
 
-    `units` maps each code tensor to "integer", "float" or "gone" (its op left no node), as ONNX Runtime
-    partitioned the model itself.
+    `units` maps each code tensor to "integer", "float" (quantized from a float tensor) or "gone" (neither
+    op nor codes stayed), as ONNX Runtime partitioned the model itself.
     """
 
     plain: Session
@@ -105,29 +106,35 @@ class Inside:
 
 
 def look_inside(runner: OnnxRuntime, model: bytes) -> Inside:
-    """Opens a model twice: as deployed, and with every code tensor as an output.
+    """Opens a model twice: as deployed, and with every code tensor that the runtime still has as an output.
 
-    Reading a tensor could change what is fused; `difference` says where the two optimised graphs differ,
-    or is "".
+    A tensor that left the graph (of a slice over everything, of transposes that cancel) would come back if
+    it were read, so it stays hidden; `units` calls it "gone".  Reading any other could still change what is
+    fused; `difference` says where the two optimised graphs differ, or is "".
     """
     import onnx
 
     original = onnx.load_from_string(model)
+    plain = Session(runner, model, saved=True)
+    units = _units(original, plain.optimised)
     exposed = onnx.ModelProto()
     exposed.CopyFrom(original)
     element = {i.name: i.data_type for i in original.graph.initializer}
     for node in original.graph.node:
-        if node.op_type == "QuantizeLinear":
+        if node.op_type == "QuantizeLinear" and units.get(node.output[0]) != "gone":
             info = onnx.helper.make_tensor_value_info(node.output[0], element[node.input[2]], None)
             exposed.graph.output.append(info)
-    plain = Session(runner, model, saved=True)
     opened = Session(runner, exposed.SerializeToString(), saved=True)
-    counts = [_kinds(s.optimised) for s in (plain, opened)]
-    units = [_units(original, s.optimised) for s in (plain, opened)]
-    differs = [f"{op}: {counts[0].get(op, 0)} and {counts[1].get(op, 0)}" for op in sorted(counts[0].keys() | counts[1].keys())
-               if counts[0].get(op, 0) != counts[1].get(op, 0)]  # fmt: skip
-    differs += [q for q in units[0] if units[0][q] != units[1].get(q)]
-    return Inside(plain, opened, units[0], "; ".join(differs))
+    return Inside(plain, opened, units, _difference(original, units, plain, opened))
+
+
+def _difference(original: Any, units: dict[str, str], plain: Session, opened: Session) -> str:
+    left, right = (_kinds(s.optimised) for s in (plain, opened))
+    differs = [f"{op}: {left.get(op, 0)} and {right.get(op, 0)}" for op in sorted(left.keys() | right.keys())
+               if left.get(op, 0) != right.get(op, 0)]  # fmt: skip
+    again = _units(original, opened.optimised)
+    differs += [f"{q}: {units[q]} and {again.get(q)}" for q in units if units[q] != again.get(q)]
+    return f"reading the inner tensors changes what is fused: {'; '.join(differs)}" if differs else ""
 
 
 def _kinds(model: Any) -> dict[str, int]:
@@ -150,28 +157,30 @@ def _units(original: Any, optimised: Any) -> dict[str, str]:
     for node in original.graph.node:
         for tensor in node.input:
             readers.setdefault(tensor, []).append(node)
-    codes_of: dict[str, str] = {}
-    for node in original.graph.node:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            continue
-        for output in node.output:
-            following = readers.get(output, [])
-            while len(following) == 1 and following[0].op_type in ("Relu", "Clip"):
-                following = readers.get(following[0].output[0], [])
-            for reader in following:
-                if reader.op_type == "QuantizeLinear":
-                    codes_of.setdefault(node.name, reader.output[0])
+    codes_of = {n.name: codes for n in original.graph.node if n.op_type not in _PAIR and (codes := _codes_of(n, readers))}
     own = {n.name for n in original.graph.node}
     element = _elements(optimised)
     found: dict[str, str] = {}
     for node in optimised.graph.node:
         name = _own(node.name)
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") or (node.op_type == "Transpose" and name not in own):
+        if node.op_type in _PAIR or (node.op_type == "Transpose" and name not in own):
             continue
-        if name in codes_of:
-            is_integer = element.get(node.output[0]) in _INTEGER_TYPES
-            found[codes_of[name]] = "integer" if is_integer and found.get(codes_of[name]) != "float" else "float"
-    return {q: found.get(q, "gone") for q in codes_of.values()}
+        is_integer = element.get(node.output[0]) in _INTEGER_TYPES
+        for codes in codes_of.get(name, ()):
+            found[codes] = "integer" if is_integer and found.get(codes) != "float" else "float"
+    kept = {_own(n.name) for n in optimised.graph.node if n.op_type == "QuantizeLinear"}
+    return {q: found.get(q, "float" if q in kept else "gone") for codes in codes_of.values() for q in codes}
+
+
+def _codes_of(node: Any, readers: dict[str, list[Any]]) -> list[str]:
+    """The code tensors made of an op's values, perhaps behind an activation; the first of each value."""
+    found = []
+    for output in node.output:
+        following = readers.get(output, [])
+        while len(following) == 1 and following[0].op_type in ("Relu", "Clip"):
+            following = readers.get(following[0].output[0], [])
+        found += [r.output[0] for r in following if r.op_type == "QuantizeLinear"][:1]
+    return found
 
 
 def _elements(model: Any) -> dict[str, int]:

@@ -192,6 +192,11 @@ def quantize_interior(
 
 def _window_sum(job: Job, arithmetic: Interior) -> fx.Node:
     x, (zero, low, high) = job.given(slots(job.root)[0][1]), job.range()
+    if job.unit.kind == "adaptive_avg_pool":
+        return job.emitter.call(
+            adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"), job.output.scale,
+            zero, low, high, arithmetic.rounding, name=job.name,
+        )  # fmt: skip
     rank = 1 if job.root.target is F.avg_pool1d else 2 if job.root.target is F.avg_pool2d else 3
 
     def each(name: str) -> list[int]:
@@ -215,6 +220,17 @@ def average_pool_codes(
     real = integer.dequantize_codes(codes, scale_in, zero_in)
     mean = integer.average_pool_real(real, tuple(kernel), tuple(stride), tuple(padding), ceil_mode, include_pad)
     return quantize_interior(mean, scale, zero_point, low, high, rounding, True, "before")
+
+
+def adaptive_pool_codes(
+    codes: Tensor, scale_in: float, zero_in: int, size: Any, scale: float, zero_point: int, low: int, high: int, rounding: str
+) -> Tensor:
+    """Codes of average pooling to a size that divides the input's: windows that do not overlap."""
+    spatial = list(codes.shape[2:])
+    wanted = [size] * len(spatial) if isinstance(size, int) else [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
+    kernel = [n // s for n, s in zip(spatial, wanted, strict=True)]
+    none = [0] * len(kernel)
+    return average_pool_codes(codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding)
 
 
 def _average(job: Job, rounding: str, reciprocals: Any) -> fx.Node:
@@ -328,7 +344,12 @@ def _weighted(job: Job, tensors: dict[str, fx.Node]) -> tuple[fx.Node, Tensor, T
     assert weight_coding is not None
     weight = job.constant_codes(tensors["weight"], weight_coding).float()
     matmul = job.unit.kind == "matmul"
-    weight = weight.T if matmul else weight
+    weight = weight.T if matmul and weight.ndim == 2 else weight
+    if weight.ndim != 2 and matmul:
+        held = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
+        largest = float(_largest(x.coding) * weight.abs().max())
+        acc = job.emitter.call(integer.matmul_codes, x.node, x.coding.zero_point, held, 0, largest, name=f"{job.name}_acc")
+        return acc, x.coding.qparams.scale * weight_coding.qparams.scale, None
     largest, groups = _largest(x.coding), attribute(job.root, "groups") if job.unit.kind == "conv" else 1
     ends = integer.exact_chunks(weight, largest)
     if groups > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,9 +10,9 @@ from torch import Tensor, fx
 
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.graph.network import Walk, require
-from qfunc.graph.units import Coding, Partition
+from qfunc.graph.units import INNER, Coding, Partition, Unit
 from qfunc.specs import Target
-from qfunc.transforms.batches import Binder
+from qfunc.transforms.batches import Binder, require_batches, tensors_of
 from qfunc.transforms.deploy import deploy, run_evaluated
 from qfunc.transforms.emulate import emulated, require_public, require_target
 from qfunc.transforms.report import Comparison, Report, Tally
@@ -83,10 +83,11 @@ class _Verification:
         return found
 
     def over(self, batches: Iterable[Any]) -> Report:
+        require_batches(batches, "verify")
         bind = Binder(self.partition.network)
         count = 0
         for count, batch in enumerate(batches, 1):
-            leaves = [v for v in torch.utils._pytree.tree_leaves(bind(batch, "verify")) if isinstance(v, Tensor)]
+            leaves = tensors_of(bind(batch, "verify"))
             self._batch(leaves)
         if count == 0:
             do = "Pass a non-empty iterable, not one already used up."
@@ -105,13 +106,13 @@ class _Verification:
             found, wanted = [list(v.shape) for v in runtime], [list(v.shape) for v in simulated]
             do = "Return the outputs in the model's order."
             raise VerifyError(where="verify, outputs of the runtime", found=str(found), wanted=str(wanted), do=do)
-        expected = simulated if self.emulation is None else self._emulate(leaves, codes)
+        expected = simulated if self.emulation is None else self._emulate(leaves, codes, runtime)
         for index, (want, got, other) in enumerate(zip(expected, runtime, simulated, strict=True)):
             lsb = self._lsb(index, want)
             self._tally(f"output {index}", "output").add(want, got, lsb)
             self._tally(f"simulation {index}", "simulation").add(other, want, lsb)
 
-    def _emulate(self, leaves: list[Tensor], codes: dict[str, Any]) -> list[Tensor]:
+    def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor]) -> list[Tensor]:
         assert self.emulation is not None
         # Each unit is also given the runtime's own inputs: what differs then differs in that unit alone.
         forced = _Forced(self.emulation, self.codings, codes)
@@ -121,56 +122,98 @@ class _Verification:
             self._tally(path, "codes").add(value, torch.from_numpy(codes[f"{path}.codes"]), 1.0)
 
         with torch.inference_mode():
-            free = Walk(self.emulation, see, set(self.codings)).run(*leaves, enable_io_processing=False)
-            if any(t.mismatches for t in self.tallies.values() if t.kind == "codes"):
-                forced.run(*leaves, enable_io_processing=False)
+            free = _tensors(Walk(self.emulation, see, set(self.codings)).run(*leaves, enable_io_processing=False))
+            if codes and (self._differ("codes") or any(not _same(a, b) for a, b in zip(free, runtime, strict=True))):
+                alone = _tensors(forced.run(*leaves, enable_io_processing=False))
                 for path, want, got in forced.pairs:
                     self._tally(path, "alone").add(want, got, 1.0)
-        return [v for v in torch.utils._pytree.tree_leaves(free) if isinstance(v, Tensor)]
+                for index, (want, got) in enumerate(zip(alone, runtime, strict=True)):
+                    self._tally(f"output {index}", "alone").add(want, got, self._lsb(index, want))
+        return free
+
+    def _differ(self, kind: str) -> bool:
+        return any(t.mismatches for t in self.tallies.values() if t.kind == kind)
 
     def _tally(self, name: str, kind: str) -> Tally:
         return self.tallies.setdefault(f"{kind}:{name}", Tally(name, kind))
 
-    def _lsb(self, index: int, value: Tensor) -> float:
+    def _returned(self) -> tuple[fx.Node, list[fx.Node]]:
         node = next(n for n in self.partition.network.graph.nodes if n.op == "output")
-        leaves = [v for v in torch.utils._pytree.tree_leaves(node.args[0]) if isinstance(v, fx.Node)]
+        return node, [v for v in torch.utils._pytree.tree_leaves(node.args[0]) if isinstance(v, fx.Node)]
+
+    def _lsb(self, index: int, value: Tensor) -> float:
+        node, leaves = self._returned()
         coding = self.partition.coding(leaves[index], node)
         if coding is not None and coding.qparams.scale.ndim == 0:
             return coding.scale
         return max(float(value.max() - value.min()) / 255, torch.finfo(torch.float32).tiny) if value.numel() else 1.0
 
+    def _exact(self, tally: Tally) -> bool:
+        # Whether emulation promises every bit: of what integer units, quantizers of inputs and moves make.
+        if tally.name.startswith("output "):
+            node, leaves = self._returned()
+            leaf = leaves[int(tally.name.removeprefix("output "))]
+            return leaf.op != "call_function" or self.partition.coding(leaf, node) is not None or self._integer(leaf)
+        made = [n for n in self.partition.network.graph.nodes if n.op != "get_attr" and self.partition.path(n) == tally.name]
+        return all(n.op == "placeholder" or self._integer(n) for n in made)
+
+    def _integer(self, node: fx.Node) -> bool:
+        return any(u.integer and u.group.output is node for u in self.partition.units)
+
     def _report(self) -> Report:
-        rows = tuple(Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest) for t in self.tallies.values())
+        rows = tuple(Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values())
         floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.units if not u.integer)
-        shown = self.inside.units if self.inside is not None else {}
         reason = getattr(self.runner, "comparable", lambda: "")() if self.emulation is not None else ""
         return Report(
             target=self.target.name,
             runtime=repr(self.runner) if hasattr(self.runner, "run") else getattr(self.runner, "__name__", "runtime"),
-            predicted=len(self.codings) if self.inside is not None else 0,
+            predicted=0 if self.reason else sum(u.integer for u in self.partition.units),
             rows=rows,
-            disagreements=tuple(self._disagreements(shown)) + ((self.inside.difference,) if self.inside and self.inside.difference else ()),
+            disagreements=() if self.inside is None else tuple(self._disagreements(self.inside)),
             float_units=floats,
             unknown=self.reason,
             incomparable=reason,
         )
 
-    def _disagreements(self, shown: dict[str, str]) -> Iterable[str]:
+    def _disagreements(self, inside: Any) -> Iterable[str]:
+        compared = {path for path, _ in self.codings.values()}
         for unit in self.partition.units:
-            actual = shown.get(f"{unit.tensor}.codes")
-            if actual is None:
-                if unit.integer and self.inside is not None and not _inner(unit.group.output):
+            actual = _state(unit, inside.units)
+            if actual == "gone":
+                if not self.partition.vanishes(unit):
+                    yield f"{unit.path}: predicted {_kind(unit)}, but the runtime has no such op"
+            elif actual is None:
+                if unit.integer and not _several(unit):
                     yield f"{unit.path}: predicted integer, but its codes are not in the artifact"
-            elif actual == "gone":
-                if unit.integer and type(unit.kernel.arithmetic).__name__ != "Copy":  # type: ignore[union-attr]
-                    yield f"{unit.path}: predicted integer, but the runtime has no such op"
             elif unit.integer != (actual == "integer"):
-                yield f"{unit.path}: predicted {'integer' if unit.integer else 'float'}, but the runtime runs it as {actual}"
+                yield f"{unit.path}: predicted {_kind(unit)}, but the runtime runs it as {actual}"
+            elif unit.integer and unit.tensor not in compared:
+                yield f"{unit.path}: its codes were not compared"
+        if inside.difference:
+            yield inside.difference
 
 
-def _inner(node: fx.Node) -> bool:
+def _kind(unit: Unit) -> str:
+    return "integer" if unit.integer else "float"
+
+
+def _state(unit: Unit, shown: Mapping[str, str]) -> str | None:
+    # An op may be written with its own quantizer inside, followed by a move: the op counts.
+    names = (f"{unit.tensor}.{INNER}.codes", f"{unit.tensor}.codes")
+    return next((shown[n] for n in names if n in shown), None)
+
+
+def _several(unit: Unit) -> bool:
     # Split and chunk have several values; each is compared where it is taken out.
-    return any("getitem" in str(u.target) for u in node.users) and len(node.users) > 0
+    return unit.kind in ("split", "chunk")
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [v for v in torch.utils._pytree.tree_leaves(value) if isinstance(v, Tensor)]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 class _Forced(fx.Interpreter):
