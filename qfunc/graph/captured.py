@@ -110,15 +110,17 @@ class _Functional:
 
 
 def _packed(node: fx.Node) -> tuple[Any, ...]:
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: _Ref(n.name))
+    refer: Any = lambda n: _Ref(n.name)  # noqa: E731
+    args, kwargs = fx.map_arg(node.args, refer), fx.map_arg(node.kwargs, refer)
     return node.op, node.name, _address(node.target), args, kwargs, node.type
 
 
 def _address(target: Any) -> Any:
     if isinstance(target, torch._ops.OpOverload):
         return _Aten(str(target))
-    if getattr(F, getattr(target, "__name__", ""), None) is target:  # some of them are closures
-        return _Functional(target.__name__)
+    name = str(getattr(target, "__name__", ""))
+    if getattr(F, name, None) is target:  # some of them are closures
+        return _Functional(name)
     return target
 
 

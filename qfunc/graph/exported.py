@@ -75,7 +75,7 @@ def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
     for node in list(graph.nodes):
         name = getattr(node.target, "__name__", "").removesuffix(".default")
         if node.op == "call_function" and name in _NORMS:
-            _norm_module(owner, node, _NORMS[name])
+            _norm_module(owner, module, node, _NORMS[name])
     captured = functional(owner, graph)
     for path, submodule in captured.named_modules():
         submodule.training = _mode(modes_of, path)
@@ -114,7 +114,7 @@ def _tensors_of(module: fx.GraphModule) -> nn.Module:
     return bare
 
 
-def _norm_module(owner: nn.Module, node: fx.Node, kinds: dict[int, type[nn.Module]]) -> None:
+def _norm_module(owner: nn.Module, module: fx.GraphModule, node: fx.Node, kinds: dict[int, type[nn.Module]]) -> None:
     # aten.batch_norm(input, weight, bias, mean, var, training, momentum, eps, cudnn), aten.instance_norm alike,
     # become the module of the same tensors.  A batch norm without running statistics stays an op.
     x, weight, bias, mean, var, from_batch, momentum, eps = node.args[:8]
@@ -141,7 +141,7 @@ def _norm_module(owner: nn.Module, node: fx.Node, kinds: dict[int, type[nn.Modul
         made.num_batches_tracked = counter
     if path:
         holder, _, last = path.rpartition(".")
-        for root in (owner, node.graph.owning_module):
+        for root in (owner, module):
             at(root, holder).add_module(last, made)
         with node.graph.inserting_before(node):
             call = node.graph.call_module(path, (x,))

@@ -6,6 +6,7 @@ With f = gamma / sqrt(running_var + eps):  w' = w * f along the output channels,
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from attrs import evolve
@@ -59,11 +60,11 @@ def _constant_weights(node: fx.Node) -> bool:
 
 def affine_of(norm: nn.Module) -> tuple[Tensor, Tensor]:
     """(f, b) in float64 with norm(x) = f * x + b per channel, in evaluation mode."""
-    mean, var = norm.running_mean.double(), norm.running_var.double()  # type: ignore[union-attr, operator]
-    factor = torch.rsqrt(var + norm.eps)  # type: ignore[operator]
-    factor = factor if norm.weight is None else factor * norm.weight.detach().double()  # type: ignore[union-attr, operator]
-    shift = -mean * factor
-    return factor, shift if norm.bias is None else shift + norm.bias.detach().double()  # type: ignore[union-attr, operator]
+    values: Any = norm
+    factor = torch.rsqrt(values.running_var.double() + values.eps)
+    factor = factor if values.weight is None else factor * values.weight.detach().double()
+    shift = -values.running_mean.double() * factor
+    return factor, shift if values.bias is None else shift + values.bias.detach().double()
 
 
 def _fold(model: fx.GraphModule, op: fx.Node, norm_node: fx.Node, norm: nn.Module) -> None:
@@ -80,10 +81,12 @@ def _fold(model: fx.GraphModule, op: fx.Node, norm_node: fx.Node, norm: nn.Modul
     folded = (weight.double().reshape(shape) * factor.reshape(along)).reshape(weight.shape).to(weight.dtype)
     bias = shift if bias_node is None else shift + _read(model, bias_node).double() * factor
     path = model_path(weight_node)
-    new_weight = _put(model, op, path, folded, alone=len(weight_node.users) == 1)
+    trained = read_attr(model, weight_node).requires_grad
+    new_weight = _put(model, op, path, folded, alone=len(weight_node.users) == 1, trained=trained)
     place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
     alone = bias_node is None or len(bias_node.users) == 1
-    new_bias = _put(model, op, place, bias.to(weight.dtype), alone=alone and not (bias_node is None and _exists(model, place)))
+    alone = alone and not (bias_node is None and _exists(model, place))
+    new_bias = _put(model, op, place, bias.to(weight.dtype), alone=alone, trained=trained)
     op.args = tuple({"weight": new_weight, "bias": new_bias}.get(n, a) for n, a in zip(spec.parameters, op.args, strict=True))
     norm_node.replace_all_uses_with(op)
     model.graph.erase_node(norm_node)
@@ -132,13 +135,13 @@ def read_attr(model: nn.Module, node: fx.Node) -> Tensor:
     return value
 
 
-def _put(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, *, alone: bool) -> fx.Node:
+def _put(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, *, alone: bool, trained: bool) -> fx.Node:
     # Stores a tensor at path, or beside it when others still read what is there, and reads it before `before`.
     owner, _, name = path.rpartition(".")
     fresh, count = name, 0
     while not alone and hasattr(model.get_submodule(owner), fresh):
         count += 1
         fresh = f"{name}_{count}"
-    setattr(model.get_submodule(owner), fresh, nn.Parameter(value))
+    setattr(model.get_submodule(owner), fresh, nn.Parameter(value, requires_grad=trained))
     with model.graph.inserting_before(before):
         return model.graph.get_attr(f"{owner}.{fresh}".lstrip("."))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from qfunc.graph.captured import CapturedModule, at, with_tensors
 from qfunc.graph.record import Fact, Record, attach
 from qfunc.graph.sources import module_stack, source_line
-from qfunc.graph.spelling import DROPOUTS, argument, canonical, is_in_place, short_name
+from qfunc.graph.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, short_name
 from qfunc.graph.storage import VIEWS, Storage, refused
 
-_SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh")
+_SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
 RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention", "Transformer", "TransformerEncoder",
              "TransformerDecoder", "TransformerEncoderLayer", "TransformerDecoderLayer")  # fmt: skip
 """Modules of torch.nn made of several ops."""
@@ -90,6 +91,8 @@ class _Builder:
         call = canonical(node)
         if call is not None:
             return self._emit(node, "call_function", call[0], call[1], {})
+        if name == "detach_":
+            return self._emit(node, "call_function", torch.detach, node.args, {})
         if name == "setitem":
             do = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
             raise refused(node, "x[...] = value, an in-place write into a part of a tensor", "a pure operation", do)
@@ -133,7 +136,8 @@ class _Builder:
         leaf = kind.startswith("torch.nn.") and inner and kind.rpartition(".")[2] not in RECURRENT
         if leaf and self.last[key] is node:
             return self._unique(inner)
-        word = short_name(node) or getattr(node.target, "__name__", str(node.target))
+        word = short_name(node) or str(getattr(node.target, "__name__", node.target))
+        word = word.removeprefix("i" if word in IN_PLACE_FUNCTIONS else "sym_")
         return self._unique(".".join(filter(None, (inner, word.strip("_")))))
 
     def _unique(self, path: str) -> str:

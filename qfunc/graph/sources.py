@@ -37,7 +37,9 @@ def _last(frames: list[tuple[str, int]]) -> str:
 def module_stack(node: fx.Node) -> list[tuple[str, str, str]]:
     """The modules around a traced node, outermost first: one key for each call, path, qualified class name."""
     stack = node.meta.get("nn_module_stack") or {}
-    return [(str(key), _path(entry[0]), _class_name(entry[1])) for key, entry in stack.items()]
+    return [
+        (str(key), _path(entry[0]), _class_name(entry[1])) for key, entry in stack.items() if not str(key).startswith("_empty_")
+    ]
 
 
 def _path(path: Any) -> str:

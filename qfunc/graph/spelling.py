@@ -16,9 +16,14 @@ _RENAMED = {"self": "input", "axis": "dim", "x": "input", "a": "input", "b": "ot
 _IGNORED = ("inplace", "_stacklevel", "out", "memory_format", "half_to_float", "cudnn_enable", "cudnn_enabled", "implicit")
 IN_PLACE_FUNCTIONS = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"}
 DROPOUTS: dict[str, type[nn.Module]] = {
-    "dropout": nn.Dropout, "dropout1d": nn.Dropout1d, "dropout2d": nn.Dropout2d, "dropout3d": nn.Dropout3d,
-    "feature_dropout": nn.Dropout2d, "alpha_dropout": nn.AlphaDropout, "feature_alpha_dropout": nn.FeatureAlphaDropout,
-}  # fmt: skip
+    "dropout": nn.Dropout,
+    "dropout1d": nn.Dropout1d,
+    "dropout2d": nn.Dropout2d,
+    "dropout3d": nn.Dropout3d,
+    "feature_dropout": nn.Dropout2d,
+    "alpha_dropout": nn.AlphaDropout,
+    "feature_alpha_dropout": nn.FeatureAlphaDropout,
+}
 """The functions that drop at random, and the modules that they become."""
 
 
@@ -37,8 +42,8 @@ def short_name(node: fx.Node) -> str | None:
         return None
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
-        space, _, name = str(target.name()).partition("::")
-        return name.partition(".")[0] if space == "aten" else None
+        space, name, *_ = str(target).split(".")
+        return name if space == "aten" else None
     module = str(getattr(target, "__module__", "") or "")
     known = (
         getattr(torch.Tensor, getattr(target, "__name__", ""), None) is target
@@ -79,13 +84,47 @@ def is_in_place(node: fx.Node) -> bool:
 
 
 # Where functions of torch.nn.functional take `inplace` by position.
-_FLAG_AT = {"relu": 1, "relu6": 1, "silu": 1, "hardswish": 1, "hardsigmoid": 1, "mish": 1, "leaky_relu": 2, "elu": 2, "hardtanh": 3,
-            "dropout": 3, "dropout1d": 3, "dropout2d": 3, "dropout3d": 3, "alpha_dropout": 3, "feature_alpha_dropout": 3, "celu": 2,
-            "selu": 1, "threshold": 3, "rrelu": 4}  # fmt: skip
+_FLAG_AT = {
+    "relu": 1,
+    "relu6": 1,
+    "silu": 1,
+    "hardswish": 1,
+    "hardsigmoid": 1,
+    "mish": 1,
+    "leaky_relu": 2,
+    "elu": 2,
+    "hardtanh": 3,
+    "dropout": 3,
+    "dropout1d": 3,
+    "dropout2d": 3,
+    "dropout3d": 3,
+    "alpha_dropout": 3,
+    "feature_alpha_dropout": 3,
+    "celu": 2,
+    "selu": 1,
+    "threshold": 3,
+    "rrelu": 4,
+}
 _LENGTH = {"layer_norm": 5, "group_norm": 5}  # what follows chooses a library, not a value
 _SIZES = ("size", "sym_size", "dim", "ndimension", "numel", "sym_numel", "__len__", "element_size")
-_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "getitem", "min", "max", "floor", "ceil", "round", "int",
-               *IN_PLACE_FUNCTIONS)  # fmt: skip
+_ARITHMETIC = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "neg",
+    "getitem",
+    "min",
+    "max",
+    "floor",
+    "ceil",
+    "round",
+    "int",
+    *IN_PLACE_FUNCTIONS,
+)
 
 
 def is_number(node: Any) -> bool:
@@ -122,7 +161,7 @@ def canonical(node: fx.Node) -> Call | None:
     if kwargs.pop("dtype", None) is not None:
         return None
     op = BY_NAME.get(name)
-    return op and bind(op, args[: _FLAG_AT.get(name, _LENGTH.get(name, len(args)))], kwargs)
+    return None if op is None else bind(op, args[: _FLAG_AT.get(name, _LENGTH.get(name, len(args)))], kwargs)
 
 
 def _size(node: fx.Node) -> Call | None:

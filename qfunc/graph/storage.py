@@ -7,13 +7,15 @@ from torch import fx
 from qfunc.errors import CaptureError
 from qfunc.graph.sources import source_line
 
-VIEWS = frozenset(
-    "view reshape flatten ravel transpose permute swapaxes swapdims movedim moveaxis t T mT H mH numpy_T matrix_H adjoint squeeze unsqueeze getitem "
-    "slice select narrow unbind split split_with_sizes tensor_split hsplit vsplit dsplit chunk expand expand_as broadcast_to view_as "
-    "reshape_as unflatten diagonal unfold as_strided real imag view_as_real view_as_complex detach data to type type_as float double "
-    "half bfloat16 cpu cuda contiguous dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout "
-    "positive alias requires_grad_ lift_fresh".split()
-)
+VIEWS = frozenset((
+    "view", "reshape", "flatten", "ravel", "transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis", "t",
+    "T", "mT", "H", "mH", "numpy_T", "matrix_H", "adjoint", "squeeze", "unsqueeze", "getitem", "slice", "select",
+    "narrow", "unbind", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk", "expand",
+    "expand_as", "broadcast_to", "view_as", "reshape_as", "unflatten", "diagonal", "unfold", "as_strided", "real",
+    "imag", "view_as_real", "view_as_complex", "detach", "data", "to", "type", "type_as", "float", "double", "half",
+    "bfloat16", "cpu", "cuda", "contiguous", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
+    "feature_dropout", "feature_alpha_dropout", "positive", "alias", "requires_grad_", "lift_fresh",
+))  # fmt: skip
 """Short names of ops whose result may share storage with their first argument."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,10 @@ _EXPORT = "Give example_inputs=(...,), so that the model is captured by torch.ex
 
 
 class _Proxy(fx.Proxy):
-    """A proxy that records `x += y` as the in-place op it is."""
+    """A proxy that records `x += y` and `x[i] = y` as the in-place ops they are."""
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
 
 
 def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -34,13 +38,6 @@ for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "
     setattr(_Proxy, f"__{_name}__", _in_place(_name))
 
 
-def _setitem(self: fx.Proxy, index: Any, value: Any) -> None:
-    self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
-
-
-_Proxy.__setitem__ = _setitem  # type: ignore[attr-defined]
-
-
 class Tracer(fx.Tracer):
     """Traces through torch.nn but for the leaves of the op vocabulary and those given by class name."""
 
@@ -50,6 +47,19 @@ class Tracer(fx.Tracer):
         self.trace_asserts = True
         self.proxy_buffer_attributes = True
         self.leaves = leaves
+        self.thread = threading.get_ident()
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A module's call; tracing patches nn.Module for all threads, and those of others compute as ever."""
+        if threading.get_ident() != self.thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """A module's attribute; other threads get the tensor itself."""
+        if threading.get_ident() != self.thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """The proxy of a node."""

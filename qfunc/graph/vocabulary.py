@@ -181,7 +181,8 @@ def op_of(node: fx.Node) -> Op | None:
 
 
 def kind_of(node: fx.Node) -> str:
-    """The kind of a captured node: a name of the vocabulary, a module leaf's, or "input", "constant", "output", "unknown".
+    """The kind of a captured node: a name of the vocabulary, a module leaf's, or one of "input", "constant",
+    "output", "size", "unknown".
 
     >>> g = fx.symbolic_trace(lambda x: torch.sigmoid(x)).graph
     >>> [kind_of(n) for n in g.nodes]
@@ -203,6 +204,8 @@ def kind_of(node: fx.Node) -> str:
                 if type(module).__module__.startswith("torch.")
                 else "unknown"
             )
+    if node.target is torch.Tensor.size:
+        return "size"
     op = op_of(node)
     return op.kind if op else "unknown"
 

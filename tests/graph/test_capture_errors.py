@@ -1,0 +1,145 @@
+"""What cannot be captured: whole messages, with the line of the model and the road that works."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from qfunc.errors import CaptureError
+from qfunc.graph.capture import capture
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
+X = torch.arange(6.0).reshape(2, 3)
+EXPORT = "Give example_inputs=(...,), so that the model is captured by torch.export."
+
+
+class OnValues(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:  # here
+            return x
+        return -x
+
+
+class OnShapes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] == 3:  # here
+            return x * 2
+        return x
+
+
+class LoopOverShape(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(int(x.shape[1])):  # here
+            x = x + i
+        return x
+
+
+class Unpacks(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:1], 3, 1)  # here
+
+
+class MakesTensor(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.arange(x.size(1))  # here
+
+
+class TrainsOtherwise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if self.training else x * 3  # here
+
+
+def place(model: nn.Module) -> str:
+    lines, first = inspect.getsourcelines(type(model))
+    return f"{__file__}:{first + next(i for i, text in enumerate(lines) if '# here' in text)}"
+
+
+def message(model: Any, *example: tuple[Any, ...]) -> str:
+    with pytest.raises(CaptureError) as caught:
+        capture(*example)(model)
+    return str(caught.value)
+
+
+def test_control_flow_on_values() -> None:
+    cure = "wanted a forward whose path does not depend on data. Use torch.where, or move the decision out of the model; no road captures it."
+    assert message(OnValues()).startswith(f"{place(OnValues())}: found control flow on the values of a tensor (%gt")
+    assert message(OnValues()).endswith(cure)
+    assert message(OnValues(), (X,)) == f"{place(OnValues())}: found control flow on the values of a tensor, {cure}"
+
+
+TRACED = "wanted a forward that can be traced symbolically"
+ONE_ROAD = {
+    OnShapes: "TraceError: symbolically traced variables cannot be used as inputs to control flow",
+    LoopOverShape: "TypeError: __int__ returned non-int (type _Proxy)",
+    Unpacks: "TraceError: Proxy object cannot be iterated",
+}
+
+
+@pytest.mark.parametrize("kind", [*ONE_ROAD, MakesTensor])
+def test_the_other_road_works(kind: type[nn.Module]) -> None:
+    model = kind()
+    text = message(model)
+    if kind in ONE_ROAD:
+        assert text == f"{place(model)}: found {ONE_ROAD[kind]}, {TRACED}. {EXPORT}"
+    else:  # torch's own message lists the overloads of arange
+        assert text.startswith(f"{place(model)}: found TypeError: arange()")
+        assert text.endswith(f"{TRACED}. {EXPORT}")
+    assert torch.equal(capture((X,))(model)(X), model(X))
+
+
+def test_assertions_on_shapes_are_no_control_flow() -> None:
+    class Asserts(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.shape[1] == 3
+            torch._assert(x.dim() == 2, "two axes")
+            return x + 1
+
+    for example in (None, (X,)):
+        assert torch.equal(capture(example)(Asserts())(X), X + 1)
+
+
+def test_what_depends_on_training() -> None:
+    assert message(TrainsOtherwise()) == (
+        f"{place(TrainsOtherwise())}: found %mul : [num_users=1] = call_function[target=operator.mul](args = (%x, 3), kwargs = {{}}) "
+        "in eval mode but %mul : [num_users=1] = call_function[target=operator.mul](args = (%x, 2), kwargs = {}) in train mode, "
+        "wanted a graph that differs by dropout alone. "
+        "Move what depends on self.training out of the model, or replace it by nn.Dropout."
+    )
+
+
+def test_what_is_no_model() -> None:
+    assert message(3) == "capture: found int, wanted an nn.Module or an ExportedProgram. Pass the module itself."
+    scripted = torch.jit.trace(nn.Linear(3, 2), X)
+    assert message(scripted) == (
+        "capture: found a TorchScript module, wanted an eager nn.Module. Pass the eager module from which it was scripted."
+    )
+
+
+def test_a_model_that_does_not_run_on_the_example() -> None:
+    text = message(nn.Sequential(nn.Linear(4, 2)), (X,))
+    assert text.startswith("torch.export of Sequential: found ")
+    assert text.endswith("Check that model(*example_inputs) runs; quantize submodules where the whole cannot be captured.")
+
+
+def test_a_model_that_cannot_be_copied() -> None:
+    model = nn.Linear(3, 2)
+    model.cache = model.weight * 2
+    assert message(model).startswith("copy.deepcopy of Linear: found RuntimeError: Only Tensors created explicitly by the user")
+
+
+def test_parametrized_weights() -> None:
+    model = weight_norm(nn.Linear(3, 2))
+    for example in (None, (X,)):
+        assert torch.equal(capture(example)(model)(X), model(X))
+
+
+def test_a_user_s_leaf_stays_one_node() -> None:
+    model = nn.Sequential(OnValues(), nn.ReLU())
+    captured = capture(leaves=(f"{__name__}.OnValues",))(model)
+    assert [n.op for n in captured.graph.nodes] == ["placeholder", "call_module", "call_function", "output"]
+    assert torch.equal(captured(-X), model(-X))
