@@ -61,7 +61,7 @@ def calibrate(batches: Iterable[Any], progress: bool = True) -> Calibration:
     >>> import qfunc
     >>> from qfunc import targets
     >>> quantized = qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(2, 2))
-    >>> calibrate([torch.tensor([[0.0, 2.55]])])(quantized).get_submodule("quantizers.input_1.output").scale.item()
+    >>> calibrate([torch.tensor([[0.0, 2.55]])])(quantized).get_submodule("quantizers.input.output").scale.item()
     0.009999999776482582
     """
     require_batches(batches, "calibrate")

@@ -53,6 +53,7 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         from qfunc.lowering.tensors import quantized_tensors
 
         inputs = _inputs(model, record, example_inputs)
+        _require_float32(model, inputs)
         partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
         proto = write_model(partition, inputs)
         _check(proto, model, inputs)
@@ -78,6 +79,17 @@ def _inputs(model: fx.GraphModule, record: Record, example_inputs: Any) -> tuple
         found = f"{len(given)} tensors for {', '.join(needed)}"
         raise DeployError(where="deploy, inputs", found=found, wanted="one tensor for each input", do=do)
     return given
+
+
+def _require_float32(model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) -> None:
+    # The scales are float32, and so are the kernels: in another dtype the artifact would compute something else.
+    names = [f"input {n.name!r}" for n in _placeholders(model)]
+    dtypes = {name: i.dtype.removeprefix("torch.") for name, i in zip(names, inputs, strict=False)}
+    dtypes |= {f"tensor {name!r}": str(p.dtype).removeprefix("torch.") for name, p in model.named_parameters()}
+    for place, dtype in dtypes.items():
+        if getattr(torch, dtype).is_floating_point and dtype != "float32":
+            do = "Quantize model.float() and calibrate it with float32 batches."
+            raise DeployError(where=f"deploy, {place}", found=dtype, wanted="float32", do=do)
 
 
 def _placeholders(model: fx.GraphModule) -> list[fx.Node]:

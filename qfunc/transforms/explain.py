@@ -68,7 +68,7 @@ def explain(model: fx.GraphModule) -> Explanation:
     >>> import qfunc, torch
     >>> from qfunc import targets
     >>> [(s.tensor, s.slot, s.rule) for s in explain(qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))).sites]
-    [('input_1', 'input', 0), ('linear.weight', 'weight', 0), ('linear.bias', 'bias', 0), ('linear', 'output', 0)]
+    [('input', 'input', 0), ('weight', 'weight', 0), ('bias', 'bias', 0), ('linear', 'output', 0)]
     """
     record = require(model, "quantized", "explain")
     target = record.target

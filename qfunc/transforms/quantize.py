@@ -41,7 +41,7 @@ def quantize(
     >>> from qfunc import targets
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     >>> [n.name for n in quantize(targets.onnxruntime)(net).graph.nodes if n.op == "call_module"]
-    ['quantizers_input_1_output', 'quantizers_0_weight', 'quantizers_0_bias', 'quantizers_1_output']
+    ['quantizers_input_output', 'quantizers_0_weight', 'quantizers_0_bias', 'quantizers_1_output']
     """
     if not isinstance(target, Target):
         do = "Pass one of qfunc.targets, or your own specs.Target."
