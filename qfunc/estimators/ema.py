@@ -18,7 +18,7 @@ class Average(NamedTuple):
     """The average so far, how many batches made it, and the first batch's range, which merging needs."""
 
     value: Range
-    count: Tensor
+    batches: Tensor
     first: Range
 
 
@@ -57,19 +57,22 @@ class Ema:
         if x.numel() == 0:
             return state
         seen = self.inner.update(self.inner.init(scheme, x), x, scheme)
-        one = Average(seen, torch.ones_like(state.count), seen)
-        return self.merge(state, one)
+        if int(state.batches) == 0:
+            return Average(seen, torch.ones_like(state.batches), seen)
+        old, new = state.value, 1 - self.decay
+        value = Range(self.decay * old.low + new * seen.low, self.decay * old.high + new * seen.high)
+        return Average(value, state.batches + 1, state.first)
 
     def merge(self, a: Average, b: Average) -> Average:
         """The average as if b's batches had come after a's: an ordered monoid.
 
         value = b.value + decay^n_b * (a.value - b.first), for b's first batch counted in full.
         """
-        if int(a.count) == 0 or int(b.count) == 0:
-            return b if int(a.count) == 0 else a
-        weight = self.decay ** int(b.count)
+        if int(a.batches) == 0 or int(b.batches) == 0:
+            return b if int(a.batches) == 0 else a
+        weight = self.decay ** int(b.batches)
         value = Range(*(vb + weight * (va - fb) for va, vb, fb in zip(a.value, b.value, b.first, strict=True)))
-        return Average(value, a.count + b.count, a.first)
+        return Average(value, a.batches + b.batches, a.first)
 
     def finalize(self, state: Average, scheme: Scheme) -> Affine:
         """The qparams of the average range."""

@@ -20,11 +20,11 @@ class _StraightThrough(torch.autograd.Function):
         ctx.save_for_backward(inputs[2])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return gradient * ctx.saved_tensors[0], None, None
 
 
 def straight_through(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """`value`, whose gradient goes to x where `mask` holds."""
-    result: Tensor = _StraightThrough.apply(x, value, mask)
+    result: Tensor = _StraightThrough.apply(x, value, mask)  # type: ignore[no-untyped-call]
     return result

@@ -6,7 +6,8 @@ sum below 2^24, else float64 (2^53).  Scales are Python floats or tensors exactl
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -100,7 +101,19 @@ def add_codes(
     r_a, r_b = torch.tensor(scale_a, dtype=f32) / s, torch.tensor(scale_b, dtype=f32) / s
     z_a, z_b = torch.tensor(float(zero_a)), torch.tensor(float(zero_b))
     fixed = torch.tensor(float(zero_point)) - fma(r_a, z_a, r_b * z_b)
-    return round_by(fma(a, r_a, fma(b, r_b, fixed)), rounding, low).clamp(low, high)
+    add = _wide_sum if _float64_is_exact(scale_a / scale, scale_b / scale) else fma
+    return round_by(add(a, r_a, add(b, r_b, fixed)), rounding, low).clamp(low, high)
+
+
+def _wide_sum(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return (a.double() * b.double() + c.double()).float()
+
+
+def _float64_is_exact(r_a: float, r_b: float) -> bool:
+    # Every term is a multiple of the last bit of r_a, r_b or 1, and |codes| <= 2^16 bounds the sums: if that
+    # many bits fit into float64, its sum is exact and the cast to float32 is the only rounding.
+    last = min(1.0, *(2.0 ** (math.frexp(r)[1] - 25) for r in (r_a, r_b)))
+    return 2.0**17 * (r_a + r_b + 1) < 2.0**53 * last
 
 
 def _scalar_along_last(a: Tensor, b: Tensor, channels_last: bool) -> bool:
@@ -108,7 +121,7 @@ def _scalar_along_last(a: Tensor, b: Tensor, channels_last: bool) -> bool:
     axes = [0, *range(2, rank), 1] if channels_last else list(range(rank))
     shapes = [(*[1] * (rank - t.ndim), *t.shape) for t in (a, b)]
     for axis in reversed(axes):
-        n_a, n_b = (shape[axis] for shape in shapes)
+        n_a, n_b = (int(shape[axis]) for shape in shapes)
         if (n_a, n_b) != (1, 1):
             return n_a == 1 and n_b != 1
     return False
@@ -129,12 +142,15 @@ def average_pool_real(
     outs = [_pooled(size[d], kernel[d], stride[d], padding[d], ceil_mode) for d in range(rank)]
     need = [max(0, (outs[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
     pads = [p for d in reversed(range(rank)) for p in (padding[d], need[d])]
-    x, inside = F.pad(x, pads), F.pad(torch.ones(size), pads)
-    total, count = torch.zeros(()), torch.zeros(())
-    for offset in torch.cartesian_prod(*[torch.arange(k) for k in kernel]).reshape(-1, rank).tolist():
-        window = tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, outs, stride, strict=True))
-        total, count = total + x[(..., *window)], count + inside[window]
-    return total / (torch.full_like(count, float(torch.tensor(kernel).prod())) if include_pad else count)
+    x, inside = F.pad(x, pads) if any(pads) else x, F.pad(torch.ones(size, device=x.device), pads)
+    total, count = None, torch.zeros((), device=x.device)
+    for offset in product(*(range(k) for k in kernel)):
+        window = [slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, outs, stride, strict=True)]
+        term = x[(slice(None), slice(None), *window)]
+        total = term.clone() if total is None else total.add_(term)
+        count = count + inside[tuple(window)]
+    assert total is not None
+    return total / (float(math.prod(kernel)) if include_pad else count)
 
 
 def _pooled(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:

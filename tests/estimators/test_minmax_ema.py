@@ -72,7 +72,7 @@ def test_ema_follows_its_equation(batches: list[list[float]], decay: float) -> N
     for found, ends in ((state.value.low, [min(b) for b in batches]), (state.value.high, [max(b) for b in batches])):
         error = abs(Fraction(found.item()) - exact_average(ends, Fraction(decay)))
         assert error <= 5 * len(batches) * Fraction(1, 2**24) * Fraction(largest)
-    assert int(state.count) == len(batches)
+    assert int(state.batches) == len(batches)
 
 
 @given(BATCHES, BATCHES, BATCHES)

@@ -65,7 +65,7 @@ def test_permuting_channels_commutes(axis: int) -> None:
     qparams = qparams_for(scheme, SHAPE)
     order = torch.randperm(SHAPE[axis], generator=torch.Generator().manual_seed(4))
 
-    moved = Affine(*(t.index_select(axis, order) for t in qparams[:2]))  # type: ignore[union-attr]
+    moved = Affine(*(t.index_select(axis, order) for t in qparams[:2]))
 
     assert torch.equal(
         quantize(x.index_select(axis, order), moved, scheme), quantize(x, qparams, scheme).index_select(axis, order)

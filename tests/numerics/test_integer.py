@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.numerics import integer
+from qfunc.testing import integer_oracle, oracle
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 SIZES = {1: (23,), 2: (11, 13), 3: (5, 6, 7)}
@@ -44,7 +46,7 @@ def test_convolutions_equal_int64(rank: int, kind: str, zero: int) -> None:
     }
     ends = integer.exact_chunks(weight, 255)
 
-    found = integer.conv_codes(x, zero, weight, bias, *options.values(), ends)
+    found = integer.conv_codes(x, zero, weight, bias, ends=ends, **options)
 
     assert torch.equal(found.long(), int64_conv(x, zero, weight, bias, **options))
     assert torch.equal(found, found.round())
@@ -122,10 +124,8 @@ def test_the_bound_is_sharp() -> None:
 @pytest.mark.parametrize("keepdim", [True, False])
 def test_global_average_equals_the_oracle(keepdim: bool) -> None:
     """M = float32(s_x / float32(s_y * n)), the sum exact."""
-    from qfunc.testing import integer_oracle, oracle
-
     x, s_x, s_y = codes((2, 3, 7, 9), 0, 255, 5), float(torch.tensor(0.0731)), float(torch.tensor(0.0417))
-    m = oracle.float32(oracle.Fraction(s_x) / oracle.float32(oracle.Fraction(s_y) * 63))
+    m = oracle.float32(Fraction(s_x) / oracle.float32(Fraction(s_y) * 63))
 
     found = integer.global_average_codes(x, 131, s_x, s_y, 77, 0, 255, "half_even", keepdim)
 

@@ -26,12 +26,14 @@ KINDS = {
 
 def evaluate(op: str, element: int, inputs: list[np.ndarray[Any, Any]], axis: int | None) -> np.ndarray[Any, Any]:
     names, float32 = ["x", "s", "z"], TensorProto.FLOAT
-    node = helper.make_node(op, names, ["y"], **({} if axis is None else {"axis": axis}))
+    attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
+    node = helper.make_node(op, names, ["y"], **attributes)
     types = (element if op == "DequantizeLinear" else float32, float32, element)
     given = [helper.make_tensor_value_info(n, t, None) for n, t in zip(names, types, strict=True)]
     made = helper.make_tensor_value_info("y", float32 if op == "DequantizeLinear" else element, None)
     model = helper.make_model(helper.make_graph([node], "g", given, [made]), opset_imports=[helper.make_opsetid("", 21)])
-    result: np.ndarray[Any, Any] = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))[0]
+    results: Any = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
+    result: np.ndarray[Any, Any] = results[0]
     return result
 
 

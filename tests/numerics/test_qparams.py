@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ NEAREST = [m for m in oracle.MODES if m not in ("half_even_on_index",)]
 @st.composite
 def range_schemes(draw: st.DrawFn) -> Scheme:
     fmt = draw(strategies.int_formats(max_bits=16))
-    scale = {"power_of_two": draw(st.booleans()), "minimum_range": draw(st.sampled_from((0.0, 0.0, 1e-3, 2.0)))}
+    scale: dict[str, Any] = {"power_of_two": draw(st.booleans()), "minimum_range": draw(st.sampled_from((0.0, 0.0, 1e-3, 2.0)))}
     if draw(st.integers(0, 3)) == 0:
         scale |= {"low": 2.0**-10, "high": 4.0}
     kind = draw(st.sampled_from(("symmetric", "affine", "value")))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
+import onnxruntime  # type: ignore[import-untyped]
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
@@ -72,7 +72,8 @@ class Draw:
 
     def near_tie(self, scale: float) -> float:
         value = np.float32(scale * (2 * self.random.integers(1, 40) + 1) / 2 ** self.random.integers(2, 7))
-        return float(self.random.choice([value, np.nextafter(value, np.float32(0)), np.nextafter(value, np.float32(9))]))
+        beside = (value, np.nextafter(value, np.float32(0)), np.nextafter(value, np.float32(9)))
+        return float(beside[self.random.integers(3)])
 
     def zero(self) -> int:
         return int(self.random.choice([0, 255, 1, 127, 128, self.random.integers(256)]))
