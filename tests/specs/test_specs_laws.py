@@ -64,7 +64,7 @@ def test_diff_sees_order_and_repetition(target):
         old = getattr(target, name)
         for new in (old[::-1], old + old):
             changed = attrs.evolve(target, **{name: new})
-            assert (diff(target, changed) == "") == (old == new)
+            assert (diff(target, changed) == "") == (diff(changed, target) == "") == (old == new)
 
 
 @relaxed
