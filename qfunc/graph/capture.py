@@ -14,6 +14,7 @@ from qfunc.errors import CaptureError
 from qfunc.graph.exported import open_program, program_of
 from qfunc.graph.functional import functional
 from qfunc.graph.record import record_of
+from qfunc.graph.sources import source_line
 from qfunc.graph.spelling import DROPOUTS, short_name
 from qfunc.graph.tracer import Tracer, tracing_error
 
@@ -115,7 +116,7 @@ def _dropouts(evaluated: fx.Graph, trained: fx.Graph) -> set[str]:
             found.add(x.name)
             continue
         raise CaptureError(
-            where=f"node {x.name!r}",
+            where=source_line(x) or f"node {x.name!r}",
             found=f"{x.format_node()} in eval mode but {y.format_node()} in train mode",
             wanted="a graph that differs by dropout alone",
             do="Move what depends on self.training out of the model, or replace it by nn.Dropout.",

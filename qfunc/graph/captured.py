@@ -25,7 +25,10 @@ class CapturedModule(fx.GraphModule):
     """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
-        made = restored(copy.deepcopy(_state(self), memo), copy.deepcopy(self.graph))
+        for name in ("_in_spec", "_out_spec"):
+            if name in vars(self):  # frozen values, which torch cannot copy without a warning
+                memo[id(vars(self)[name])] = vars(self)[name]
+        made = restored(copy.deepcopy(_state(self), memo), _copied(self.graph))
         memo[id(self)] = made
         return made
 
@@ -38,6 +41,14 @@ _OF_THE_GRAPH = ("_graph", "_code", "_lineno_map", "_prologue_start")
 
 def _state(model: fx.GraphModule) -> dict[str, Any]:
     return {k: v for k, v in vars(model).items() if k not in _OF_THE_GRAPH}
+
+
+def _copied(graph: fx.Graph) -> fx.Graph:
+    made, env = fx.Graph(), dict[fx.Node, fx.Node]()
+    made.set_codegen(graph._codegen)
+    for node in graph.nodes:
+        env[node] = made.node_copy(node, env.__getitem__)
+    return made
 
 
 def restored(state: dict[str, Any], graph: fx.Graph) -> CapturedModule:

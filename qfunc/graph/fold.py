@@ -21,6 +21,7 @@ _FOLDABLE = ("conv", "conv_transpose", "linear")
 def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
     """A copy whose BatchNorms are folded into the conv or linear before them.
 
+    A BatchNorm1d after a linear is taken to norm the linear's features, as it does on inputs of rank 2.
     A BatchNorm2d that cannot fold (no such op before it, or its output is read elsewhere) becomes a
     depthwise 1x1 conv of the same function; other BatchNorms stay.  Computed in float64, stored in the
     weight's dtype; a weight that several ops share is copied first.
@@ -39,7 +40,7 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
             continue
         before = node.args[0]
         assert isinstance(before, fx.Node)
-        if kind_of(before) in _FOLDABLE and len(before.users) == 1 and _constant_weights(before):
+        if kind_of(before) in _FOLDABLE and len(before.users) == 1 and _constant_weights(model, before, norm):
             _fold(model, before, node, norm)
         elif isinstance(norm, nn.BatchNorm2d):
             _as_conv(model, node, norm)
@@ -53,9 +54,11 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
     return model
 
 
-def _constant_weights(node: fx.Node) -> bool:
-    weights = (attribute(node, "weight"), attribute(node, "bias"))
-    return all(w is None or (isinstance(w, fx.Node) and w.op == "get_attr") for w in weights)
+def _constant_weights(model: fx.GraphModule, node: fx.Node, norm: nn.Module) -> bool:
+    weight, bias = attribute(node, "weight"), attribute(node, "bias")
+    if not all(w is None or (isinstance(w, fx.Node) and w.op == "get_attr") for w in (weight, bias)):
+        return False
+    return kind_of(node) != "linear" or _read(model, weight).shape[0] == norm.num_features
 
 
 def affine_of(norm: nn.Module) -> tuple[Tensor, Tensor]:

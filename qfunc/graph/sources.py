@@ -30,8 +30,13 @@ def user_line(traceback: types.TracebackType | None) -> str:
 
 
 def _last(frames: list[tuple[str, int]]) -> str:
-    mine = [f"{file}:{line}" for file, line in frames if not file.startswith((_TORCH, _HERE, "<"))]
+    mine = [f"{file}:{line}" for file, line in frames if is_users(file)]
     return mine[-1] if mine else ""
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is neither torch's nor ours."""
+    return not file.startswith((_TORCH, _HERE, "<"))
 
 
 def module_stack(node: fx.Node) -> list[tuple[str, str, str]]:

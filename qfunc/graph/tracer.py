@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dis
 import operator
+import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +14,7 @@ from torch import fx, nn
 
 from qfunc.errors import CaptureError
 from qfunc.graph.functional import RECURRENT
-from qfunc.graph.sources import source_line, user_line
+from qfunc.graph.sources import is_users, source_line, user_line
 from qfunc.graph.spelling import is_number
 from qfunc.graph.vocabulary import MODULE_KINDS
 
@@ -44,7 +47,6 @@ class Tracer(fx.Tracer):
     def __init__(self, leaves: tuple[str, ...]) -> None:
         super().__init__()
         self.record_stack_traces = True
-        self.trace_asserts = True
         self.proxy_buffer_attributes = True
         self.leaves = leaves
         self.thread = threading.get_ident()
@@ -92,11 +94,13 @@ class Tracer(fx.Tracer):
         return kind.__name__ in MODULE_KINDS
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Refuses control flow on values; asserts are recorded (and dropped later).
+        """True inside an assert, which has no part in the result; control flow is refused.
 
         Raises:
             CaptureError: the branch depends on a tensor's values.
         """
+        if _in_assert(sys._getframe()):
+            return True
         if not _of_sizes(obj.node):
             raise CaptureError(
                 where=source_line(obj.node) or f"node {obj.node.name!r}",
@@ -105,6 +109,16 @@ class Tracer(fx.Tracer):
                 do="Use torch.where, or move the decision out of the model; no road captures it.",
             )
         return super().to_bool(obj)
+
+
+def _in_assert(frame: types.FrameType | None) -> bool:
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    at = frame.f_lasti
+    following = [i.opname for i in dis.get_instructions(frame.f_code) if i.offset >= at and i.opname != "CACHE"]
+    return "LOAD_ASSERTION_ERROR" in following[:4]
 
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "contains", "mod")

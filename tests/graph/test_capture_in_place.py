@@ -118,8 +118,22 @@ def sizes_count_up(m: Net, x: Tensor, b: Tensor) -> Tensor:
     return x.reshape(n)
 
 
-PURE = [residual, twice, on_the_input, two_names, result_and_argument, clone_is_kept, clone_of_a_written, view_of_a_dead_base,
-        view_after_the_write, in_both_branches, plain_use_before, conv_then_relu_read_twice, dropout_in_place, sizes_count_up]  # fmt: skip
+PURE = [
+    residual,
+    twice,
+    on_the_input,
+    two_names,
+    result_and_argument,
+    clone_is_kept,
+    clone_of_a_written,
+    view_of_a_dead_base,
+    view_after_the_write,
+    in_both_branches,
+    plain_use_before,
+    conv_then_relu_read_twice,
+    dropout_in_place,
+    sizes_count_up,
+]
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -208,7 +222,8 @@ def out_argument(m: Net, x: Tensor, b: Tensor) -> Tensor:
 
 SHARED = "Write it without the in-place op, or clone() what is read later."
 REFUSED = {
-    base_read_later: f"found an in-place write to 'view', which shares storage with 'x' that is read later, wanted a pure operation. {SHARED}",
+    base_read_later: "found an in-place write to 'view', which shares storage with 'x' that is read later, "
+    f"wanted a pure operation. {SHARED}",
     view_read_later: "found an in-place write to 'mul', which shares storage with 'getitem' that is read later, "
     f"wanted a pure operation. {SHARED}",
     sibling_read_later: None,

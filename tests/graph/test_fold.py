@@ -159,10 +159,9 @@ def test_norms_that_stay() -> None:
 
 def test_linear_on_sequences_does_not_fold_into_the_wrong_axis() -> None:
     # BatchNorm1d of [N, C, L] norms axis 1, a linear writes axis 2.
-    model = settled(nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5)))
+    model = settled(nn.Sequential(nn.Linear(7, 4), nn.BatchNorm1d(5)))
     x = torch.randn(3, 5, 7)
-    folded = fold_batch_norm(capture()(model))
-    assert torch.allclose(folded(x), model(x), rtol=0, atol=1e-4)
+    assert torch.equal(fold_batch_norm(capture()(model))(x), model(x))
 
 
 @pytest.mark.filterwarnings("ignore")
