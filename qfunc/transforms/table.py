@@ -9,9 +9,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], width: int = 160) 
     """A plain-text table; columns whose cells are all numbers are set flush right.
 
     >>> print(table(("op", "bits"), [("conv", "8")]))
-     op    bits
-    ────────────
-     conv     8
+     op     bits
+    ─────────────
+     conv      8
     """
     from rich import box
     from rich.console import Console
