@@ -122,11 +122,6 @@ def model_path(node: fx.Node) -> str:
     return str(node.target)
 
 
-def _exists(model: nn.Module, path: str) -> bool:
-    owner, _, name = path.rpartition(".")
-    return getattr(model.get_submodule(owner), name, None) is not None
-
-
 def _read(model: nn.Module, node: fx.Node) -> Tensor:
     return read_attr(model, node).detach()
 
@@ -141,8 +136,11 @@ def read_attr(model: nn.Module, node: fx.Node) -> Tensor:
 def _put(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, *, alone: bool, trained: bool) -> fx.Node:
     # Stores a tensor at path, or beside it when others still read what is there, and reads it before `before`.
     owner, _, name = path.rpartition(".")
+    if own is not None:
+        setattr(model.get_submodule(owner), name, nn.Parameter(value))
+        return own
     fresh, count = name, 0
-    while not alone and hasattr(model.get_submodule(owner), fresh):
+    while getattr(model.get_submodule(owner), fresh, None) is not None:
         count += 1
         fresh = f"{name}_{count}"
     setattr(model.get_submodule(owner), fresh, nn.Parameter(value, requires_grad=trained))

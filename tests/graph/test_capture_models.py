@@ -309,7 +309,8 @@ def test_recurrent_and_attention_layers_need_the_export_road(name: str) -> None:
     with pytest.raises(CaptureError) as caught:
         capture()(model)
     assert str(caught.value) == (
-        f"module 'inner': found nn.{kind}, whose weights stay hidden when traced symbolically, wanted ops with visible weights. "
+        f"module 'inner': found nn.{kind}, whose weights stay hidden when traced symbolically, "
+        "wanted ops with visible weights. "
         "Give example_inputs=(...,), so that the model is captured by torch.export."
     )
     captured = capture((torch.randn(2, 5, 4),))(model)
