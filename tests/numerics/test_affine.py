@@ -69,6 +69,19 @@ def test_codes_are_exact_where_the_division_is(data: st.DataObject) -> None:
     assert quantize(x, qparams, scheme).tolist() == [exact_code(v, qparams, scheme) for v in x.tolist()]
 
 
+@pytest.mark.parametrize("zero", [0, 1, 7])
+@pytest.mark.parametrize("rounding", oracle.MODES)
+def test_every_tie_goes_the_right_way(rounding: str, zero: int) -> None:
+    """All ties of all codes, even and odd zero points: the level index counts from the lowest code."""
+    scheme, qparams = (
+        Scheme(Int(4), zero_point=ZeroPoint(), rounding=rounding),
+        Affine(torch.tensor(0.25), torch.tensor(float(zero))),
+    )
+    x = (torch.arange(-20, 20) + 0.5) / 4
+
+    assert quantize(x, qparams, scheme).tolist() == [exact_code(v, qparams, scheme) for v in x.tolist()]
+
+
 @given(st.data())
 def test_dequantize_is_the_exact_product_rounded_once(data: st.DataObject) -> None:
     """(q - z) * s: the difference of codes is exact in float32, the product rounds once."""
