@@ -112,9 +112,9 @@ class _Placement:
             if not is_constant(producer):
                 return
             value = _with_axis(value, channel_axis(node), len(constant_shape(producer) or ()))
-        elif self._follows_alone(source, producer, node):
+        elif source.op != "get_attr" and self._follows_alone(source, producer, value):
             # What only moves codes stands behind the quantizer, as in the runtime.
-            path = [n for n in self._chain(source, producer) if n.all_input_nodes and n.all_input_nodes[0] is source]
+            path = [n for n in self._chain(source, producer) if _moved(n) is source]
             producer, node = (source, path[0]) if path else (producer, node)
         self._place(producer, group, slot, value, rule, (node,))
 
@@ -122,13 +122,15 @@ class _Placement:
         chain = []
         while last is not source:
             chain.append(last)
-            last = next(n for s, n in slots(last) if s == "input")
+            last = _moved(last)
         return chain
 
-    def _follows_alone(self, source: fx.Node, producer: fx.Node, reader: fx.Node) -> bool:
-        # A graph input that reaches only this reader through ops that move codes.
+    def _follows_alone(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
+        # Through ops that only move codes, a tensor without a site reaches readers that all want this value.
         chain = self._chain(source, producer)
-        return source.op == "placeholder" and all(len(n.users) == 1 for n in chain)
+        group = {n: g for g in self.groups.groups for n in g.nodes}
+        wanted = [self._speaks("input", group[u], source, producer)[0] if u in group else None for u in producer.users]
+        return all(len(n.users) == 1 for n in chain[1:]) and all(w == value for w in wanted)
 
     def _bias(self, group: Group, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
         if not isinstance(value, Derived | Scheme) or not is_constant(producer):
@@ -215,7 +217,7 @@ class _Placement:
         """The site of a tensor as a reader sees it."""
         source, edges = self.source(tensor), [(tensor, reader)]
         for node in self._chain(source, tensor):
-            edges.append((next(n for s, n in slots(node) if s == "input"), node))
+            edges.append((_moved(node), node))
         direct = (p for t, r in edges for p in self.made.values() if p.tensor is t and r in p.readers)
         return next(direct, None) or self.of_tensor.get(source)
 
@@ -229,6 +231,10 @@ class _Placement:
                 self.made[key] = evolve(placed, site=evolve(placed.site, tie=one, leader=leader))
                 if self.of_tensor.get(placed.tensor) is placed:
                     self.of_tensor[placed.tensor] = self.made[key]
+
+
+def _moved(node: fx.Node) -> fx.Node:
+    return next(n for s, n in slots(node) if s == "input")
 
 
 def moves_codes(node: fx.Node) -> bool:

@@ -118,13 +118,18 @@ class Partition:
         return found
 
     def output_coding(self, node: fx.Node) -> Coding | None:
-        """The coding that a node's value has for every reader."""
+        """The coding that a node's value has for every reader: by its own site, or one before all its readers."""
         if node.name in self._of_output:
             return self._of_output[node.name]
         if self.context.kind(node) in self.target.commuting and moves_codes(node):
             inputs = [n for s, n in slots(node) if s == "input"]
-            return self.coding(inputs[0], node) if len(inputs) == 1 else None
-        return None
+            carried = self.coding(inputs[0], node) if len(inputs) == 1 else None
+            if carried is not None:
+                return carried
+        if node.op == "get_attr":
+            return None
+        read = [self._at_edge.get((node.name, reader.name)) for reader in node.users]
+        return read[0] if read and all(c is not None and c is read[0] for c in read) else None
 
     def vanishes(self, unit: Unit) -> bool:
         """Whether a runtime may leave a unit out, because it changes no code.

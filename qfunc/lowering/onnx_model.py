@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from qfunc.errors import DeployError
 from qfunc.graph.fold import read_attr
 from qfunc.graph.record import TensorInfo
-from qfunc.graph.units import INNER, Coding, Partition
+from qfunc.graph.units import INNER, Coding, Partition, Unit
 from qfunc.graph.vocabulary import slots
 from qfunc.lowering.onnx_graph import OnnxGraph
 from qfunc.lowering.onnx_ops import WRITERS, Call, write_norm, write_split
@@ -125,9 +125,10 @@ class _Writer:
 
     def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Coding | None, str]:
         # The unit ends here, before what only moves its codes; its activations stand before its quantizer.
-        group = next(u.group for u in self.partition.units if node in u.group.nodes)
-        coding, rest = self.partition.output_coding(group.output), group.nodes[1:]
-        if coding is None or any(self.partition.context.kind(n) not in ("relu", "clip") for n in rest):
+        unit = next(u for u in self.partition.units if node in u.group.nodes)
+        group, coding = unit.group, self.partition.output_coding(unit.group.output)
+        rest = group.nodes[1:]
+        if coding is None or self._bare(unit) or any(self.partition.context.kind(n) not in ("relu", "clip") for n in rest):
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER}"
         for step in rest:
@@ -145,15 +146,37 @@ class _Writer:
         key = (node.name, coding.seat.path)
         if key not in self.real:
             name = self.path(node)
-            codes = self.graph.quantize(self.raw[node.name], coding, name)
+            codes = self.graph.quantize(self._apart(node), coding, name)
             self.real[key] = self.graph.dequantize(codes, coding, name)
         return self.real[key]
+
+    def _apart(self, node: fx.Node) -> str:
+        # Between DequantizeLinear and QuantizeLinear, ONNX Runtime quantizes float weights and biases by itself
+        # (WeightBiasQuantization).  Max of one tensor is a copy that it does not look through.
+        unit = next((u for u in self.partition.units if u.group.output is node), None)
+        if unit is None or not self._bare(unit):
+            return self.raw[node.name]
+        return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
+
+    def _bare(self, unit: Unit) -> bool:
+        if unit.integer or unit.kind not in ("conv", "conv_transpose", "linear"):
+            return False
+        root = unit.group.root
+        return any(self.partition.coding(n, root) is None for s, n in slots(root) if s in ("weight", "bias"))
 
     def _read(self, producer: fx.Node, reader: fx.Node) -> str:
         coding = self.partition.coding(producer, reader)
         if producer.op == "get_attr":
-            return self._constant(producer, coding)
+            constant = self._constant(producer, coding)
+            weight = coding is not None and (("weight", producer) in slots(reader))
+            if weight and self.partition.context.kind(reader) == "matmul" and self._float_input(reader):
+                # Else ONNX Runtime makes it MatMulNBits, which quantizes the activation.
+                return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
+            return constant
         return self.raw[producer.name] if coding is None else self._coded(producer, coding)
+
+    def _float_input(self, node: fx.Node) -> bool:
+        return any(s == "input" and self.partition.coding(n, node) is None for s, n in slots(node))
 
     def _constant(self, node: fx.Node, coding: Coding | None) -> str:
         key = (node.name, coding.seat.path if coding else "")

@@ -103,7 +103,8 @@ class Report:
             return f"bit-exact: {counted}"
         if self.incomparable:
             return f"not comparable: {self.incomparable} ({counted})"
-        if self.of("alone") and not any(r.mismatches and r.exact for r in self.of("alone")):
+        alone = self.of("alone")
+        if alone and not any(r.mismatches if r.exact else r.largest_lsb > 1 for r in alone):
             return f"bit-exact outside {len(self.float_units)} float units: {counted}"
         first = self.first
         if largest <= 2:
