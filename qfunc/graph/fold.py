@@ -85,11 +85,10 @@ def _fold(model: fx.GraphModule, op: fx.Node, norm_node: fx.Node, norm: nn.Modul
     bias = shift if bias_node is None else shift + _read(model, bias_node).double() * factor
     path = model_path(weight_node)
     trained = read_attr(model, weight_node).requires_grad
-    new_weight = _put(model, op, path, folded, alone=len(weight_node.users) == 1, trained=trained)
+    new_weight = _put(model, op, path, folded, weight_node if len(weight_node.users) == 1 else None, trained)
     place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
-    alone = bias_node is None or len(bias_node.users) == 1
-    alone = alone and not (bias_node is None and _exists(model, place))
-    new_bias = _put(model, op, place, bias.to(weight.dtype), alone=alone, trained=trained)
+    own_bias = bias_node if bias_node is not None and len(bias_node.users) == 1 else None
+    new_bias = _put(model, op, place, bias.to(weight.dtype), own_bias, trained)
     op.args = tuple({"weight": new_weight, "bias": new_bias}.get(n, a) for n, a in zip(spec.parameters, op.args, strict=True))
     norm_node.replace_all_uses_with(op)
     model.graph.erase_node(norm_node)
@@ -133,11 +132,11 @@ def read_attr(model: nn.Module, node: fx.Node) -> Tensor:
     return value
 
 
-def _put(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, *, alone: bool, trained: bool) -> fx.Node:
-    # Stores a tensor at path, or beside it when others still read what is there, and reads it before `before`.
+def _put(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, own: fx.Node | None, trained: bool) -> fx.Node:
+    # Stores a tensor at the path that `own` alone reads, or beside what is there, and reads it before `before`.
     owner, _, name = path.rpartition(".")
     if own is not None:
-        setattr(model.get_submodule(owner), name, nn.Parameter(value))
+        setattr(model.get_submodule(owner), name, nn.Parameter(value, requires_grad=trained))
         return own
     fresh, count = name, 0
     while getattr(model.get_submodule(owner), fresh, None) is not None:
