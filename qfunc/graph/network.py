@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, QfuncError
+from qfunc.graph.captured import CapturedModule
 from qfunc.graph.record import Record, attach, path_of, record_of
 from qfunc.graph.site import FakeQuantize
 from qfunc.graph.vocabulary import kind_of
@@ -64,7 +65,7 @@ def float_network(model: fx.GraphModule) -> fx.GraphModule:
         env[node] = graph.node_copy(node, env.__getitem__)
         if node.op == "call_module":
             leaves[str(node.target)] = evaluated(model.get_submodule(str(node.target)))
-    network = fx.GraphModule(_Root(model, leaves), graph)
+    network = CapturedModule(_Root(model, leaves), graph)
     record = record_of(model)
     return attach(network, evolve(record, stage="captured", target=None)) if record else network
 

@@ -63,11 +63,13 @@ def _quantizer_of(bias: fx.Node, slot: str) -> str:
 
 
 def _tie(members: list[Seat], result: dict[str, Affine]) -> None:
-    leader = members[0].module.site.leader
-    slot = {"input": "input", "output": "output"}.get(leader)
-    if slot is None:  # "max_scale"
-        chosen = max((result[m.path] for m in members), key=lambda q: float(q.scale.max()))
-    else:
-        chosen = result[next((m for m in members if m.module.site.slot == slot), members[0]).path]
+    # In graph order the inputs of the tied op come first, its output last; a site's own slot says how it was placed.
+    match members[0].module.site.leader:
+        case "input":
+            chosen = result[members[0].path]
+        case "output":
+            chosen = result[members[-1].path]
+        case _:  # "max_scale"
+            chosen = max((result[m.path] for m in members), key=lambda q: float(q.scale.max()))
     for member in members:
         result[member.path] = chosen
