@@ -1,0 +1,111 @@
+"""deploy: the same bytes, a full report, no trace in the working directory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+
+import qfunc
+from qfunc import targets
+from qfunc.specs import from_json
+from tests.transforms.checks import arguments, calibrated, leaves
+from tests.transforms.nets import NAMES, DictInput
+
+TARGET = targets.onnxruntime
+
+
+@pytest.mark.parametrize("export", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_two_deploys_give_the_same_bytes_and_write_nothing(
+    name: str, export: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, _, done = calibrated(name, export=export)
+    first, second = (qfunc.deploy(TARGET)(done) for _ in range(2))
+    assert first.files == second.files
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_artifact_runs_with_any_batch() -> None:
+    _, x, done = calibrated("residual")
+    artifact = qfunc.deploy(TARGET)(done)
+    for n in (1, 2, 7):
+        batch = torch.randn(n, 3, 8, 8)
+        (got,) = TARGET.runtime.runner.run(artifact, [batch])
+        assert got.shape == (n, 5)
+        assert (torch.from_numpy(got) - done(batch)).abs().max() < 0.1
+
+
+def test_the_report_says_how_it_was_made() -> None:
+    _, _, done = calibrated("residual")
+    artifact = qfunc.deploy(TARGET)(done)
+    report = json.loads(artifact.files["qfunc.json"])
+    assert report == artifact.report
+    assert set(report) == {"versions", "target", "inputs", "tensors", "units"}
+    assert set(report["versions"]) == {"qfunc-torch", "torch", "onnx", "onnxruntime"}
+    assert report["versions"]["torch"] == torch.__version__
+    assert from_json(json.dumps(report["target"])) == TARGET
+    assert report["inputs"] == [{"shape": [2, 3, 8, 8], "dtype": "torch.float32"}]
+    tensors = {t["name"]: t for t in report["tensors"]}
+    assert tensors["x"]["scale"] == [float(done.get_submodule("quantizers.x.output").scale)]
+    assert len(tensors["conv1.weight"]["scale"]) == 8
+    assert {u["path"]: u["integer"] for u in report["units"]}["conv1"] is True
+
+
+def test_weights_are_stored_as_the_integers_of_the_simulation() -> None:
+    _, _, done = calibrated("residual")
+    model = onnx.load_from_string(qfunc.deploy(TARGET)(done).files["model.onnx"])
+    held = {i.name: onnx.numpy_helper.to_array(i) for i in model.graph.initializer}
+    codes = next(v for n, v in held.items() if n.startswith("conv2.weight") and v.ndim == 4)
+    site = done.get_submodule("quantizers.conv2.weight")
+    assert codes.dtype == "int8"
+    simulated = site(done.get_parameter("conv2.weight")).detach()
+    assert torch.equal(torch.tensor(codes).float() * site.scale, simulated)
+
+
+def test_example_inputs_replace_the_shapes_of_calibration() -> None:
+    _, (a, b), done = calibrated("two_inputs")
+    for given in ((a[:3], b[:3]), {"b": b[:3], "a": a[:3]}):
+        report = qfunc.deploy(TARGET, example_inputs=given)(done).report
+        assert [i["shape"] for i in report["inputs"]] == [[3, 4], [3, 3]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_runtime_gives_the_outputs_in_order(name: str) -> None:
+    _, batch, done = calibrated(name)
+    artifact = qfunc.deploy(TARGET)(done)
+    got = TARGET.runtime.runner.run(artifact, list(arguments(batch)))
+    for a, b in zip(got, leaves(done(*arguments(batch))), strict=True):
+        assert (torch.from_numpy(a) - b).abs().max() < 0.1
+
+
+def test_tensorrt_deploys_without_emulation() -> None:
+    _, _, done = calibrated("branches", target=targets.tensorrt)
+    artifact = qfunc.deploy(targets.tensorrt)(done)
+    onnx.checker.check_model(onnx.load_from_string(artifact.files["model.onnx"]))
+
+
+def test_a_dict_input_that_was_traced_is_refused_by_name() -> None:
+    batch = {"a": torch.randn(2, 4), "b": torch.randn(2, 3)}
+    done = qfunc.calibrate([batch])(qfunc.quantize(TARGET)(DictInput().eval()))
+    with pytest.raises(qfunc.errors.DeployError) as caught:
+        qfunc.deploy(TARGET)(done)
+    assert str(caught.value) == (
+        "deploy, inputs: found 2 tensors for batch, wanted one tensor for each input. "
+        "Give quantize the example_inputs, so that the model is captured with one input for each tensor."
+    )
+
+
+def test_an_artifact_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    file: Any = sys.modules["qfunc.transforms.deploy"]
+    plain = file.run_evaluated
+    monkeypatch.setattr(file, "run_evaluated", lambda m, leaves: [v + 1 for v in plain(m, leaves)])
+    _, _, done = calibrated("residual")
+    with pytest.raises(qfunc.errors.DeployError, match="an ONNX model that computes something else than the simulation"):
+        qfunc.deploy(TARGET)(done)
