@@ -10,6 +10,7 @@ from qfunc import errors, estimators, functions, specs
 from qfunc.graph.capture import capture
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.compose import compose
+from qfunc.transforms.correct_bias import correct_bias
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.explain import explain
@@ -20,6 +21,6 @@ from qfunc.transforms.verify import verify
 __version__ = "0.1.0"
 
 __all__ = [
-    "calibrate", "capture", "compose", "deploy", "emulate", "errors", "estimators", "explain", "functions", "load", "quantize",
+    "calibrate", "capture", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain", "functions", "load", "quantize",
     "save", "specs", "verify",
 ]  # fmt: skip
