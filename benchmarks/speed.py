@@ -1,0 +1,69 @@
+"""What emulation and deployment cost, on a ResNet-18-shaped network.
+
+    python benchmarks/speed.py [--runs 5]
+
+Emulation as a ratio to the float forward, interleaved in one process; seconds of capture, quantize and deploy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from networks import resnet18
+
+import qfunc
+from qfunc import targets
+from qfunc.transforms.table import table
+
+
+def seconds(work: Callable[[], Any]) -> tuple[float, float]:
+    """(wall, CPU) of one call."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    with torch.inference_mode():
+        work()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def main() -> None:
+    """Prints two tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    model, x, target = resnet18(), torch.randn(4, 3, 224, 224), targets.onnxruntime
+    steps: dict[str, float] = {}
+    captured, steps["capture"] = timed(lambda: qfunc.capture()(model))
+    quantized, steps["quantize"] = timed(lambda: qfunc.quantize(target)(captured))
+    calibrated, steps["calibrate, 4 images"] = timed(lambda: qfunc.calibrate([x], progress=False)(quantized))
+    emulated, steps["emulate"] = timed(lambda: qfunc.emulate(target)(calibrated))
+    _, steps["deploy, first"] = timed(lambda: qfunc.deploy(target)(calibrated))
+    _, steps["deploy, again"] = timed(lambda: qfunc.deploy(target)(calibrated))
+    print(table(("step", "wall, s"), [[k, f"{v:.2f}"] for k, v in steps.items()]))
+    works = {"float": captured, "simulated": calibrated, "emulated": emulated}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
+    for name, work in works.items():
+        seconds(lambda work=work: work(x))  # type: ignore[misc]
+    for _ in range(options.runs):
+        for name, work in works.items():
+            taken[name].append(seconds(lambda work=work: work(x)))  # type: ignore[misc]
+    base = [statistics.median(t[i] for t in taken["float"]) for i in (0, 1)]
+    rows = []
+    for name, times in taken.items():
+        wall, cpu = (statistics.median(t[i] for t in times) for i in (0, 1))
+        rows.append([name, f"{wall:.3f}", f"{wall / base[0]:.2f}", f"{cpu / base[1]:.2f}"])
+    print(f"\nforward of 4 images of 224x224, median of {options.runs}")
+    print(table(("model", "wall, s", "wall ratio", "CPU ratio"), rows))
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """(result, wall seconds)."""
+    start = time.perf_counter()
+    return work(), time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
