@@ -84,15 +84,16 @@ def explain(model: fx.GraphModule) -> Explanation:
         where = "per tensor" if isinstance(shared, PerTensor) else repr(shared)
         source = context.fact(nodes[seat.tensor]).source if seat.tensor in nodes else ""
         rows.append(SiteRow(site.name, site.slot, site.op, repr(site.scheme.format), where, scale, zero, site.rule, source))
+    found = fuse(context, target.fusions)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     floats: tuple[tuple[str, str, str], ...]
     if public and all(s.module.ready for s in seats(model)):
         floats = tuple((u.path, u.kind, u.reason) for u in Partition(model, target).units if not u.integer)
     else:
-        touched = {n for s in seats(model) for n in (s.tensor, *s.readers)}
-        untouched = [n for n in network.graph.nodes if n.op.startswith("call") and n.name not in touched]
-        floats = tuple((context.fact(n).path, context.kind(n), "no rule of the target quantizes it") for n in untouched)
-    found = fuse(context, target.fusions)
+        quantized = {s.module.site.op for s in seats(model)}
+        roots = [g.root for g in found.groups if context.kind(g.root) not in target.commuting]
+        paths = [(context.fact(n).path, context.kind(n)) for n in roots]
+        floats = tuple((path, kind, "no rule of the target quantizes it") for path, kind in paths if path not in quantized)
     misses = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in found.misses)
     used = sorted({r.rule for r in rows if r.rule >= 0})
     rules = tuple((i, repr(target.rules[i].select)) for i in used)

@@ -12,15 +12,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attrs import evolve
+from qfunc.specs import Op, Tie, edit
 from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError
 from qfunc.estimators import Ema, MinMax
-from qfunc.graph.network import seats
+from qfunc.graph.network import float_network, seats
 from qfunc.graph.record import record_of
-from qfunc.specs import Tie, edit
+from qfunc.transforms.calibrate import _Observer, _statistics
 from tests.transforms.checks import arguments, calibrated, quantized, same_state, state
 from tests.transforms.nets import DictInput, network
 
@@ -56,7 +57,7 @@ def test_a_dict_may_be_the_one_input(export: bool) -> None:
 def test_a_longer_tuple_keeps_the_leading_entries_and_says_so_once() -> None:
     _, x, made = quantized("residual")
     labels = torch.zeros(2)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="leading ones are kept") as caught:
         done = qfunc.calibrate([(x, labels), (x, labels), [x, labels]])(made)
     text = "calibrate: batches of 2 entries for 1 required inputs; the leading ones are kept."
     assert [str(w.message) for w in caught] == [text]
@@ -100,14 +101,10 @@ def test_a_generator_is_read_once_lazily() -> None:
 
 def test_no_activation_outlives_its_batch() -> None:
     # The estimators' states must not grow: the sum of their sizes is the same after 2 and after 12 batches.
-    from qfunc.transforms.calibrate import _Observer, _statistics
-
     _, _, made = quantized("branches", target=targets.tensorrt)
     sizes = []
     for count in (2, 12):
         observer = _Observer(_statistics([seats(made)]))
-        from qfunc.graph.network import float_network
-
         observer.over(float_network(made), (torch.randn(1, 3, 8, 8) for _ in range(count)), False)
         assert not observer.waiting
         sizes.append(sum(t.numel() for s in observer.states for t in torch.utils._pytree.tree_leaves(s)))
@@ -191,8 +188,6 @@ def test_other_leaders_of_a_tie(leader: str, want: float) -> None:
             return F.avg_pool1d(a, 1) + 6.0
 
     rules = (evolve(targets.tensorrt.rules[1], output=targets.tensorrt.rules[1].input),)
-    from qfunc.specs import Op
-
     target = evolve(targets.tensorrt, rules=rules, ties=(Tie(Op("add"), ("input", "output"), leader),))
     done = qfunc.calibrate([torch.tensor([[[2.0]]])])(qfunc.quantize(target)(Sum()))
     scales = {s.module.site.name: float(s.module.scale) for s in seats(done)}
@@ -258,7 +253,7 @@ def test_the_estimators_see_no_quantized_value() -> None:
     # One float pass: what a narrow first layer destroys is still seen by the second.
     net, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(16, 4)
     scales = []
-    for target in (TARGET, edit.pipe(TARGET, edit.override(edit.name("0"), weights=dict(bits=2)))):
+    for target in (TARGET, edit.pipe(TARGET, edit.override(edit.name("0"), weights={"bits": 2}))):
         done = qfunc.calibrate([x])(qfunc.quantize(target)(net))
         scales.append(scale(done, "1"))
     assert scales[0] == scales[1]

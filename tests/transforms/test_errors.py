@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from qfunc.specs import edit
 from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
-from qfunc.specs import edit
 from tests.transforms.checks import calibrated, quantized
 from tests.transforms.nets import network
 
@@ -239,7 +239,7 @@ def test_a_selector_that_matches_nothing() -> None:
     model, _ = network("residual")
     for change, where in [
         (edit.skip(edit.name("conv3")), "rules"),
-        (edit.override(edit.name("conv3"), weights=dict(bits=4)), "overrides"),
+        (edit.override(edit.name("conv3"), weights={"bits": 4}), "overrides"),
     ]:
         target = edit.pipe(TARGET, change)
         text = (

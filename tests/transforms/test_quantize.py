@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from qfunc.specs import edit
 
 import qfunc
 from qfunc import targets
 from qfunc.graph.network import seats
-from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, leaves, quantized
 from tests.transforms.nets import NAMES, network
 
@@ -90,7 +89,7 @@ def test_skip_leaves_an_op_in_float() -> None:
 
 def test_override_narrows_the_weights_it_names() -> None:
     model, batch = network("residual")
-    target = edit.pipe(targets.onnxruntime, edit.override(edit.name("conv2"), weights=dict(bits=4)))
+    target = edit.pipe(targets.onnxruntime, edit.override(edit.name("conv2"), weights={"bits": 4}))
     made = qfunc.calibrate([batch])(qfunc.quantize(target)(model))
     widths = {s.module.site.name: s.module.site.scheme.format.qmax for s in seats(made) if s.module.site.slot == "weight"}
     assert widths == {"conv1.weight": 127, "conv2.weight": 7, "fc.weight": 127}

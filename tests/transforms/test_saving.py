@@ -134,7 +134,8 @@ def test_load_refuses_other_directories(tmp_path: Path) -> None:
         with pytest.raises(CalibrationError) as caught:
             qfunc.load(place)(model)
         assert str(caught.value) == (
-            f"load('{place}'): found no saved model, wanted qfunc.json and model.safetensors. Pass the directory that qfunc.save wrote."
+            f"load('{place}'): found no saved model, wanted qfunc.json and model.safetensors. "
+            "Pass the directory that qfunc.save wrote."
         )
 
 

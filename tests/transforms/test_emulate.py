@@ -1,0 +1,83 @@
+"""emulate: the runtime's integers, with the model's own inputs and outputs."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from qfunc.specs import edit
+
+import qfunc
+from qfunc import targets
+from qfunc.graph.network import seats
+from tests.transforms.checks import arguments, calibrated, equal, leaves
+from tests.transforms.nets import NAMES, network
+
+TARGET = targets.onnxruntime
+
+
+@pytest.mark.parametrize("export", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_emulation_is_near_the_simulation_and_keeps_its_structure(name: str, export: bool) -> None:
+    _, batch, done = calibrated(name, export=export)
+    emulation = qfunc.emulate(TARGET)(done)
+    got, want = emulation(*arguments(batch)), done(*arguments(batch))
+    assert type(got) is type(want)
+    if isinstance(want, dict):
+        assert list(got) == list(want)
+    for a, b in zip(leaves(got), leaves(want), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        assert (a - b).abs().max() < 0.1 * (b.max() - b.min())
+    assert not emulation.training
+
+
+def test_emulation_takes_any_batch_and_repeats_itself() -> None:
+    _, x, done = calibrated("residual")
+    emulation = qfunc.emulate(TARGET)(done)
+    whole = emulation(x)
+    assert torch.equal(torch.cat([emulation(x[:1]), emulation(x[1:])]), whole)
+    assert torch.equal(qfunc.emulate(TARGET)(done)(x), whole)
+    assert equal(copy.deepcopy(emulation)(x), whole)
+
+
+def test_outputs_are_multiples_of_the_last_scale() -> None:
+    _, x, done = calibrated("residual")
+    out = qfunc.emulate(TARGET)(done)(x)
+    last = next(s.module for s in seats(done) if s.module.site.name == "fc")
+    codes = out / last.scale + last.zero_point
+    assert (codes - codes.round()).abs().max() < 1e-3
+    assert codes.min() >= 0
+    assert codes.max() <= 255.001
+
+
+def test_no_gradient_and_no_mode_matters() -> None:
+    _, x, done = calibrated("residual")
+    emulation = qfunc.emulate(TARGET)(done)
+    want = emulation(x)
+    assert torch.equal(emulation.train()(x), want)
+
+
+def test_weights_of_fewer_bits_are_emulated_too() -> None:
+    model, x = network("branches")
+    target = edit.pipe(TARGET, edit.weights(bits=4))
+    done = qfunc.calibrate([x])(qfunc.quantize(target)(model))
+    report = qfunc.verify(target)(done, [x, x + 1])
+    assert report.verdict.startswith("bit-exact: 0 of")
+    assert report.float_units == ()
+
+
+def test_neither_onnx_nor_a_runtime_is_imported() -> None:
+    code = """
+import sys, torch, qfunc
+assert not {"onnx", "onnxruntime", "qfunc.targets"} & sys.modules.keys()
+from qfunc import targets
+net = torch.nn.Linear(3, 2)
+done = qfunc.calibrate([torch.ones(1, 3)])(qfunc.quantize(targets.onnxruntime)(net))
+qfunc.emulate(targets.onnxruntime)(done)(torch.ones(1, 3))
+print(sorted({"onnx", "onnxruntime"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,100 @@
+"""explain: a table, and data; every site with its rule, every float op with its reason."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from qfunc.specs import edit
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from tests.transforms.checks import calibrated, quantized
+from tests.transforms.nets import network
+
+TARGET = targets.onnxruntime
+
+
+def test_every_site_is_listed_with_its_rule() -> None:
+    _, _, made = quantized("residual")
+    said = qfunc.explain(made)
+    sites = [(s.tensor, s.slot, s.op, s.rule) for s in said.sites]
+    assert sites[:3] == [("x", "input", "conv1", 0), ("conv1.weight", "weight", "conv1", 0), ("conv1.bias", "bias", "conv1", 0)]
+    assert ("fc", "output", "fc", 0) in sites
+    assert said.rules[0] == (0, "Op(('conv', 'linear', 'matmul'))")
+    assert {s.rule for s in said.sites} == {i for i, _ in said.rules}
+
+
+def test_the_table() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[1.27, 0, 0], [0, 2.54, 0]]))
+        net.bias.zero_()
+    made = qfunc.quantize(TARGET)(net)
+    rows = [line.split() for line in str(qfunc.explain(made)).splitlines()]
+    assert rows[0] == ["onnxruntime:", "4", "quantized", "tensors"]
+    assert rows[1][:4] == ["tensor", "slot", "of", "op"]
+    input_row, weight_row = rows[3], rows[4]
+    assert input_row[:2] == ["input", "input"]
+    assert "not calibrated not calibrated 0" in " ".join(input_row)
+    assert "0.01 to 0.02" in " ".join(weight_row)
+    done = qfunc.calibrate([torch.tensor([[0.0, 1.0, 2.55]])])(made)
+    text = str(qfunc.explain(done))
+    assert "not calibrated" not in text
+    assert "0.01 " in next(line for line in text.splitlines() if line.strip().startswith("input"))
+    assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+def test_ops_in_float_are_listed_with_the_reason() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.b(F.gelu(self.a(x))))
+
+    made = qfunc.quantize(TARGET)(Net())
+    why = "no rule of the target quantizes it"
+    assert qfunc.explain(made).floats == (("gelu", "gelu", why), ("tanh", "tanh", why))
+    done = qfunc.calibrate([torch.randn(2, 4)])(made)
+    floats = {name: why for name, _, why in qfunc.explain(done).floats}
+    assert set(floats) == {"gelu", "tanh"}
+    assert all(floats.values())
+    assert "in float" in str(qfunc.explain(done))
+
+
+def test_a_skipped_op_shows_as_float() -> None:
+    model, x = network("residual")
+    made = qfunc.calibrate([x])(qfunc.quantize(edit.pipe(TARGET, edit.skip(edit.name("fc"))))(model))
+    assert [f[0] for f in qfunc.explain(made).floats] == ["fc"]
+
+
+def test_near_misses_say_why() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.conv(x)
+            return F.relu(y), y
+
+    said = qfunc.explain(qfunc.quantize(TARGET)(Net()))
+    assert [(a, b) for a, b, _ in said.misses] == [("conv", "relu")]
+    assert "is read 2 times, and a fused op may be read once" in said.misses[0][2]
+    assert "not fused" in str(said)
+
+
+def test_a_target_without_public_arithmetic_is_explained() -> None:
+    _, _, done = calibrated("branches", target=targets.tensorrt)
+    said = qfunc.explain(done)
+    assert said.target == "tensorrt"
+    assert {s.slot for s in said.sites} == {"input", "weight"}
+
+
+def test_the_users_line_is_shown() -> None:
+    _, _, made = quantized("residual")
+    source = next(s.source for s in qfunc.explain(made).sites if s.tensor == "fc")
+    assert "nets.py" in source

@@ -1,0 +1,128 @@
+"""verify: any runtime behind run(artifact, inputs); no difference escapes the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import VerifyError
+from qfunc.lowering.artifact import Artifact
+from tests.transforms.checks import calibrated
+from tests.transforms.nets import NAMES, DictInput
+
+TARGET = targets.onnxruntime
+Run = Callable[[Artifact, Any], list[Any]]
+
+
+def faithful(artifact: Artifact, inputs: Any) -> list[Any]:
+    """What a vendor would plug in."""
+    assert all(isinstance(v, torch.Tensor) for v in inputs)
+    return list(TARGET.runtime.runner.run(artifact, inputs))
+
+
+@pytest.mark.parametrize("export", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_network_is_bit_exact(name: str, export: bool) -> None:
+    _, batch, done = calibrated(name, export=export)
+    report = qfunc.verify(TARGET)(done, [batch])
+    assert report.verdict.startswith("bit-exact")
+    assert report.mismatches == 0
+    assert report.elements > 0
+    assert report.predicted > 0
+    assert report.tensors > 0
+    assert report.first is None
+    assert report.to_dict()["verdict"] == report.verdict
+
+
+def test_a_generator_of_batches() -> None:
+    _, x, done = calibrated("residual")
+    one = qfunc.verify(TARGET)(done, [x])
+    many = qfunc.verify(TARGET)(done, (x + i for i in range(3)))
+    assert many.verdict.startswith("bit-exact")
+    assert many.elements == 3 * one.elements
+
+
+def test_a_function_in_place_of_the_runtime() -> None:
+    _, x, done = calibrated("residual")
+    for run in (faithful, lambda a, i: [v.tolist() for v in faithful(a, i)]):
+        report = qfunc.verify(TARGET, runtime=run)(done, [x])
+        assert report.verdict == "bit-exact: 0 of 10 elements differ"
+    assert qfunc.verify(TARGET, runtime=faithful)(done, [x]).runtime == "faithful"
+
+
+def test_a_single_code_that_is_off_by_one_is_seen_and_placed() -> None:
+    _, x, done = calibrated("dict_output")
+    step = float(done.get_submodule("quantizers.head.output").scale)
+
+    def off(artifact: Artifact, inputs: Any) -> list[Any]:
+        features, logits = faithful(artifact, inputs)
+        logits = logits.copy()
+        logits[3, 1] += np.float32(step)
+        return [features, logits]
+
+    report = qfunc.verify(TARGET, runtime=off)(done, [x])
+    assert report.verdict == "at most 1 LSB at rate 0.025: 1 of 40 elements differ, first at output 1"
+    assert (report.mismatches, report.first.name) == (1, "output 1")
+    assert "output 1" in str(report)
+
+
+@pytest.mark.parametrize("change", [lambda v: v * 2, lambda v: v * np.nan, lambda v: v * 0])
+def test_a_wrong_runtime_is_a_mismatch(change: Callable[[Any], Any]) -> None:
+    _, x, done = calibrated("residual")
+    report = qfunc.verify(TARGET, runtime=lambda a, i: [change(v) for v in faithful(a, i)])(done, [x])
+    assert report.verdict.startswith("mismatch: ")
+    assert "first at output 0" in report.verdict
+
+
+def test_an_error_in_one_batch_of_many_is_seen() -> None:
+    _, x, done = calibrated("residual")
+    count = 0
+
+    def late(artifact: Artifact, inputs: Any) -> list[Any]:
+        nonlocal count
+        count += 1
+        return [v + np.float32(count == 3) for v in faithful(artifact, inputs)]
+
+    report = qfunc.verify(TARGET, runtime=late)(done, [x] * 3)
+    assert report.mismatches == 10
+    assert not report.verdict.startswith("bit-exact")
+
+
+WRONG_SHAPES: dict[str, tuple[Run, str]] = {
+    "transposed": (lambda a, i: [v.T for v in faithful(a, i)], "[[5, 2]]"),
+    "missing": (lambda a, i: [], "[]"),
+    "twice": (lambda a, i: faithful(a, i) * 2, "[[2, 5], [2, 5]]"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_SHAPES)
+def test_outputs_of_another_shape(kind: str) -> None:
+    _, x, done = calibrated("residual")
+    run, found = WRONG_SHAPES[kind]
+    with pytest.raises(VerifyError) as caught:
+        qfunc.verify(TARGET, runtime=run)(done, [x])
+    text = f"verify, outputs of the runtime: found {found}, wanted [[2, 5]]. Return the outputs in the model's order."
+    assert str(caught.value) == text
+
+
+def test_a_target_without_public_arithmetic_is_compared_with_the_simulation() -> None:
+    _, x, done = calibrated("residual", target=targets.tensorrt)
+    report = qfunc.verify(targets.tensorrt, runtime=faithful)(done, [x])
+    assert report.verdict.startswith("at most ")
+    assert "against the simulation (no public arithmetic" in report.verdict
+    assert not report.verdict.startswith("bit-exact")
+
+
+def test_dict_batches() -> None:
+    batch = {"a": torch.randn(2, 4), "b": torch.randn(2, 3)}
+    done = qfunc.calibrate([batch])(qfunc.quantize(TARGET, (batch,))(DictInput().eval()))
+    for given in (batch, (batch,), {"b": batch["b"], "a": batch["a"]}):
+        assert qfunc.verify(TARGET)(done, [given]).verdict.startswith("bit-exact")
+    with pytest.raises(qfunc.errors.CalibrationError, match="found keys 'a' for input 'batch', wanted a dict with keys 'a', 'b'"):
+        qfunc.verify(TARGET)(done, [{"a": batch["a"]}])
