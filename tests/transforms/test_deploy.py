@@ -33,7 +33,7 @@ def test_two_deploys_give_the_same_bytes_and_write_nothing(
 
 
 def test_the_artifact_runs_with_any_batch() -> None:
-    _, x, done = calibrated("residual")
+    _, _, done = calibrated("residual")
     artifact = qfunc.deploy(TARGET)(done)
     for n in (1, 2, 7):
         batch = torch.randn(n, 3, 8, 8)

@@ -32,7 +32,8 @@ def told(action: Callable[[], object], kind: str, text: str) -> None:
 
 def test_a_forward_before_calibration() -> None:
     _, x, made = quantized("residual")
-    text = "site 'x': found no qparams yet, wanted a calibrated model. Run qfunc.calibrate(batches)(quantized), or load qparams."
+    do = "Run qfunc.calibrate(batches)(quantized), or load qparams."
+    text = f"site 'x': found no qparams yet, wanted a calibrated model. {do}"
     told(lambda: made(x), "CalibrationError", text)
 
 
@@ -79,8 +80,8 @@ def test_the_wrong_structure_of_a_batch(export: bool) -> None:
         assert caught.value.found == found
         assert required in caught.value.wanted
         if names:
-            text = f"calibrate, batch: found {found}, wanted a tensor, tuple or dict for the inputs {names} ({required}). {FORWARD}"
-            assert str(caught.value) == text
+            wanted = f"a tensor, tuple or dict for the inputs {names} ({required})"
+            assert str(caught.value) == f"calibrate, batch: found {found}, wanted {wanted}. {FORWARD}"
 
 
 def test_shapes_that_the_model_does_not_take() -> None:
@@ -120,7 +121,7 @@ def test_the_first_site_in_graph_order_is_named() -> None:
         net.b.bias[2] = 3.4e38
         net.b.weight.fill_(3e38)
     made = qfunc.quantize(TARGET)(net)
-    with pytest.raises(QfuncError, match="site 'b': found .* values in the activations of batch 1"):
+    with pytest.raises(QfuncError, match=r"site 'b': found .* values in the activations of batch 1"):
         qfunc.calibrate([torch.ones(1, 4) * 100])(made)
 
 
@@ -168,7 +169,11 @@ def test_steps_out_of_order() -> None:
     for step, transform in early.items():
         kind = "a quantized model without qparams at site 'x'"
         told(lambda t=transform: t(made), "CalibrationError", f"{step}: found {kind}, wanted a calibrated model. {CALIBRATE}")
-    any_time: dict[str, Callable[[Any], object]] = {"calibrate": qfunc.calibrate([x]), "explain": qfunc.explain, "save": qfunc.save("x")}
+    any_time: dict[str, Callable[[Any], object]] = {
+        "calibrate": qfunc.calibrate([x]),
+        "explain": qfunc.explain,
+        "save": qfunc.save("x"),
+    }
     for given, found in [
         (model, "a Residual that is not quantized"),
         (qfunc.capture()(model), "a captured model"),

@@ -42,7 +42,10 @@ def snapshot(model: nn.Module) -> tuple[Any, ...]:
     return modes, grads, code, meta, sorted(vars(model))
 
 
-@pytest.mark.parametrize("step", ["quantize", "quantize, export", "calibrate", "emulate", "deploy", "verify", "explain", "save"])
+STEPS = ("quantize", "quantize, export", "calibrate", "emulate", "deploy", "verify", "explain", "save")
+
+
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("training", [False, True])
 def test_the_input_is_unchanged(step: str, training: bool, tmp_path: Any) -> None:
     model, batch = network("residual")

@@ -155,7 +155,9 @@ def through_torch(model: fx.GraphModule) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_torch])
-@pytest.mark.parametrize(("name", "export"), [("residual", False), ("residual", True), ("shared_conv", False), ("dict_output", True)])
+@pytest.mark.parametrize(
+    ("name", "export"), [("residual", False), ("residual", True), ("shared_conv", False), ("dict_output", True)]
+)
 def test_copies_keep_their_record(copied: Callable[[Any], Any], name: str, export: bool) -> None:
     _, batch, made = quantized(name, export=export)
     done = qfunc.calibrate([batch])(copied(made))
@@ -185,7 +187,7 @@ def test_a_state_dict_makes_a_fresh_model_ready() -> None:
 
 
 def test_a_state_dict_without_qparams_takes_them_away() -> None:
-    model, x, done = calibrated("residual")
+    model, _, done = calibrated("residual")
     done.load_state_dict(qfunc.quantize(TARGET)(model).state_dict())
     with pytest.raises(CalibrationError, match="emulate: found a calibrated model without qparams at site 'x'"):
         qfunc.emulate(TARGET)(done)

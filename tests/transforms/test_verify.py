@@ -124,5 +124,6 @@ def test_dict_batches() -> None:
     done = qfunc.calibrate([batch])(qfunc.quantize(TARGET, (batch,))(DictInput().eval()))
     for given in (batch, (batch,), {"b": batch["b"], "a": batch["a"]}):
         assert qfunc.verify(TARGET)(done, [given]).verdict.startswith("bit-exact")
-    with pytest.raises(qfunc.errors.CalibrationError, match="found keys 'a' for input 'batch', wanted a dict with keys 'a', 'b'"):
+    found = "found keys 'a' for input 'batch', wanted a dict with keys 'a', 'b'"
+    with pytest.raises(qfunc.errors.CalibrationError, match=found):
         qfunc.verify(TARGET)(done, [{"a": batch["a"]}])
