@@ -45,6 +45,15 @@ class Site:
                 return Scheme(self.value.format, Scale(PerChannel(0)), rounding=self.value.rounding)
 
 
+def seat_path(site: Site) -> str:
+    """Where a site's quantizer sits in the model: "quantizers.conv1.weight", "quantizers.relu.output".
+
+    A part that nn.Module has itself, as in the path of an op named "to", gets an underscore.
+    """
+    parts = [*site.name.split("."), *([] if site.constant else ["output"])]
+    return ".".join(["quantizers", *(f"{p}_" if hasattr(nn.Module, p) else p for p in parts)])
+
+
 class FakeQuantize(nn.Module):
     """x as the hardware holds it: the site's quantize function with this site's parameters.
 

@@ -16,7 +16,7 @@ from qfunc.graph.fold import fold_batch_norm, read_attr
 from qfunc.graph.network import kind_of_model
 from qfunc.graph.plan import Placed, plan
 from qfunc.graph.record import Fact, attach, record_of
-from qfunc.graph.site import FakeQuantize
+from qfunc.graph.site import FakeQuantize, seat_path
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Fixed, Target
 
@@ -76,7 +76,7 @@ def _insert(network: fx.GraphModule, placed: Placed) -> None:
         require_finite(value, site.name, "the model's tensors")
     module = FakeQuantize(site, tuple(value.shape) if value is not None else ())
     module.to(_device(network) if value is None else value.device)
-    path = f"quantizers.{site.name}" + ("" if site.constant else ".output")
+    path = seat_path(site)
     network.add_submodule(path, module)
     with network.graph.inserting_after(tensor):
         node = network.graph.call_module(path, (tensor,))
