@@ -1,0 +1,130 @@
+"""Prove that a chip computes what its description says; find out where it does not.
+
+    python examples/check_my_target.py
+
+`simulator` stands for what a vendor has: a program that executes the artifact in integers and knows nothing
+of qfunc.  Its first version has a bug: where a sum lies exactly between two codes it rounds to the even code,
+and the manual says up.  Ties are rare in random data, so a test on images would hardly see it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import torch
+import torch.nn.functional as F
+from custom_target import chip
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qfunc.testing.check import check_target
+from qfunc.testing.small_models import SmallNet, Step
+
+Shifter = Callable[[Tensor, int], Tensor]
+
+
+class Codes(NamedTuple):
+    """Integers and their scale's exponent: value = codes * 2^exponent."""
+
+    codes: Tensor
+    exponent: int
+
+
+def half_even(acc: Tensor, k: int) -> Tensor:
+    """R(acc * 2^-k), ties to the even code: the bug."""
+    return torch.round(acc.double() * 2.0**-k).long()
+
+
+def half_up(acc: Tensor, k: int) -> Tensor:
+    """R(acc * 2^-k), ties up, as the manual says."""
+    return torch.floor(acc.double() * 2.0**-k + 0.5).long()
+
+
+def simulator(shift: Shifter) -> Callable[[Any, Sequence[Tensor]], list[Any]]:
+    """run(artifact, inputs) -> outputs: the chip, with its output stage given."""
+
+    def run(artifact: Any, inputs: Sequence[Tensor]) -> list[Any]:
+        graph = onnx.load_from_string(artifact.files["model.onnx"]).graph
+        values: dict[str, Any] = {i.name: torch.from_numpy(onnx.numpy_helper.to_array(i).copy()) for i in graph.initializer}
+        values |= {i.name: v for i, v in zip(graph.input, inputs, strict=True)}
+        for node in graph.node:
+            given = [values[name] for name in node.input]
+            values[node.output[0]] = step(node, given, shift)
+        return [(values[o.name].codes.double() * 2.0 ** values[o.name].exponent).float().numpy() for o in graph.output]
+
+    return run
+
+
+def step(node: Any, given: list[Any], shift: Shifter) -> Any:
+    """One node, on codes."""
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    x = given[0]
+    match node.op_type:
+        case "QuantizeLinear":
+            low, high = (0, 255) if given[2].dtype == torch.uint8 else (-128, 127)
+            if isinstance(x, Tensor):  # a real input
+                return torch.floor(x.double() / given[1] + 0.5).clamp(low, high).long()
+            return shift(x.codes, exponent(given[1]) - x.exponent).clamp(low, high)
+        case "DequantizeLinear":
+            return Codes(x.long(), exponent(given[1].flatten()[0]))
+        case "Conv":
+            pads, groups = attributes["pads"][: x.codes.ndim - 2], attributes["group"]
+            w, bias = given[1], given[2].codes.double()
+            acc = F.conv2d(x.codes.double(), w.codes.double(), bias, attributes["strides"], pads, attributes["dilations"], groups)
+            return Codes(acc.long(), x.exponent + w.exponent)
+        case "Gemm":
+            acc = F.linear(x.codes.double(), given[1].codes.double(), given[2].codes.double())
+            return Codes(acc.long(), x.exponent + given[1].exponent)
+        case "Relu":
+            return Codes(x.codes.clamp(min=0), x.exponent)
+        case "MaxPool":
+            moved = F.max_pool2d(x.codes.double(), attributes["kernel_shape"], attributes["strides"])
+            return Codes(moved.long(), x.exponent)
+        case "Flatten":
+            return Codes(x.codes.flatten(1), x.exponent)
+    raise NotImplementedError(node.op_type)
+
+
+def exponent(scale: Tensor) -> int:
+    """log2 of a power of two."""
+    fraction, power = np.frexp(scale.item())
+    assert fraction == 0.5, f"{scale.item()} is no power of two"
+    return int(power) - 1
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[SmallNet, Tensor]:
+    """(network, input [2, 3, 6, 6]): one to three convolutions, perhaps a pool, a linear layer; shrinks to few 1x1."""
+    channels, size, steps = 3, 6, list[Step]()
+    for _ in range(draw(st.integers(1, 3))):
+        out, kernel, act = draw(st.integers(1, 5)), draw(st.sampled_from((1, 3))), draw(st.sampled_from((None, "relu")))
+        steps.append(Step("conv", channels, out, kernel, act=act))
+        channels = out
+    if draw(st.booleans()):
+        size //= 2
+        steps.append(Step("max_pool", kernel=2, stride=2))
+    net = SmallNet((*steps, Step("linear", channels * size * size, 2)), draw(st.integers(0, 2**16)))
+    return net, torch.randn((2, 3, 6, 6), generator=torch.Generator().manual_seed(net.seed + 1))
+
+
+def main() -> int:
+    """0 if the bug was found and its repair holds."""
+    print("the simulator that rounds ties to even:")
+    try:
+        check_target(chip, run=simulator(half_even), models=networks(), examples=20)
+    except AssertionError as e:
+        print("  found:", "\n  ".join(str(e).splitlines()))
+    else:
+        print("  nothing found")
+        return 1
+    check_target(chip, run=simulator(half_up), models=networks(), examples=20)
+    print("\nthe repaired simulator: no difference on 20 networks")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Train a small network, quantize it for ONNX Runtime, and see that simulation, emulation and runtime agree.
+
+    python examples/quickstart.py [output directory]
+
+Takes some seconds; needs no download: the digits come with scikit-learn.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import qfunc
+from qfunc import targets
+from qfunc.lowering import OnnxRuntime
+from qfunc.specs import edit, selectors
+
+
+class Net(nn.Module):
+    """Convolutions with BatchNorm, a residual sum, pooling, a linear layer."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.pool, self.fc = nn.MaxPool2d(2), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 1, 8, 8] -> [N, 10]."""
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = F.relu(self.bn2(self.conv2(x)) + x)
+        return self.fc(self.pool(x).mean((2, 3)))
+
+
+def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(images to train, their classes, images to test, their classes); 1797 images in a fixed random order."""
+    images, classes = load_digits(return_X_y=True)
+    x, y = torch.from_numpy(images).float().reshape(-1, 1, 8, 8) / 16, torch.from_numpy(classes).long()
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1297], order[1297:]
+    return x[train], y[train], x[test], y[test]
+
+
+def progress(items: Iterable[Any], name: str) -> Iterable[Any]:
+    """A bar where there is a terminal."""
+    return tqdm(items, name, leave=False, disable=not sys.stderr.isatty())
+
+
+def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int = 12) -> nn.Module:
+    """Adam on the cross entropy; the learning rate falls to zero along a cosine."""
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    generator = torch.Generator().manual_seed(1)
+    for _ in progress(range(epochs), "train"):
+        for batch in torch.randperm(len(x), generator=generator).split(64):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+def accuracy(run: Callable[[Tensor], Any], x: Tensor, y: Tensor) -> str:
+    """Top-1 in percent."""
+    with torch.inference_mode():
+        right = torch.as_tensor(run(x)).argmax(1) == y
+    return f"{100 * right.double().mean():.2f} %"
+
+
+def milliseconds(run: Callable[[Tensor], Any], x: Tensor, rounds: int = 30) -> str:
+    """The median time of a batch."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run(x)
+        times.append(1000 * (time.perf_counter() - start))
+    return f"{statistics.median(times):.2f} ms"
+
+
+def main(directory: Path) -> None:
+    """From training to a table."""
+    torch.manual_seed(0)
+    target = targets.onnxruntime
+    x, y, x_test, y_test = digits()
+    model = train(Net(), x, y)
+
+    calibrated = qfunc.calibrate(x[:200].split(50))(qfunc.quantize(target)(model))
+    exact = qfunc.emulate(target)(calibrated)
+    artifact = qfunc.deploy(target)(calibrated)
+    report = qfunc.verify(target)(calibrated, progress(x_test.split(100), "verify"))
+    artifact.save(directory)
+
+    # The same network on the same road, with every op left in float.
+    unquantized = edit.pipe(target, edit.skip(selectors.Everything()))
+    plain = qfunc.deploy(unquantized)(qfunc.calibrate(x[:200].split(50))(qfunc.quantize(unquantized)(model)))
+    (float_file, int8_file) = (a.files["model.onnx"] for a in (plain, artifact))
+    (float_session, int8_session) = (OnnxRuntime(threads=1).session(f) for f in (float_file, int8_file))
+
+    rows = [
+        ("accuracy, float", accuracy(model, x_test, y_test)),
+        ("accuracy, simulated", accuracy(calibrated, x_test, y_test)),
+        ("accuracy, emulated", accuracy(exact, x_test, y_test)),
+        ("accuracy, ONNX Runtime", accuracy(lambda v: int8_session.run([v])[0], x_test, y_test)),
+        ("integer tensors compared", f"{report.tensors}"),
+        ("elements compared", f"{report.elements:,}"),
+        ("mismatches, emulation and runtime", f"{report.mismatches}"),
+        ("file, float", f"{len(float_file):,} bytes"),
+        ("file, int8", f"{len(int8_file):,} bytes"),
+        ("latency, float, 100 images", milliseconds(lambda v: float_session.run([v]), x_test[:100])),
+        ("latency, int8, 100 images", milliseconds(lambda v: int8_session.run([v]), x_test[:100])),
+    ]
+    print(f"{target.name}: {report.verdict}")
+    for name, value in rows:
+        print(f"  {name:<36}{value:>14}")
+    print(f"  {'written':<36}{', '.join(sorted(p.name for p in directory.iterdir())):>14}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            main(Path(folder))
