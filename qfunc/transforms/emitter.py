@@ -33,14 +33,23 @@ Value = Real | Codes
 
 
 class Emitter:
-    """A graph under construction and the module that holds its constants."""
+    """A graph under construction and the module that holds its constants.
 
-    def __init__(self, root: nn.Module) -> None:
-        self.root, self.graph = root, fx.Graph()
+    `results` are the names that only the results of units may bear.
+    """
 
-    def call(self, function: Callable[..., Any], *args: Any, name: str) -> fx.Node:
+    def __init__(self, root: nn.Module, results: frozenset[str] = frozenset()) -> None:
+        self.root, self.graph, self.results = root, fx.Graph(), results
+
+    def call(self, function: Callable[..., Any], *args: Any, name: str, result: bool = False) -> fx.Node:
         """A call_function node."""
-        return self.graph.create_node("call_function", function, args, {}, re.sub(r"\W", "_", name))
+        return self.graph.create_node("call_function", function, args, {}, self._name(name, result))
+
+    def _name(self, name: str, result: bool = False) -> str:
+        name = re.sub(r"\W", "_", name)
+        while not result and name in self.results:
+            name += "_"
+        return name
 
     def constant(self, value: Tensor, path: str) -> fx.Node:
         """A buffer of the emulated model, read."""
@@ -53,7 +62,7 @@ class Emitter:
         while name in module._buffers or hasattr(module, name):
             name += "_"
         module.register_buffer(name, value)
-        return self.graph.create_node("get_attr", f"{owner}.{name}", name=re.sub(r"\W", "_", path))
+        return self.graph.create_node("get_attr", f"{owner}.{name}", name=self._name(path))
 
     def real(self, value: Value, name: str) -> fx.Node:
         """The value in real units."""

@@ -10,6 +10,7 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import EmulationError
+from qfunc.graph.captured import CapturedModule
 from qfunc.graph.fold import read_attr
 from qfunc.graph.network import require
 from qfunc.graph.record import Record, attach
@@ -92,7 +93,7 @@ def emulated(partition: Partition) -> fx.GraphModule:
 class _Emulation:
     def __init__(self, partition: Partition) -> None:
         self.partition, self.network = partition, partition.network
-        self.emitter = Emitter(nn.Module())
+        self.emitter = Emitter(nn.Module(), frozenset(n.name for n in self.network.graph.nodes))
         self.emitter.graph.set_codegen(self.network.graph._codegen)
         self.values: dict[str, Value] = {}
         self.at_edge: dict[tuple[str, str], Codes] = {}
@@ -107,7 +108,7 @@ class _Emulation:
             self.emitter.root.add_module(name, module)
         for name, tensor in [*self.network.named_parameters(recurse=False), *self.network.named_buffers(recurse=False)]:
             setattr(self.emitter.root, name, tensor)
-        result = fx.GraphModule(self.emitter.root, self.emitter.graph)
+        result = CapturedModule(self.emitter.root, self.emitter.graph)
         result.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
         result.recompile()
         record = require(self.network, "captured", "emulate")

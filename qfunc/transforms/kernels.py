@@ -98,7 +98,7 @@ def write(job: Job) -> fx.Node:
             x = job.given(slots(job.root)[0][1])
             return job.emitter.call(
                 integer.global_average_codes, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
-                arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name,
+                arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name, result=True,
             )  # fmt: skip
         case FloatMultiplier() | FixedPoint() | Shift() | ThroughReal() if kind in _PRODUCTS:
             return _requantized(job, arithmetic)
@@ -114,7 +114,7 @@ def _copy(job: Job) -> fx.Node:
     codes = job.given(slots(job.root)[0][1]).node
     source = slots(job.root)[0][1]
     arguments = fx.map_arg(job.root.args, lambda n: codes if n is source else job.inputs[n.name].node)
-    return job.emitter.call(job.root.target, *arguments, name=job.name)  # type: ignore[arg-type]
+    return job.emitter.call(job.root.target, *arguments, name=job.name, result=True)  # type: ignore[arg-type]
 
 
 def _two(job: Job) -> tuple[Codes, Codes]:
@@ -126,7 +126,7 @@ def _sum_fma(job: Job, rounding: str) -> fx.Node:
     (a, b), (zero, low, high) = _two(job), job.range()
     return job.emitter.call(
         integer.add_codes, a.node, a.coding.scale, a.coding.zero_point, b.node, b.coding.scale, b.coding.zero_point,
-        job.output.scale, zero, low, high, rounding, name=job.name,
+        job.output.scale, zero, low, high, rounding, name=job.name, result=True,
     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def _sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
     pairs = [tuple(int(t) for t in fixed_point.fixed_multiplier(torch.tensor(s, dtype=torch.float64))) for s in scales]
     zeros = (a.coding.zero_point, b.coding.zero_point)
     return job.emitter.call(
-        add_shifted, a.node, b.node, zeros, pairs, arithmetic.left_shift, list(arithmetic.steps), *job.range(), name=job.name
+        add_shifted, a.node, b.node, zeros, pairs, arithmetic.left_shift, list(arithmetic.steps), *job.range(), name=job.name, result=True
     )
 
 
@@ -156,7 +156,7 @@ def _softmax(job: Job) -> fx.Node:
     x = job.given(slots(job.root)[0][1])
     zero, _, high = job.range()
     return job.emitter.call(
-        integer.softmax_codes, x.node, attribute(job.root, "dim"), x.coding.scale, job.output.scale, zero, high, name=job.name
+        integer.softmax_codes, x.node, attribute(job.root, "dim"), x.coding.scale, job.output.scale, zero, high, name=job.name, result=True
     )
 
 
@@ -176,7 +176,7 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
     zero, low, high = job.range()
     return job.emitter.call(
         quantize_interior, real, job.output.scale, zero, low, high, arithmetic.rounding, arithmetic.division, arithmetic.zero_point,
-        name=job.name,
+        name=job.name, result=True,
     )  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def _window_sum(job: Job, arithmetic: Interior) -> fx.Node:
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
             adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"), job.output.scale,
-            zero, low, high, arithmetic.rounding, name=job.name,
+            zero, low, high, arithmetic.rounding, name=job.name, result=True,
         )  # fmt: skip
     rank = 1 if job.root.target is F.avg_pool1d else 2 if job.root.target is F.avg_pool2d else 3
 
@@ -206,7 +206,7 @@ def _window_sum(job: Job, arithmetic: Interior) -> fx.Node:
     return job.emitter.call(
         average_pool_codes, x.node, x.coding.scale, x.coding.zero_point, each("kernel_size"), each("stride"), each("padding"),
         attribute(job.root, "ceil_mode"), attribute(job.root, "count_include_pad"), job.output.scale, zero, low, high,
-        arithmetic.rounding, name=job.name,
+        arithmetic.rounding, name=job.name, result=True,
     )  # fmt: skip
 
 
@@ -241,7 +241,7 @@ def _average(job: Job, rounding: str, reciprocals: Any) -> fx.Node:
     arguments = (kernel, *(attribute(job.root, n) for n in ("stride", "padding"))) if kernel else (None, None, 0)
     return job.emitter.call(
         average_codes, x.node, x.coding.zero_point, *arguments, x.coding.scale / job.output.scale,
-        [[*k, m, s] for k, (m, s) in table.items()], rounding, *job.range(), name=job.name,
+        [[*k, m, s] for k, (m, s) in table.items()], rounding, *job.range(), name=job.name, result=True,
     )  # fmt: skip
 
 
@@ -270,26 +270,26 @@ def _requantized(job: Job, arithmetic: FloatMultiplier | FixedPoint | Shift | Th
                 offset = torch.zeros(()) if bias is None else bias / scale
                 held = job.emitter.constant(offset, f"{path}.offset")
                 return job.emitter.call(
-                    requantize_offset, acc, m, held, zero, low, high, rounding, place, fused, name=job.name
+                    requantize_offset, acc, m, held, zero, low, high, rounding, place, fused, name=job.name, result=True
                 )
-            return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name)
+            return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
         case ThroughReal(rounding, fused, division):
             m = job.emitter.constant(product, f"{path}.multiplier")
             held = job.emitter.constant(torch.zeros(()) if bias is None else bias, f"{path}.offset")
             return job.emitter.call(
-                through_real, acc, m, held, float(scale), zero, low, high, rounding, fused, division, name=job.name
+                through_real, acc, m, held, float(scale), zero, low, high, rounding, fused, division, name=job.name, result=True
             )
         case FixedPoint(steps, bits):
             m, e = fixed_point.fixed_multiplier(product.double() / scale.double(), bits)
             held = [job.emitter.constant(t, f"{path}.{n}") for t, n in ((m, "multiplier"), (e, "shift"))]
-            return job.emitter.call(requantize_fixed, acc, *held, list(steps), zero, low, high, name=job.name)
+            return job.emitter.call(requantize_fixed, acc, *held, list(steps), zero, low, high, name=job.name, result=True)
         case Shift(rounding):
             k = -torch.log2(product.double() / scale.double())
             if not bool((k == k.round()).all()):
                 do = "Calibrate with power-of-two scales (Scale(power_of_two=True))."
                 raise EmulationError(where=f"unit {path!r}", found="scales that are no powers of two", wanted="powers of two", do=do)
             held = job.emitter.constant(k.long(), f"{path}.shift")
-            return job.emitter.call(requantize_shift, acc, held, zero, low, high, rounding, name=job.name)
+            return job.emitter.call(requantize_shift, acc, held, zero, low, high, rounding, name=job.name, result=True)
 
 
 def requantize_offset(
@@ -324,7 +324,7 @@ def _accumulator(job: Job, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | N
     # (exact accumulator, float32(s_x*s_w) shaped for it, float bias or None)
     if job.unit.kind == "mul":
         a, b = _two(job)
-        left, right = (job.emitter.call(operator.sub, v.node, v.coding.zero_point, name=f"{job.name}_{i}") for i, v in enumerate((a, b)))
+        left, right = (job.emitter.call(operator.sub, v.node, v.coding.zero_point, name=f"{job.name}_{i}") for i, v in zip(("left", "right"), (a, b), strict=True))
         acc = job.emitter.call(operator.mul, left, right, name=f"{job.name}_product")
         return acc, a.coding.qparams.scale * b.coding.qparams.scale, None
     tensors = dict(slots(job.root))
