@@ -30,17 +30,19 @@ from qfunc.specs import edit, selectors
 class Net(nn.Module):
     """Convolutions with BatchNorm, a residual sum, pooling, a linear layer."""
 
-    def __init__(self, width: int = 32) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.pool, self.fc = nn.MaxPool2d(2), nn.Linear(width, 10)
+        self.conv1, self.bn1 = nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.conv2, self.bn2 = nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.conv3, self.bn3 = nn.Conv2d(16, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)
+        self.pool, self.fc = nn.MaxPool2d(2), nn.Linear(64, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, 1, 8, 8] -> [N, 10]."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = F.relu(self.bn2(self.conv2(x)) + x)
-        return self.fc(self.pool(x).mean((2, 3)))
+        x = F.relu(self.bn3(self.conv3(self.pool(x))))
+        return self.fc(x.mean((2, 3)))
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -57,7 +59,7 @@ def progress(items: Iterable[Any], name: str) -> Iterable[Any]:
     return tqdm(items, name, leave=False, disable=not sys.stderr.isatty())
 
 
-def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int = 12) -> nn.Module:
+def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int = 8) -> nn.Module:
     """Adam on the cross entropy; the learning rate falls to zero along a cosine."""
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
