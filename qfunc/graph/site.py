@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -96,6 +97,14 @@ class FakeQuantize(nn.Module):
         self.scale.copy_(qparams.scale.reshape(self.scale.shape))
         self.zero_point.copy_(qparams.zero_point.reshape(self.scale.shape))
         self.ready = True
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        # model.half() must not round the qparams: they follow the device, not the dtype.
+        def moved(t: Tensor) -> Tensor:
+            new = fn(t)
+            return t.to(new.device) if new.dtype != t.dtype else new
+
+        return super()._apply(moved, recurse)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)

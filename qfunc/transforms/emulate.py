@@ -11,6 +11,7 @@ from torch import fx, nn
 
 from qfunc.errors import EmulationError
 from qfunc.graph.captured import CapturedModule
+from qfunc.graph.captured import CapturedModule
 from qfunc.graph.fold import read_attr
 from qfunc.graph.network import require
 from qfunc.graph.record import Record, attach

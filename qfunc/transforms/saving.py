@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc.errors import CalibrationError
+from qfunc.graph.fold import read_attr
 from qfunc.graph.network import require
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.lowering.artifact import REPORT, Artifact
@@ -42,7 +43,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
 
     def write(model: fx.GraphModule) -> Path:
         record = require(model, "quantized", "save")
-        state = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
+        state = {k: v.detach().clone().contiguous() for k, v in _tensors(model).items()}
         report = {
             "target": json.loads(to_json(record.target)),
             "stage": record.stage,
@@ -81,11 +82,15 @@ def load(
         target = from_json(json.dumps(report["target"]), classes)
         quantized = quantize(target, example_inputs)(model)
         state = load_file(place / _TENSORS)
-        if wrong := _differs(quantized, state, report["graph"]):
+        have = _tensors(quantized)
+        if wrong := _differs(have, state, _described(quantized), report["graph"]):
             do = "Build the model as it was when it was saved."
             raise CalibrationError(where=f"load({str(place)!r})", found=wrong, wanted="the saved network", do=do)
+        kept = quantized.state_dict().keys()
         with torch.no_grad():
-            quantized.load_state_dict(state)
+            quantized.load_state_dict({k: v for k, v in state.items() if k in kept})
+            for name in state.keys() - kept:
+                have[name].copy_(state[name])
         inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"]) for i in report["inputs"])
         record = require(quantized, "quantized", "load")
         return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])
@@ -103,13 +108,18 @@ def _report(place: Path) -> dict[str, Any]:
     return found
 
 
-def _differs(model: fx.GraphModule, state: dict[str, Tensor], graph: list[str]) -> str:
+def _tensors(model: fx.GraphModule) -> dict[str, Tensor]:
+    # The state_dict, and what the graph reads besides: buffers that are not persistent, constants.
+    read = {str(n.target): read_attr(model, n).detach() for n in model.graph.nodes if n.op == "get_attr"}
+    return {**read, **model.state_dict()}
+
+
+def _differs(have: dict[str, Tensor], state: dict[str, Tensor], graph: list[str], saved: list[str]) -> str:
     # What the model has other than the saved one, or "".
-    have = model.state_dict()
     wrong = sorted(have.keys() ^ state.keys())
     both = sorted(have.keys() & state.keys())
     wrong += [k for k in both if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)]
     if wrong:
         return f"other tensors than the saved ones: {', '.join(wrong[:5])}"
-    ops = [(ours, saved) for ours, saved in zip_longest(_described(model), graph, fillvalue="no op") if ours != saved]
+    ops = [(a, b) for a, b in zip_longest(graph, saved, fillvalue="no op") if a != b]
     return f"another op than the saved one: {ops[0][0]}, not {ops[0][1]}" if ops else ""

@@ -125,14 +125,14 @@ def test_the_progress_bar_needs_a_terminal(
 
 
 @pytest.mark.parametrize("name", ["residual", "branches", "shared_conv"])
-def test_one_pass_for_two_targets_equals_each_alone(name: str) -> None:
+def test_one_pass_for_several_targets_equals_each_alone(name: str) -> None:
     model, x = network(name)
     batches = [x, 2 * x, x - 1]
-    both = tuple(qfunc.quantize(t)(model) for t in (TARGET, targets.tensorrt))
-    calls = iter(batches)
-    together = qfunc.calibrate(calls)(both)
+    narrow = edit.pipe(TARGET, edit.activations(bits=4))  # the same estimator as TARGET's, another scheme
+    several = tuple(qfunc.quantize(t)(model) for t in (TARGET, targets.tensorrt, narrow))
+    together = qfunc.calibrate(iter(batches))(several)
     assert isinstance(together, tuple)
-    for one, done in zip(both, together, strict=True):
+    for one, done in zip(several, together, strict=True):
         alone = qfunc.calibrate(batches)(one)
         assert same_state(state(done), state(alone))
         assert record_of(done) == record_of(alone)

@@ -53,6 +53,12 @@ def test_outputs_are_multiples_of_the_last_scale() -> None:
     assert codes.max() <= 255.001
 
 
+def test_an_emulation_is_copied_without_a_warning() -> None:
+    _, x, done = calibrated("residual", export=True)
+    emulation = qfunc.emulate(TARGET)(done)
+    assert torch.equal(copy.deepcopy(emulation)(x), emulation(x))
+
+
 def test_no_gradient_and_no_mode_matters() -> None:
     _, x, done = calibrated("residual")
     emulation = qfunc.emulate(TARGET)(done)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from qfunc.specs import edit
@@ -55,6 +57,16 @@ def test_other_dtypes_are_simulated_in_their_dtype(dtype: torch.dtype) -> None:
     assert made(batch).dtype == dtype
     assert (made(batch) - model(batch)).abs().max() < 0.1
     assert all(s.module.scale.dtype == torch.float32 for s in seats(made))
+
+
+def test_a_cast_of_the_quantized_model_leaves_its_qparams() -> None:
+    _, batch, made = calibrated("residual")
+    scales = {s.path: s.module.scale.clone() for s in seats(made)}
+    for dtype in (torch.bfloat16, torch.float64):
+        cast = copy.deepcopy(made).to(dtype)
+        assert cast(batch.to(dtype)).dtype == dtype
+        assert all(torch.equal(s.module.scale, scales[s.path]) for s in seats(cast))
+        assert all(s.module.scale.dtype == torch.float32 for s in seats(cast))
 
 
 def test_requires_grad_is_kept() -> None:

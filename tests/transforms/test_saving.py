@@ -139,6 +139,24 @@ def test_load_refuses_other_directories(tmp_path: Path) -> None:
         )
 
 
+def test_tensors_outside_the_state_dict_are_saved_too(tmp_path: Path) -> None:
+    class Position(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 4)
+            self.register_buffer("position", torch.randn(4), persistent=False)
+            self.offset = torch.randn(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x + self.position) + self.offset
+
+    model, other, x = Position(), Position(), torch.randn(2, 4)
+    done = qfunc.calibrate([x])(qfunc.quantize(TARGET)(model))
+    again = qfunc.load(qfunc.save(tmp_path / "saved")(done))(other)
+    assert torch.equal(again(x), done(x))
+    assert not torch.equal(other.position, model.position)
+
+
 def test_nothing_saved_is_a_pickle(tmp_path: Path) -> None:
     _, _, done = calibrated("residual")
     place = qfunc.save(tmp_path / "saved")(done)
