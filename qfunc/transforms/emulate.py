@@ -11,7 +11,6 @@ from torch import fx, nn
 
 from qfunc.errors import EmulationError
 from qfunc.graph.captured import CapturedModule
-from qfunc.graph.captured import CapturedModule
 from qfunc.graph.fold import read_attr
 from qfunc.graph.network import require
 from qfunc.graph.record import Record, attach
