@@ -74,7 +74,9 @@ def step(node: Any, given: list[Any], shift: Shifter) -> Any:
         case "Conv":
             pads, groups = attributes["pads"][: x.codes.ndim - 2], attributes["group"]
             w, bias = given[1], given[2].codes.double()
-            acc = F.conv2d(x.codes.double(), w.codes.double(), bias, attributes["strides"], pads, attributes["dilations"], groups)
+            acc = F.conv2d(
+                x.codes.double(), w.codes.double(), bias, attributes["strides"], pads, attributes["dilations"], groups
+            )
             return Codes(acc.long(), x.exponent + w.exponent)
         case "Gemm":
             acc = F.linear(x.codes.double(), given[1].codes.double(), given[2].codes.double())
