@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from qfunc.specs import (
     Shift,
     SoftmaxTable,
     SumFma,
+    SumScaled,
     SumShifted,
     ThroughReal,
 )
@@ -61,8 +63,20 @@ class Job:
         return value
 
     def range(self) -> tuple[int, int, int]:
-        """(zero point, lowest code, highest code) of the output."""
-        return self.output.zero_point, self.output.format.qmin, self.output.format.qmax
+        """(zero point, lowest code, highest code) of the output, within the bounds of fused activations.
+
+        Rounding is monotonic, so clamping codes to R(bound / s) + z is clamping the real value.
+        """
+        zero, low, high = self.output.zero_point, self.output.format.qmin, self.output.format.qmax
+        rounding = getattr(self.unit.kernel.arithmetic, "rounding", "half_away") if self.unit.kernel else "half_away"
+        scale = torch.tensor(self.output.scale, dtype=torch.float32)
+        for node in self.unit.group.nodes[1:]:
+            kind = self.partition.context.kind(node)
+            bounds = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max")) if kind == "clip" else (None, None)
+            codes = [None if v is None else int(round_by(torch.tensor(float(v)) / scale, rounding)) + zero for v in bounds]
+            low = low if codes[0] is None else min(max(low, codes[0]), high)
+            high = high if codes[1] is None else max(min(high, codes[1]), low)
+        return zero, low, high
 
     def constant_codes(self, producer: fx.Node, coding: Coding) -> Tensor:
         """The integer codes of a weight or bias."""
@@ -88,6 +102,8 @@ def write(job: Job) -> fx.Node:
             return _sum_fma(job, rounding)
         case SumShifted() if kind == "add":
             return _sum_shifted(job, arithmetic)
+        case SumScaled() if kind == "add":
+            return _sum_scaled(job, arithmetic)
         case SoftmaxTable() if kind == "softmax":
             return _softmax(job)
         case Interior():
@@ -150,6 +166,27 @@ def add_shifted(
     m = [(torch.tensor(p), torch.tensor(e)) for p, e in pairs]
     terms = [fixed_point.scale_fixed((t - z).long() << left_shift, *q, steps) for t, z, q in zip((a, b), zeros, m, strict=False)]
     return (fixed_point.scale_fixed(terms[0] + terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
+
+
+def _sum_scaled(job: Job, arithmetic: SumScaled) -> fx.Node:
+    # XNNPACK: both multipliers on one shift, such that the larger one has all its bits.
+    a, b = _two(job)
+    ratios = [v.coding.scale / job.output.scale for v in (a, b)]
+    shift = arithmetic.bits - math.frexp(max(ratios))[1]
+    m = [round(Fraction(r) * Fraction(2) ** shift) for r in ratios]
+    zeros = (a.coding.zero_point, b.coding.zero_point)
+    return job.emitter.call(
+        add_scaled, a.node, b.node, zeros, m, shift, arithmetic.rounding, *job.range(), name=job.name, result=True
+    )
+
+
+def add_scaled(
+    a: Tensor, b: Tensor, zeros: tuple[int, int], m: list[int], shift: int, rounding: str, zero_point: int, low: int, high: int
+) -> Tensor:
+    """Codes of a + b by two integer multipliers and one shift: see `specs.SumScaled`."""
+    total = (a - zeros[0]).long() * m[0] + (b - zeros[1]).long() * m[1]
+    left = total << max(-shift, 0)
+    return (fixed_point.shift_right(left, torch.tensor(max(shift, 0)), rounding) + zero_point).clamp(low, high).float()
 
 
 def _softmax(job: Job) -> fx.Node:

@@ -1,0 +1,102 @@
+"""check_target passes our targets, and finds what is planted in a vendor's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from attrs import evolve, frozen
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+
+
+from qfunc import targets
+from qfunc.functions import Fixed
+from qfunc.specs import Algorithm, Int, Op, Rule, Scheme
+from qfunc.testing import check_target
+from qfunc.testing.small_models import SmallNet, Step
+from tests.conformance.chip import Chip
+from tests.conformance.running import RUNNER
+
+TARGET = evolve(targets.onnxruntime, runtime=evolve(targets.onnxruntime.runtime, runner=RUNNER))
+
+
+@st.composite
+def chains(draw):
+    """Networks without branches, which the chip runs: every unit on integers."""
+    channels, steps = 3, []
+    for _ in range(draw(st.integers(1, 2))):
+        out, kernel = draw(st.sampled_from((4, 6))), draw(st.sampled_from((1, 3)))
+        stride, act = draw(st.sampled_from((1, 2))), draw(st.sampled_from((None, "relu")))
+        steps.append(Step("conv", channels, out, kernel, stride, act=act, norm=draw(st.booleans())))
+        channels = out
+        if draw(st.booleans()):
+            steps.append(Step("max_pool", kernel=3, stride=1))
+    tail = draw(st.sampled_from(("adaptive", "mean")))
+    net = SmallNet((*steps, Step(tail), Step("linear", channels, 5)), draw(st.integers(0, 100)))
+    return net, torch.randn((2, 3, 11, 13), generator=torch.Generator().manual_seed(net.seed))
+
+
+@pytest.mark.parametrize("target", [TARGET, targets.tensorrt], ids=lambda t: t.name)
+def test_our_targets_pass(target):
+    check_target(target, examples=12)
+
+
+def test_a_right_chip_passes():
+    check_target(TARGET, run=Chip(), models=chains(), examples=15)
+
+
+UNSHRUNK = settings(max_examples=15, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck))  # fmt: skip
+
+
+@pytest.mark.parametrize(("bug", "chosen"), [("ties", UNSHRUNK), ("zero point", UNSHRUNK), ("scale", None)])
+def test_a_bug_in_a_chip_is_found_and_shown(bug, chosen):
+    with pytest.raises(AssertionError) as caught:
+        check_target(TARGET, run=Chip(bug), models=chains(), settings=chosen)
+    message = str(caught.value)
+    assert "emulation and runtime disagree" in message
+    assert "The model: SmallNet((" in message
+    if chosen is None:  # shrunk: a convolution, the global average with the planted bug, a linear layer
+        assert message.count("Step(") <= 4
+
+
+def test_models_may_be_given():
+    net, x = SmallNet((Step("conv", 3, 4, 3), Step("mean"), Step("linear", 4, 5))), torch.ones(2, 3, 7, 5)
+    check_target(TARGET, models=[(net, x)])
+
+
+def test_a_rule_that_no_kernel_takes_is_found():
+    odd = evolve(TARGET, rules=(Rule(Op("conv"), input=Scheme(Int(16))), *TARGET.rules))
+    with pytest.raises(AssertionError, match="on the input of conv, and no kernel of conv takes it"):
+        check_target(odd, models=[])
+
+
+
+@frozen
+class Shifted:
+    """A function whose codes for deployment are not those of the simulation."""
+
+    def init(self, qparams, x, scheme):
+        return qparams
+
+    def apply(self, params, x, scheme):
+        return Fixed().apply(params, x, scheme)
+
+    def export(self, params, x, scheme):
+        codes, qparams = Fixed().export(params, x, scheme)
+        return (codes + 1).clamp(scheme.format.qmin, scheme.format.qmax), qparams
+
+
+def test_codes_that_are_not_those_of_the_simulation_are_found():
+    wrong = evolve(TARGET, weight=Algorithm(TARGET.weight.estimator, Shifted()))
+    net = SmallNet((Step("conv", 3, 4, 3), Step("mean"), Step("linear", 4, 5)))
+    with pytest.raises(AssertionError, match=r"integers of '.*' in the artifact are not those of the simulation"):
+        check_target(wrong, models=[(net, torch.randn(2, 3, 7, 5))])
+
+
+def test_the_library_does_not_import_its_testing_kit():
+    program = "import qfunc, sys; from qfunc import targets; assert not [m for m in sys.modules if m.startswith(('qfunc.testing', 'hypothesis'))]"
+    subprocess.run([sys.executable, "-c", program], check=True)
