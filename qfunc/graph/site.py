@@ -98,13 +98,13 @@ class FakeQuantize(nn.Module):
         self.zero_point.copy_(qparams.zero_point.reshape(self.scale.shape))
         self.ready = True
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         # model.half() must not round the qparams: they follow the device, not the dtype.
         def moved(t: Tensor) -> Tensor:
             new = fn(t)
             return t.to(new.device) if new.dtype != t.dtype else new
 
-        return super()._apply(moved, recurse)
+        return super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
