@@ -9,7 +9,6 @@ from qfunc.graph.select import Context, selects
 from qfunc.graph.vocabulary import kind_of, slots
 from qfunc.specs import Fusion
 
-
 MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "pad", "expand", "dropout")
 
 

@@ -26,7 +26,6 @@ from qfunc.specs import (
     Unknown,
 )
 
-
 INNER = "inner"
 """The name of a unit's codes inside an op that is written as several."""
 

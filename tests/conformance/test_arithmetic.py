@@ -140,7 +140,7 @@ def test_fixed_point(steps, bits):
         pytest.skip("the doubling high multiply takes 31 bits")
 
     def formula(acc, s_x, s_w, s_y, z, fmt):
-        real = float(float32(s_x * s_w)) / float(s_y)
+        real = float(s_x) * float(s_w) / float(s_y)
         return clamp(oracle.scale_fixed(acc, *oracle.fixed_multiplier(real, bits), steps) + z, fmt.qmin, fmt.qmax)
 
     _expect_products(_with(FixedPoint(steps, bits)), formula)
@@ -210,7 +210,7 @@ def test_sum_shifted(shift):
 
 
 @pytest.mark.parametrize("rounding", ["half_up", "half_away"])
-@pytest.mark.parametrize("bits", [21, 12])
+@pytest.mark.parametrize("bits", [21, 7])
 def test_sum_scaled(rounding, bits):
     def formula(u, ca, v, cb, out):
         ratios = [Fraction(ca.scale) / Fraction(out.scale), Fraction(cb.scale) / Fraction(out.scale)]

@@ -11,7 +11,6 @@ from attrs import evolve, frozen
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-
 from qfunc import targets
 from qfunc.functions import Fixed
 from qfunc.specs import Algorithm, Int, Op, Rule, Scheme

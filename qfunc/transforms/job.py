@@ -1,0 +1,69 @@
+"""One integer unit on its way into the emulation graph."""
+
+from __future__ import annotations
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx
+
+from qfunc.graph.fold import read_attr
+from qfunc.graph.units import Coding, Partition, Unit
+from qfunc.graph.vocabulary import attribute, slots
+from qfunc.numerics.rounding import round_by
+from qfunc.transforms.emitter import Codes, Emitter, Value
+
+
+@frozen(eq=False)
+class Job:
+    """One integer unit to be written: its inputs' values by node name, its output's coding."""
+
+    unit: Unit
+    partition: Partition
+    emitter: Emitter
+    inputs: dict[str, Value]
+    output: Coding
+
+    @property
+    def root(self) -> fx.Node:
+        """The unit's op."""
+        return self.unit.group.root
+
+    @property
+    def name(self) -> str:
+        """The node name of the unit's result: that of the float tensor."""
+        return self.unit.group.output.name
+
+    def given(self, producer: fx.Node) -> Codes:
+        """The codes of an activation input."""
+        value = self.inputs[producer.name]
+        assert isinstance(value, Codes)
+        return value
+
+    def range(self) -> tuple[int, int, int]:
+        """(zero point, lowest code, highest code) of the output, within the bounds of fused activations.
+
+        Rounding is monotonic, so clamping codes to R(bound / s) + z is clamping the real value.
+        """
+        zero, low, high = self.output.zero_point, self.output.format.qmin, self.output.format.qmax
+        rounding = getattr(self.unit.kernel.arithmetic, "rounding", "half_away") if self.unit.kernel else "half_away"
+        scale = torch.tensor(self.output.scale, dtype=torch.float32)
+        for node in self.unit.group.nodes[1:]:
+            kind = self.partition.context.kind(node)
+            bounds = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max")) if kind == "clip" else (None, None)
+            codes = [None if v is None else int(round_by(torch.tensor(float(v)) / scale, rounding)) + zero for v in bounds]
+            low = low if codes[0] is None else min(max(low, codes[0]), high)
+            high = high if codes[1] is None else max(min(high, codes[1]), low)
+        return zero, low, high
+
+    def constant_codes(self, producer: fx.Node, coding: Coding) -> Tensor:
+        """The integer codes of a weight or bias."""
+        site = coding.seat.module.site
+        value = read_attr(self.partition.network, producer).detach()
+        codes: Tensor = site.function.export(coding.qparams, value, site.scheme)[0]
+        return codes
+
+
+def two(job: Job) -> tuple[Codes, Codes]:
+    """The codes of both operands."""
+    a, b = (job.given(n) for _, n in slots(job.root))
+    return a, b

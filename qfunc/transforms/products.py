@@ -1,0 +1,146 @@
+"""Convolutions and products: an exact accumulator, then one of the ways back to codes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.errors import EmulationError
+from qfunc.graph.fold import read_attr
+from qfunc.graph.units import Coding
+from qfunc.graph.vocabulary import attribute, slots
+from qfunc.numerics import fixed_point, integer
+from qfunc.numerics.rounding import round_by
+from qfunc.specs import FixedPoint, FloatMultiplier, Shift, ThroughReal
+from qfunc.transforms.job import Job, two
+
+
+def requantized(job: Job, arithmetic: FloatMultiplier | FixedPoint | Shift | ThroughReal) -> fx.Node:
+    acc, product, bias = _accumulator(job, arithmetic)
+    zero, low, high = job.range()
+    scale = torch.tensor(job.output.scale, dtype=torch.float32)
+    path = job.unit.path
+    match arithmetic:
+        case FloatMultiplier(rounding, place, fused):
+            m = job.emitter.constant(product.float() / scale, f"{path}.multiplier")
+            if bias is not None or fused:
+                offset = torch.zeros(()) if bias is None else bias / scale
+                held = job.emitter.constant(offset, f"{path}.offset")
+                return job.emitter.call(
+                    requantize_offset, acc, m, held, zero, low, high, rounding, place, fused, name=job.name, result=True
+                )
+            return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
+        case ThroughReal(rounding, fused, division):
+            m = job.emitter.constant(product.float(), f"{path}.multiplier")
+            held = job.emitter.constant(torch.zeros(()) if bias is None else bias, f"{path}.offset")
+            return job.emitter.call(
+                through_real, acc, m, held, float(scale), zero, low, high, rounding, fused, division, name=job.name, result=True
+            )
+        case FixedPoint(steps, bits):
+            m, e = fixed_point.fixed_multiplier(product / scale.double(), bits)
+            held = [job.emitter.constant(t, f"{path}.{n}") for t, n in ((m, "multiplier"), (e, "shift"))]
+            return job.emitter.call(requantize_fixed, acc, *held, list(steps), zero, low, high, name=job.name, result=True)
+        case Shift(rounding):
+            k = -torch.log2(product / scale.double())
+            if not bool((k == k.round()).all()):
+                do = "Calibrate with power-of-two scales (Scale(power_of_two=True))."
+                raise EmulationError(where=f"unit {path!r}", found="scales that are no powers of two", wanted="powers of two", do=do)
+            held = job.emitter.constant(k.long(), f"{path}.shift")
+            return job.emitter.call(requantize_shift, acc, held, zero, low, high, rounding, name=job.name, result=True)
+
+
+def requantize_offset(
+    acc: Tensor, m: Tensor, offset: Tensor, zero_point: int, low: int, high: int, rounding: str, place: str, fused: bool
+) -> Tensor:
+    """clamp(R(acc*M + bias/s_y) + z): a float bias, fused with the product or not."""
+    offset = offset + zero_point if place == "before" else offset
+    value = integer.fma(acc.float(), m, offset) if fused else acc.float() * m + offset
+    return (round_by(value, rounding, low) + (0 if place == "before" else zero_point)).clamp(low, high)
+
+
+def through_real(
+    acc: Tensor, m: Tensor, bias: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, fused: bool, division: bool
+) -> Tensor:
+    """quantize(acc * s_x*s_w + bias): see `specs.ThroughReal`."""
+    value = integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
+    return integer.quantize_codes(value, scale, zero_point, low, high, rounding, division)
+
+
+def requantize_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: list[str], zero_point: int, low: int, high: int) -> Tensor:
+    """clamp(steps(acc * m * 2^-e) + z): see `specs.FixedPoint`."""
+    return (fixed_point.scale_fixed(acc, m, e, steps) + zero_point).clamp(low, high).float()
+
+
+def requantize_shift(acc: Tensor, shift: Tensor, zero_point: int, low: int, high: int, rounding: str) -> Tensor:
+    """clamp(R(acc * 2^-k) + z): see `specs.Shift`; a negative k shifts left."""
+    left = acc.long() << (-shift).clamp(min=0)
+    return (fixed_point.shift_right(left, shift.clamp(min=0), rounding) + zero_point).clamp(low, high).float()
+
+
+def _accumulator(job: Job, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:
+    # (exact accumulator, the exact s_x*s_w in float64 shaped for it, float bias or None)
+    if job.unit.kind == "mul":
+        a, b = two(job)
+        left, right = (job.emitter.call(operator.sub, v.node, v.coding.zero_point, name=f"{job.name}_{i}") for i, v in zip(("left", "right"), (a, b), strict=True))
+        acc = job.emitter.call(operator.mul, left, right, name=f"{job.name}_product")
+        return acc, a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
+    tensors = dict(slots(job.root))
+    if "weight" not in tensors:
+        a, b = two(job)
+        largest = math.prod(float(_largest(v.coding)) for v in (a, b))
+        acc = job.emitter.call(
+            integer.matmul_codes, a.node, a.coding.zero_point, b.node, b.coding.zero_point, largest, name=f"{job.name}_acc"
+        )
+        return acc, a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
+    return _weighted(job, tensors)
+
+
+def _weighted(job: Job, tensors: dict[str, fx.Node]) -> tuple[fx.Node, Tensor, Tensor | None]:
+    x, network = job.given(tensors["input"]), job.partition
+    weight_coding = network.coding(tensors["weight"], job.root)
+    assert weight_coding is not None
+    weight = job.constant_codes(tensors["weight"], weight_coding).float()
+    matmul = job.unit.kind == "matmul"
+    weight = weight.T if matmul and weight.ndim == 2 else weight
+    if weight.ndim != 2 and matmul:
+        held = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
+        largest = float(_largest(x.coding) * weight.abs().max())
+        acc = job.emitter.call(integer.matmul_codes, x.node, x.coding.zero_point, held, 0, largest, name=f"{job.name}_acc")
+        return acc, x.coding.qparams.scale.double() * weight_coding.qparams.scale.double(), None
+    largest, groups = _largest(x.coding), attribute(job.root, "groups") if job.unit.kind == "conv" else 1
+    ends = integer.exact_chunks(weight, largest)
+    if groups > 1:
+        whole = float(weight.abs().double().flatten(1).sum(1).max()) * largest
+        ends = [weight.shape[1]] if whole < integer.EXACT_FLOAT32 else []
+    bias_node, real_bias, bias = tensors.get("bias"), None, None
+    if bias_node is not None:
+        coding = network.coding(bias_node, job.root)
+        if coding is None:
+            real_bias = read_attr(network.network, bias_node).detach().float()
+        else:
+            codes = job.constant_codes(bias_node, coding).double()
+            bound = float(weight.abs().double().flatten(1).sum(1).max()) * largest + float(codes.abs().max())
+            small = bound < integer.EXACT_FLOAT32
+            bias = job.emitter.constant(codes.float() if small else codes, str(bias_node.target))
+    held = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
+    product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()
+    if weight_coding.qparams.scale.ndim == 0:
+        product = product.reshape(())
+    if job.unit.kind != "conv":
+        acc = job.emitter.call(integer.linear_codes, x.node, x.coding.zero_point, held, bias, ends, name=f"{job.name}_acc")
+        return acc, product, real_bias
+    arguments = [attribute(job.root, n) for n in ("stride", "padding", "dilation")]
+    acc = job.emitter.call(
+        integer.conv_codes, x.node, x.coding.zero_point, held, bias, *arguments, groups, ends, name=f"{job.name}_acc"
+    )
+    shape = (-1, *[1] * (weight.ndim - 2))
+    along = product.reshape(shape) if product.ndim else product
+    return acc, along, None if real_bias is None else real_bias.reshape(shape)
+
+
+def _largest(coding: Coding) -> int:
+    return max(coding.format.qmax - coding.zero_point, coding.zero_point - coding.format.qmin)

@@ -1,0 +1,64 @@
+"""Additions of two code tensors, by each arithmetic that hardware has for them."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.numerics import fixed_point, integer
+from qfunc.specs import SumScaled, SumShifted
+from qfunc.transforms.job import Job, two
+
+
+def sum_fma(job: Job, rounding: str) -> fx.Node:
+    (a, b), (zero, low, high) = two(job), job.range()
+    return job.emitter.call(
+        integer.add_codes, a.node, a.coding.scale, a.coding.zero_point, b.node, b.coding.scale, b.coding.zero_point,
+        job.output.scale, zero, low, high, rounding, name=job.name, result=True,
+    )  # fmt: skip
+
+
+def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
+    # TFLite: both inputs at twice the larger scale, shifted left; the sum is scaled back to the output.
+    a, b = two(job)
+    twice = 2 * max(a.coding.scale, b.coding.scale)
+    scales = [a.coding.scale / twice, b.coding.scale / twice, twice / (2.0**arithmetic.left_shift * job.output.scale)]
+    pairs = [tuple(int(t) for t in fixed_point.fixed_multiplier(torch.tensor(s, dtype=torch.float64))) for s in scales]
+    zeros = (a.coding.zero_point, b.coding.zero_point)
+    return job.emitter.call(
+        add_shifted, a.node, b.node, zeros, pairs, arithmetic.left_shift, list(arithmetic.steps), *job.range(), name=job.name, result=True
+    )
+
+
+def add_shifted(
+    a: Tensor, b: Tensor, zeros: tuple[int, int], pairs: list[tuple[int, int]], left_shift: int, steps: list[str],
+    zero_point: int, low: int, high: int,
+) -> Tensor:  # fmt: skip
+    """Codes of a + b in fixed point: see `specs.SumShifted`."""
+    m = [(torch.tensor(p), torch.tensor(e)) for p, e in pairs]
+    terms = [fixed_point.scale_fixed((t - z).long() << left_shift, *q, steps) for t, z, q in zip((a, b), zeros, m, strict=False)]
+    return (fixed_point.scale_fixed(terms[0] + terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
+
+
+def sum_scaled(job: Job, arithmetic: SumScaled) -> fx.Node:
+    # XNNPACK: both multipliers on one shift, such that the larger one has all its bits.
+    a, b = two(job)
+    ratios = [v.coding.scale / job.output.scale for v in (a, b)]
+    shift = arithmetic.bits - math.frexp(max(ratios))[1]
+    m = [round(Fraction(r) * Fraction(2) ** shift) for r in ratios]
+    zeros = (a.coding.zero_point, b.coding.zero_point)
+    return job.emitter.call(
+        add_scaled, a.node, b.node, zeros, m, shift, arithmetic.rounding, *job.range(), name=job.name, result=True
+    )
+
+
+def add_scaled(
+    a: Tensor, b: Tensor, zeros: tuple[int, int], m: list[int], shift: int, rounding: str, zero_point: int, low: int, high: int
+) -> Tensor:
+    """Codes of a + b by two integer multipliers and one shift: see `specs.SumScaled`."""
+    total = (a - zeros[0]).long() * m[0] + (b - zeros[1]).long() * m[1]
+    left = total << max(-shift, 0)
+    return (fixed_point.shift_right(left, torch.tensor(max(shift, 0)), rounding) + zero_point).clamp(low, high).float()
