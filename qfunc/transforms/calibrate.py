@@ -141,15 +141,21 @@ class _Observer:
         for index in self.readers[name]:
             statistic = self.statistics[index]
             require_float(value, statistic.tensors[name])
-            require_finite(value, statistic.tensors[name], f"the activations of batch {self.batch}")
             if len(statistic.tensors) == 1:
                 self._update(index, value)
+                # NaN and infinity show in the statistics; only then is the tensor read once more, to be sure.
+                if not _finite(self.states[index]):
+                    self._require_finite(index, name, value)
                 continue
+            self._require_finite(index, name, value)
             # Tied tensors are one tensor to their estimator, once a batch.
             together = self.waiting.setdefault(index, [])
             together.append(value.flatten())
             if len(together) == len(statistic.tensors):
                 self._update(index, torch.cat(self.waiting.pop(index)))
+
+    def _require_finite(self, index: int, name: str, value: Tensor) -> None:
+        require_finite(value, self.statistics[index].tensors[name], f"the activations of batch {self.batch}")
 
     def _update(self, index: int, value: Tensor) -> None:
         if value.numel():
@@ -168,6 +174,11 @@ class _Observer:
             for owner, path in statistic.owners:
                 found[owner][path] = site.estimator.finalize(state, site.scheme)
         return found
+
+
+def _finite(state: Any) -> bool:
+    leaves = (t for t in torch.utils._pytree.tree_leaves(state) if isinstance(t, Tensor) and t.is_floating_point())
+    return all(bool(t.isfinite().all()) for t in leaves)
 
 
 def require_float(value: Any, name: str) -> None:

@@ -37,7 +37,7 @@ def correct_bias(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.
     >>> from qfunc import targets
     >>> batches = [torch.rand(8, 3)]
     >>> calibrated = qfunc.calibrate(batches)(qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2)))
-    >>> bool((correct_bias(batches)(calibrated).linear.bias == calibrated.linear.bias).all())
+    >>> bool((correct_bias(batches)(calibrated).bias == calibrated.bias).all())
     False
     """
 
