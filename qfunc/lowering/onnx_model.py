@@ -13,8 +13,10 @@ from qfunc.graph.fold import read_attr
 from qfunc.graph.record import TensorInfo
 from qfunc.graph.units import INNER, Coding, Partition, Unit
 from qfunc.graph.vocabulary import slots
+from qfunc.lowering.onnx_call import Call
 from qfunc.lowering.onnx_graph import OnnxGraph
-from qfunc.lowering.onnx_ops import WRITERS, Call, write_norm, write_split
+from qfunc.lowering.onnx_moves import write_split
+from qfunc.lowering.onnx_ops import WRITERS, write_norm
 from qfunc.lowering.shapes import Shape, shapes_of
 
 

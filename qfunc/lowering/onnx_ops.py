@@ -8,59 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import frozen
-from torch import fx, nn
+from torch import fx
 
 from qfunc.errors import DeployError
-from qfunc.graph.vocabulary import attribute, op_of
-from qfunc.lowering.onnx_graph import OnnxGraph
-from qfunc.lowering.shapes import Shape
-
-Between = Callable[[str, str], str]
-
-
-@frozen(eq=False)
-class Call:
-    """One op to be written: its node, the names of its inputs, the shapes of all values, the output's name.
-
-    `between(tensor, place)` puts a quantizer on an inner tensor, so that what stands "before" the op or
-    "after" it moves codes: the quantizer of its input, or of its unit.
-    """
-
-    graph: OnnxGraph
-    node: fx.Node
-    read: Callable[[fx.Node], str]
-    shapes: dict[str, Any]
-    name: str
-    between: Between
-    module: nn.Module | None = None
-
-    def __getitem__(self, parameter: str) -> Any:
-        return attribute(self.node, parameter)
-
-    def input(self, parameter: str = "input") -> str:
-        """The name of a tensor argument; a Python number becomes a constant of the other operand's type."""
-        value = self[parameter]
-        if isinstance(value, fx.Node):
-            return self.read(value)
-        shape = self.shapes[self.node.name]
-        dtype = np.float32 if shape.dtype.is_floating_point else np.int64
-        return self.graph.constant(np.array(value, dtype=dtype), f"{self.name}.{parameter}")
-
-    def shape(self, parameter: str = "input") -> Shape:
-        """The shape of a tensor argument."""
-        found: Shape = self.shapes[self[parameter].name]
-        return found
-
-    @property
-    def result(self) -> Shape:
-        """The shape of the op's value."""
-        found: Shape = self.shapes[self.node.name]
-        return found
-
-    def write(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """The op's last node."""
-        return self.graph.node(op, inputs, self.name, **attributes)
+from qfunc.graph.vocabulary import op_of
+from qfunc.lowering.onnx_call import Call, known
+from qfunc.lowering.onnx_moves import (
+    over_axes,
+    target_shape,
+    write_expand,
+    write_flatten,
+    write_pad,
+    write_reshape,
+    write_resize,
+    write_slice,
+    write_transpose,
+)
 
 
 def _each(value: Any, rank: int) -> list[int]:
@@ -97,24 +60,9 @@ def _linear(c: Call) -> str:
         return c.write("Gemm", c.input(), *_weights(c), transB=1)
     # Gemm is of rank 2: rows in, rows out, and the shape back, on codes where the unit has them.
     g, k = c.graph, c.shape().dims[-1]
-    rows = c.between(g.node("Reshape", [c.input(), g.integers(-1, _known(c, k), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"), "before")
+    rows = c.between(g.node("Reshape", [c.input(), g.integers(-1, known(c, k), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"), "before")
     product = c.between(g.node("Gemm", [rows, *_weights(c)], f"{c.name}.rows", transB=1), "after")
-    return c.write("Reshape", product, g.integers(*_target_shape(c), name=f"{c.name}.shape"))
-
-
-def _known(c: Call, dim: int | None) -> int:
-    if dim is None:
-        wanted = "a size that does not follow the batch"
-        raise DeployError(where=f"op {c.name!r}", found="a batch-dependent size", wanted=wanted, do="Reshape it before this op.")
-    return dim
-
-
-def _target_shape(c: Call, shape: Shape | None = None) -> list[int]:
-    dims = (shape or c.result).dims
-    if sum(d is None for d in dims) > 1:
-        found, wanted = f"a reshape to {dims}, where None follows the batch", "one such axis at most"
-        raise DeployError(where=f"op {c.name!r}", found=found, wanted=wanted, do="Keep the batch on one axis.")
-    return [-1 if d is None else d for d in dims]
+    return c.write("Reshape", product, g.integers(*target_shape(c), name=f"{c.name}.shape"))
 
 
 def _matmul(c: Call) -> str:
@@ -199,7 +147,7 @@ def _layer_norm(c: Call) -> str:
 
 
 def _group_norm(c: Call) -> str:
-    channels = _known(c, c.shape().dims[1])
+    channels = known(c, c.shape().dims[1])
     given = [c.input(p) if c[p] is not None else c.graph.constant(np.full(channels, fill, np.float32), f"{c.name}.{p}")
              for p, fill in (("weight", 1), ("bias", 0))]  # fmt: skip
     return c.write("GroupNormalization", c.input(), *given, num_groups=int(c["num_groups"]), epsilon=float(c["eps"]))
@@ -211,12 +159,12 @@ def _embedding(c: Call) -> str:
 
 def _sdpa(c: Call) -> str:
     g, name = c.graph, c.name
-    rank, width = c.shape("query").rank, _known(c, c.shape("query").dims[-1])
+    rank, width = c.shape("query").rank, known(c, c.shape("query").dims[-1])
     order = [*range(rank - 2), rank - 1, rank - 2]
     scores = g.node("MatMul", [c.input("query"), g.node("Transpose", [c.input("key")], f"{name}.key", perm=order)], f"{name}.product")
     scores = g.node("Mul", [scores, g.number(1 / math.sqrt(width), f"{name}.factor")], f"{name}.scores")
     if c["is_causal"]:
-        sizes = [_known(c, c.shape(p).dims[-2]) for p in ("query", "key")]
+        sizes = [known(c, c.shape(p).dims[-2]) for p in ("query", "key")]
         mask = np.where(np.tril(np.ones(sizes, bool)), 0, -np.inf).astype(np.float32)
         scores = g.node("Add", [scores, g.constant(mask, f"{name}.mask")], f"{name}.masked")
     elif c["attn_mask"] is not None:
@@ -226,105 +174,6 @@ def _sdpa(c: Call) -> str:
             mask_name = g.node("Where", [mask_name, *limits], f"{name}.mask")
         scores = g.node("Add", [scores, mask_name], f"{name}.masked")
     return c.write("MatMul", g.node("Softmax", [scores], f"{name}.weights", axis=-1), c.input("value"))
-
-
-def _reshape(c: Call) -> str:
-    return c.write("Reshape", c.input(), c.graph.integers(*_target_shape(c), name=f"{c.name}.shape"))
-
-
-def _flatten(c: Call) -> str:
-    whole = c["start_dim"] == 1 and c["end_dim"] in (-1, c.shape().rank - 1)
-    return c.write("Flatten", c.input(), axis=1) if whole else _reshape(c)
-
-
-def _transpose(c: Call) -> str:
-    rank = c.shape().rank
-    if "dims" in op_of(c.node).parameters:  # type: ignore[union-attr]
-        order = [d % rank for d in c["dims"]]
-    else:
-        order, a, b = list(range(rank)), c["dim0"] % rank, c["dim1"] % rank
-        order[a], order[b] = order[b], order[a]
-    return c.write("Transpose", c.input(), perm=order)
-
-
-def _axes(op: str) -> Callable[[Call], str]:
-    def write(c: Call) -> str:
-        dims = c["dim"] if isinstance(c["dim"], list | tuple) else (c["dim"],)
-        rank = c.shape().rank
-        kept = [d for d in dims if op == "Unsqueeze" or c.shape().dims[d % rank] == 1]
-        return c.write(op, c.input(), c.graph.integers(*kept, name=f"{c.name}.axes"))
-
-    return write
-
-
-def _slice(c: Call) -> str:
-    index = c["index"] if isinstance(c["index"], tuple | list) else (c["index"],)
-    if any(not isinstance(i, int | slice | None | type(Ellipsis)) for i in index):
-        do = "Index with numbers and slices."
-        raise DeployError(where=f"op {c.name!r}", found=f"indexing by {index}", wanted="numbers, slices, None or ...", do=do)
-    rank, used = c.shape().rank, sum(i is not None and i is not Ellipsis for i in index)
-    place = next((k for k, i in enumerate(index) if i is Ellipsis), len(index))
-    full = [*index[:place], *[slice(None)] * (rank - used), *index[place + 1 :]]
-    cuts, gone, new, axis = [], [], [], 0
-    for at, entry in enumerate(full):
-        if entry is None:
-            new.append(at - len(gone))
-            continue
-        if isinstance(entry, int):
-            cuts.append((entry, entry + 1 if entry != -1 else 2**62, axis, 1))
-            gone.append(axis)
-        elif (entry.start, entry.stop, entry.step) not in ((None, None, None), (0, None, None), (0, None, 1), (None, None, 1)):
-            cuts.append((entry.start or 0, 2**62 if entry.stop is None else entry.stop, axis, entry.step or 1))
-        axis += 1
-    return _sliced(c, cuts, gone, new)
-
-
-def _sliced(c: Call, cuts: list[tuple[int, int, int, int]], gone: list[int], new: list[int]) -> str:
-    g, value = c.graph, c.input()
-    steps: list[tuple[str, list[list[int]]]] = []
-    if cuts or not (gone or new):
-        columns = [list(column) for column in zip(*cuts, strict=True)] if cuts else [[0], [2**62], [0], [1]]
-        steps.append(("Slice", columns))
-    steps += [("Squeeze", [gone])] if gone else []
-    steps += [("Unsqueeze", [new])] if new else []
-    for k, (op, vectors) in enumerate(steps):
-        arguments = [g.integers(*v, name=f"{c.name}.{op.lower()}_{i}") for i, v in enumerate(vectors)]
-        last = k == len(steps) - 1
-        made = g.node(op, [value, *arguments], c.name if last else f"{c.name}.{op.lower()}")
-        value = made if last else c.between(made, "after")
-    return value
-
-
-def _expand(c: Call) -> str:
-    dims = [1 if d is None else d for d in c.result.dims]
-    return c.write("Expand", c.input(), c.graph.integers(*dims, name=f"{c.name}.shape"))
-
-
-def _pad(c: Call) -> str:
-    rank, pads = c.shape().rank, list(c["pad"])
-    begin, end = [0] * rank, [0] * rank
-    for k in range(len(pads) // 2):
-        begin[rank - 1 - k], end[rank - 1 - k] = pads[2 * k], pads[2 * k + 1]
-    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[c["mode"]]
-    value = [c.graph.number(float(c["value"] or 0), f"{c.name}.value")] if mode == "constant" else []
-    return c.write("Pad", c.input(), c.graph.integers(*begin, *end, name=f"{c.name}.pads"), *value, mode=mode)
-
-
-def _resize(c: Call) -> str:
-    mode = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "trilinear": "linear", "bicubic": "cubic"}.get(c["mode"])
-    if mode is None:
-        wanted = "nearest, linear, bilinear, trilinear or bicubic"
-        raise DeployError(where=f"op {c.name!r}", found=f"mode {c['mode']!r}", wanted=wanted, do="Use one of them.")
-    attributes = {"coordinate_transformation_mode": "align_corners" if c["align_corners"] else "half_pixel", "mode": mode}
-    if mode == "nearest":
-        attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    if mode == "cubic":
-        attributes |= {"cubic_coeff_a": -0.75}
-    spatial = c.result.dims[2:]
-    source = c.shape().dims[2:]
-    factors = [1.0, 1.0, *(int(o) / int(s) for o, s in zip(spatial, source, strict=True))]  # type: ignore[arg-type]
-    scales = c.graph.constant(np.array(factors, np.float32), f"{c.name}.scales")
-    return c.write("Resize", c.input(), "", scales, **attributes)
 
 
 WRITERS: dict[str, Callable[[Call], str]] = {
@@ -338,9 +187,9 @@ WRITERS: dict[str, Callable[[Call], str]] = {
     "hardsigmoid": _unary("HardSigmoid", alpha=1 / 6, beta=0.5), "elu": lambda c: c.write("Elu", c.input(), alpha=float(c["alpha"])),
     "softplus": _unary("Softplus"), "mish": _unary("Mish"), "softmax": lambda c: c.write("Softmax", c.input(), axis=c["dim"]),
     "log_softmax": lambda c: c.write("LogSoftmax", c.input(), axis=c["dim"]), "layer_norm": _layer_norm, "group_norm": _group_norm,
-    "embedding": _embedding, "sdpa": _sdpa, "reshape": _reshape, "flatten": _flatten, "transpose": _transpose,
-    "squeeze": _axes("Squeeze"), "unsqueeze": _axes("Unsqueeze"), "slice": _slice, "expand": _expand, "pad": _pad,
-    "resize": _resize, "mean": _mean("ReduceMean"), "sum": _mean("ReduceSum"), "exp": _unary("Exp"), "sqrt": _unary("Sqrt"),
+    "embedding": _embedding, "sdpa": _sdpa, "reshape": write_reshape, "flatten": write_flatten, "transpose": write_transpose,
+    "squeeze": over_axes("Squeeze"), "unsqueeze": over_axes("Unsqueeze"), "slice": write_slice, "expand": write_expand, "pad": write_pad,
+    "resize": write_resize, "mean": _mean("ReduceMean"), "sum": _mean("ReduceSum"), "exp": _unary("Exp"), "sqrt": _unary("Sqrt"),
     "rsqrt": _rsqrt, "neg": _unary("Neg"), "abs": _unary("Abs"),
 }  # fmt: skip
 
@@ -352,28 +201,6 @@ def _prelu_slope(c: Call) -> str:
     if not axes or c.shapes[c["weight"].name].dims == (1,):
         return slope
     return c.graph.node("Unsqueeze", [slope, c.graph.integers(*axes, name=f"{c.name}.axes")], f"{c.name}.slope")
-
-
-def write_split(c: Call, used: list[Any]) -> list[str]:
-    """Split and chunk: the names of all parts.
-
-    Unless each part is taken out once, as slices: the runtime splits codes only if all parts are codes.
-    """
-    parts: tuple[Shape, ...] = c.shapes[c.node.name]
-    axis = c["dim"] % c.shape().rank
-    lengths = [_known(c, p.dims[axis]) for p in parts]
-    if sorted(used) == list(range(len(parts))):
-        sizes = c.graph.integers(*lengths, name=f"{c.name}.sizes")
-        return c.graph.many("Split", [c.input(), sizes], [f"{c.name}.{i}" for i in range(len(parts))], axis=axis)
-    names, start = [], 0
-    for i, length in enumerate(lengths):
-        if i in used:
-            vectors = [c.graph.integers(v, name=f"{c.name}.{i}.{n}") for v, n in ((start, "start"), (start + length, "end"), (axis, "axis"))]
-            names.append(c.graph.node("Slice", [c.input(), *vectors], f"{c.name}.{i}"))
-        else:
-            names.append("")
-        start += length
-    return names
 
 
 def write_norm(c: Call, kind: str) -> str:
@@ -390,4 +217,4 @@ def write_norm(c: Call, kind: str) -> str:
     return c.write("BatchNormalization", source, *held, *stats, epsilon=float(module.eps))
 
 
-__all__ = ["WRITERS", "Call", "write_norm", "write_split"]
+__all__ = ["WRITERS", "write_norm"]

@@ -1,0 +1,73 @@
+"""One op on its way into an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+from torch import fx, nn
+
+from qfunc.errors import DeployError
+from qfunc.graph.vocabulary import attribute
+from qfunc.lowering.onnx_graph import OnnxGraph
+from qfunc.lowering.shapes import Shape
+
+Between = Callable[[str, str], str]
+
+
+@frozen(eq=False)
+class Call:
+    """One op to be written: its node, the names of its inputs, the shapes of all values, the output's name.
+
+    `between(tensor, place)` puts a quantizer on an inner tensor, so that what stands "before" the op or
+    "after" it moves codes: the quantizer of its input, or of its unit.
+    """
+
+    graph: OnnxGraph
+    node: fx.Node
+    read: Callable[[fx.Node], str]
+    shapes: dict[str, Any]
+    name: str
+    between: Between
+    module: nn.Module | None = None
+
+    def __getitem__(self, parameter: str) -> Any:
+        return attribute(self.node, parameter)
+
+    def input(self, parameter: str = "input") -> str:
+        """The name of a tensor argument; a Python number becomes a constant of the other operand's type."""
+        value = self[parameter]
+        if isinstance(value, fx.Node):
+            return self.read(value)
+        shape = self.shapes[self.node.name]
+        dtype = np.float32 if shape.dtype.is_floating_point else np.int64
+        return self.graph.constant(np.array(value, dtype=dtype), f"{self.name}.{parameter}")
+
+    def shape(self, parameter: str = "input") -> Shape:
+        """The shape of a tensor argument."""
+        found: Shape = self.shapes[self[parameter].name]
+        return found
+
+    @property
+    def result(self) -> Shape:
+        """The shape of the op's value."""
+        found: Shape = self.shapes[self.node.name]
+        return found
+
+    def write(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """The op's last node."""
+        return self.graph.node(op, inputs, self.name, **attributes)
+
+
+def known(c: Call, dim: int | None) -> int:
+    """A size that is a number.
+
+    Raises:
+        DeployError: it follows the batch.
+    """
+    if dim is None:
+        wanted = "a size that does not follow the batch"
+        raise DeployError(where=f"op {c.name!r}", found="a batch-dependent size", wanted=wanted, do="Reshape it before this op.")
+    return dim

@@ -1,0 +1,151 @@
+"""How ops that move values are written in ONNX: shapes, slices, pads, resizing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qfunc.errors import DeployError
+from qfunc.graph.vocabulary import op_of
+from qfunc.lowering.onnx_call import Call, known
+from qfunc.lowering.shapes import Shape
+
+
+def target_shape(c: Call, shape: Shape | None = None) -> list[int]:
+    """The shape operand of Reshape: -1 for the axis that follows the batch."""
+    dims = (shape or c.result).dims
+    if sum(d is None for d in dims) > 1:
+        found, wanted = f"a reshape to {dims}, where None follows the batch", "one such axis at most"
+        raise DeployError(where=f"op {c.name!r}", found=found, wanted=wanted, do="Keep the batch on one axis.")
+    return [-1 if d is None else d for d in dims]
+
+
+def write_reshape(c: Call) -> str:
+    """Reshape."""
+    return c.write("Reshape", c.input(), c.graph.integers(*target_shape(c), name=f"{c.name}.shape"))
+
+
+def write_flatten(c: Call) -> str:
+    """Flatten, or Reshape where it keeps more than one axis."""
+    whole = c["start_dim"] == 1 and c["end_dim"] in (-1, c.shape().rank - 1)
+    return c.write("Flatten", c.input(), axis=1) if whole else write_reshape(c)
+
+
+def write_transpose(c: Call) -> str:
+    """Transpose of two axes or by an order."""
+    rank = c.shape().rank
+    if "dims" in op_of(c.node).parameters:  # type: ignore[union-attr]
+        order = [d % rank for d in c["dims"]]
+    else:
+        order, a, b = list(range(rank)), c["dim0"] % rank, c["dim1"] % rank
+        order[a], order[b] = order[b], order[a]
+    return c.write("Transpose", c.input(), perm=order)
+
+
+def over_axes(op: str) -> Callable[[Call], str]:
+    """Squeeze and Unsqueeze."""
+    def write(c: Call) -> str:
+        dims = c["dim"] if isinstance(c["dim"], list | tuple) else (c["dim"],)
+        rank = c.shape().rank
+        kept = [d for d in dims if op == "Unsqueeze" or c.shape().dims[d % rank] == 1]
+        return c.write(op, c.input(), c.graph.integers(*kept, name=f"{c.name}.axes"))
+
+    return write
+
+
+def write_slice(c: Call) -> str:
+    """Indexing by numbers, slices, None and ... ."""
+    index = c["index"] if isinstance(c["index"], tuple | list) else (c["index"],)
+    if any(not isinstance(i, int | slice | None | type(Ellipsis)) for i in index):
+        do = "Index with numbers and slices."
+        raise DeployError(where=f"op {c.name!r}", found=f"indexing by {index}", wanted="numbers, slices, None or ...", do=do)
+    rank, used = c.shape().rank, sum(i is not None and i is not Ellipsis for i in index)
+    place = next((k for k, i in enumerate(index) if i is Ellipsis), len(index))
+    full = [*index[:place], *[slice(None)] * (rank - used), *index[place + 1 :]]
+    cuts, gone, new, axis = [], [], [], 0
+    for at, entry in enumerate(full):
+        if entry is None:
+            new.append(at - len(gone))
+            continue
+        if isinstance(entry, int):
+            cuts.append((entry, entry + 1 if entry != -1 else 2**62, axis, 1))
+            gone.append(axis)
+        elif (entry.start, entry.stop, entry.step) not in ((None, None, None), (0, None, None), (0, None, 1), (None, None, 1)):
+            cuts.append((entry.start or 0, 2**62 if entry.stop is None else entry.stop, axis, entry.step or 1))
+        axis += 1
+    return _sliced(c, cuts, gone, new)
+
+
+def _sliced(c: Call, cuts: list[tuple[int, int, int, int]], gone: list[int], new: list[int]) -> str:
+    g, value = c.graph, c.input()
+    steps: list[tuple[str, list[list[int]]]] = []
+    if cuts or not (gone or new):
+        columns = [list(column) for column in zip(*cuts, strict=True)] if cuts else [[0], [2**62], [0], [1]]
+        steps.append(("Slice", columns))
+    steps += [("Squeeze", [gone])] if gone else []
+    steps += [("Unsqueeze", [new])] if new else []
+    for k, (op, vectors) in enumerate(steps):
+        arguments = [g.integers(*v, name=f"{c.name}.{op.lower()}_{i}") for i, v in enumerate(vectors)]
+        last = k == len(steps) - 1
+        made = g.node(op, [value, *arguments], c.name if last else f"{c.name}.{op.lower()}")
+        value = made if last else c.between(made, "after")
+    return value
+
+
+def write_expand(c: Call) -> str:
+    """Expand; the batch axis stays."""
+    dims = [1 if d is None else d for d in c.result.dims]
+    return c.write("Expand", c.input(), c.graph.integers(*dims, name=f"{c.name}.shape"))
+
+
+def write_pad(c: Call) -> str:
+    """Pad."""
+    rank, pads = c.shape().rank, list(c["pad"])
+    begin, end = [0] * rank, [0] * rank
+    for k in range(len(pads) // 2):
+        begin[rank - 1 - k], end[rank - 1 - k] = pads[2 * k], pads[2 * k + 1]
+    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[c["mode"]]
+    value = [c.graph.number(float(c["value"] or 0), f"{c.name}.value")] if mode == "constant" else []
+    return c.write("Pad", c.input(), c.graph.integers(*begin, *end, name=f"{c.name}.pads"), *value, mode=mode)
+
+
+def write_resize(c: Call) -> str:
+    """Resize by factors, with torch's coordinates."""
+    mode = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "trilinear": "linear", "bicubic": "cubic"}.get(c["mode"])
+    if mode is None:
+        wanted = "nearest, linear, bilinear, trilinear or bicubic"
+        raise DeployError(where=f"op {c.name!r}", found=f"mode {c['mode']!r}", wanted=wanted, do="Use one of them.")
+    attributes = {"coordinate_transformation_mode": "align_corners" if c["align_corners"] else "half_pixel", "mode": mode}
+    if mode == "nearest":
+        attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    if mode == "cubic":
+        attributes |= {"cubic_coeff_a": -0.75}
+    spatial = c.result.dims[2:]
+    source = c.shape().dims[2:]
+    factors = [1.0, 1.0, *(int(o) / int(s) for o, s in zip(spatial, source, strict=True))]  # type: ignore[arg-type]
+    scales = c.graph.constant(np.array(factors, np.float32), f"{c.name}.scales")
+    return c.write("Resize", c.input(), "", scales, **attributes)
+
+
+def write_split(c: Call, used: list[Any]) -> list[str]:
+    """Split and chunk: the names of all parts.
+
+    Unless each part is taken out once, as slices: the runtime splits codes only if all parts are codes.
+    """
+    parts: tuple[Shape, ...] = c.shapes[c.node.name]
+    axis = c["dim"] % c.shape().rank
+    lengths = [known(c, p.dims[axis]) for p in parts]
+    if sorted(used) == list(range(len(parts))):
+        sizes = c.graph.integers(*lengths, name=f"{c.name}.sizes")
+        return c.graph.many("Split", [c.input(), sizes], [f"{c.name}.{i}" for i in range(len(parts))], axis=axis)
+    names, start = [], 0
+    for i, length in enumerate(lengths):
+        if i in used:
+            vectors = [c.graph.integers(v, name=f"{c.name}.{i}.{n}") for v, n in ((start, "start"), (start + length, "end"), (axis, "axis"))]
+            names.append(c.graph.node("Slice", [c.input(), *vectors], f"{c.name}.{i}"))
+        else:
+            names.append("")
+        start += length
+    return names
