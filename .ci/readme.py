@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAIR = re.compile(r"```(python|sh)\n([^`]*?)```\n+```text\n([^`]*?)```")
+BODY = r"((?:(?!```).)*)"
+PAIR = re.compile(rf"```(python|sh)\n{BODY}```\n+```text\n{BODY}```", re.DOTALL)
 
 
 def produced(language: str, code: str) -> str:
@@ -37,7 +38,7 @@ def main(write: bool) -> int:
     path = ROOT / "README.md"
     readme = path.read_text()
     pairs = list(PAIR.finditer(readme))
-    wrong = 0
+    wrong = abs(readme.count("```text") - len(pairs)) + abs(readme.count("```python") + readme.count("```sh") - len(pairs))
     for pair in reversed(pairs):
         language, code, told = pair.groups()
         output = produced(language, code)

@@ -36,9 +36,8 @@ def main(modules: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         saved = qfunc.deploy(targets.onnxruntime)(calibrated).save(Path(folder, "out"))
         names = sorted(p.name for p in saved.iterdir())
-    print(
-        f"qfunc-torch {version('qfunc-torch')} in {here.parent.name}: {len(modules)} modules; {report.verdict}; {', '.join(names)}"
-    )
+    made = ", ".join(names)
+    print(f"qfunc-torch {version('qfunc-torch')}: {len(modules)} modules imported; {report.verdict}; {made}")
 
 
 if __name__ == "__main__":
