@@ -55,7 +55,11 @@ onnxruntime = Target(
         Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
         Kernel(Op("add"), SumFma(), formats=BYTES),
         Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES),
-        Kernel(Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None), Interior(zero_point="before", function="window_sum"), formats=BYTES),
+        Kernel(
+            Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
+            Interior(zero_point="before", function="window_sum"),
+            formats=BYTES,
+        ),
         Kernel(Op("concat"), Interior(), formats=BYTES),
         Kernel(Op("leaky_relu"), Interior(), formats=BYTES),
         Kernel(Op("sigmoid"), Interior(function="mlas_logistic"), formats=BYTES),

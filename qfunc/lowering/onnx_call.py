@@ -69,5 +69,7 @@ def known(c: Call, dim: int | None) -> int:
     """
     if dim is None:
         wanted = "a size that does not follow the batch"
-        raise DeployError(where=f"op {c.name!r}", found="a batch-dependent size", wanted=wanted, do="Reshape it before this op.")
+        raise DeployError(
+            where=f"op {c.name!r}", found="a batch-dependent size", wanted=wanted, do="Reshape it before this op."
+        )
     return dim

@@ -46,6 +46,7 @@ def write_transpose(c: Call) -> str:
 
 def over_axes(op: str) -> Callable[[Call], str]:
     """Squeeze and Unsqueeze."""
+
     def write(c: Call) -> str:
         dims = c["dim"] if isinstance(c["dim"], list | tuple) else (c["dim"],)
         rank = c.shape().rank
@@ -64,7 +65,10 @@ def write_slice(c: Call) -> str:
     rank, used = c.shape().rank, sum(i is not None and i is not Ellipsis for i in index)
     place = next((k for k, i in enumerate(index) if i is Ellipsis), len(index))
     full = [*index[:place], *[slice(None)] * (rank - used), *index[place + 1 :]]
-    cuts, gone, new, axis = [], [], [], 0
+    cuts: list[tuple[int, int, int, int]] = []
+    gone: list[int] = []
+    new: list[int] = []
+    axis = 0
     for at, entry in enumerate(full):
         if entry is None:
             new.append(at - len(gone))
@@ -113,11 +117,14 @@ def write_pad(c: Call) -> str:
 
 def write_resize(c: Call) -> str:
     """Resize by factors, with torch's coordinates."""
-    mode = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "trilinear": "linear", "bicubic": "cubic"}.get(c["mode"])
+    mode = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "trilinear": "linear", "bicubic": "cubic"}.get(
+        c["mode"]
+    )
     if mode is None:
         wanted = "nearest, linear, bilinear, trilinear or bicubic"
         raise DeployError(where=f"op {c.name!r}", found=f"mode {c['mode']!r}", wanted=wanted, do="Use one of them.")
-    attributes = {"coordinate_transformation_mode": "align_corners" if c["align_corners"] else "half_pixel", "mode": mode}
+    corners = "align_corners" if c["align_corners"] else "half_pixel"
+    attributes: dict[str, Any] = {"coordinate_transformation_mode": corners, "mode": mode}
     if mode == "nearest":
         attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if mode == "cubic":
@@ -143,7 +150,10 @@ def write_split(c: Call, used: list[Any]) -> list[str]:
     names, start = [], 0
     for i, length in enumerate(lengths):
         if i in used:
-            vectors = [c.graph.integers(v, name=f"{c.name}.{i}.{n}") for v, n in ((start, "start"), (start + length, "end"), (axis, "axis"))]
+            vectors = [
+                c.graph.integers(v, name=f"{c.name}.{i}.{n}")
+                for v, n in ((start, "start"), (start + length, "end"), (axis, "axis"))
+            ]
             names.append(c.graph.node("Slice", [c.input(), *vectors], f"{c.name}.{i}"))
         else:
             names.append("")

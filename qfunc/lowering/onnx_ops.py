@@ -33,7 +33,12 @@ def _each(value: Any, rank: int) -> list[int]:
 def _conv(c: Call) -> str:
     rank = len(c.shapes[c["weight"].name].dims) - 2
     dilation, kernel = _each(c["dilation"], rank), list(c.shapes[c["weight"].name].dims[2:])
-    attributes: dict[str, Any] = {"strides": _each(c["stride"], rank), "dilations": dilation, "group": c["groups"], "kernel_shape": kernel}
+    attributes: dict[str, Any] = {
+        "strides": _each(c["stride"], rank),
+        "dilations": dilation,
+        "group": c["groups"],
+        "kernel_shape": kernel,
+    }
     if isinstance(c["padding"], str):
         total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         if c["padding"] == "same":
@@ -60,7 +65,9 @@ def _linear(c: Call) -> str:
         return c.write("Gemm", c.input(), *_weights(c), transB=1)
     # Gemm is of rank 2: rows in, rows out, and the shape back, on codes where the unit has them.
     g, k = c.graph, c.shape().dims[-1]
-    rows = c.between(g.node("Reshape", [c.input(), g.integers(-1, known(c, k), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"), "before")
+    rows = c.between(
+        g.node("Reshape", [c.input(), g.integers(-1, known(c, k), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"), "before"
+    )
     product = c.between(g.node("Gemm", [rows, *_weights(c)], f"{c.name}.rows", transB=1), "after")
     return c.write("Reshape", product, g.integers(*target_shape(c), name=f"{c.name}.shape"))
 
@@ -86,7 +93,12 @@ def _pool(op: str) -> Callable[[Call], str]:
     def write(c: Call) -> str:
         rank = c.shape().rank - 2
         kernel, pads = _each(c["kernel_size"], rank), _each(c["padding"], rank) * 2
-        attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": _each(c["stride"], rank), "pads": pads, "ceil_mode": int(c["ceil_mode"])}
+        attributes: dict[str, Any] = {
+            "kernel_shape": kernel,
+            "strides": _each(c["stride"], rank),
+            "pads": pads,
+            "ceil_mode": int(c["ceil_mode"]),
+        }
         if op == "MaxPool":
             attributes["dilations"] = _each(c["dilation"], rank)
         else:
@@ -113,7 +125,9 @@ def _adaptive_avg_pool(c: Call) -> str:
     out = c.result.dims[2:]
     if any(not s or not o or s % o for s, o in zip(source[2:], out, strict=True)):
         do = "Resize the input, or pool to a divisor of its size."
-        raise DeployError(where=f"op {c.name!r}", found=f"adaptive pooling of {source[2:]} to {out}", wanted="whole windows", do=do)
+        raise DeployError(
+            where=f"op {c.name!r}", found=f"adaptive pooling of {source[2:]} to {out}", wanted="whole windows", do=do
+        )
     kernel = [int(s) // int(o) for s, o in zip(source[2:], out, strict=True)]  # type: ignore[arg-type]
     return c.write("AveragePool", c.input(), kernel_shape=kernel, strides=kernel, pads=[0] * 2 * rank)
 
@@ -161,7 +175,9 @@ def _sdpa(c: Call) -> str:
     g, name = c.graph, c.name
     rank, width = c.shape("query").rank, known(c, c.shape("query").dims[-1])
     order = [*range(rank - 2), rank - 1, rank - 2]
-    scores = g.node("MatMul", [c.input("query"), g.node("Transpose", [c.input("key")], f"{name}.key", perm=order)], f"{name}.product")
+    scores = g.node(
+        "MatMul", [c.input("query"), g.node("Transpose", [c.input("key")], f"{name}.key", perm=order)], f"{name}.product"
+    )
     scores = g.node("Mul", [scores, g.number(1 / math.sqrt(width), f"{name}.factor")], f"{name}.scores")
     if c["is_causal"]:
         sizes = [known(c, c.shape(p).dims[-2]) for p in ("query", "key")]
@@ -184,12 +200,17 @@ WRITERS: dict[str, Callable[[Call], str]] = {
     "leaky_relu": lambda c: c.write("LeakyRelu", c.input(), alpha=float(c["negative_slope"])),
     "prelu": lambda c: c.write("PRelu", c.input(), _prelu_slope(c)), "sigmoid": _unary("Sigmoid"), "tanh": _unary("Tanh"),
     "gelu": lambda c: c.write("Gelu", c.input(), approximate=c["approximate"]), "silu": _silu, "hardswish": _unary("HardSwish"),
-    "hardsigmoid": _unary("HardSigmoid", alpha=1 / 6, beta=0.5), "elu": lambda c: c.write("Elu", c.input(), alpha=float(c["alpha"])),
-    "softplus": _unary("Softplus"), "mish": _unary("Mish"), "softmax": lambda c: c.write("Softmax", c.input(), axis=c["dim"]),
-    "log_softmax": lambda c: c.write("LogSoftmax", c.input(), axis=c["dim"]), "layer_norm": _layer_norm, "group_norm": _group_norm,
+    "hardsigmoid": _unary("HardSigmoid", alpha=1 / 6, beta=0.5),
+    "elu": lambda c: c.write("Elu", c.input(), alpha=float(c["alpha"])),
+    "softplus": _unary("Softplus"), "mish": _unary("Mish"),
+    "softmax": lambda c: c.write("Softmax", c.input(), axis=c["dim"]),
+    "log_softmax": lambda c: c.write("LogSoftmax", c.input(), axis=c["dim"]),
+    "layer_norm": _layer_norm, "group_norm": _group_norm,
     "embedding": _embedding, "sdpa": _sdpa, "reshape": write_reshape, "flatten": write_flatten, "transpose": write_transpose,
-    "squeeze": over_axes("Squeeze"), "unsqueeze": over_axes("Unsqueeze"), "slice": write_slice, "expand": write_expand, "pad": write_pad,
-    "resize": write_resize, "mean": _mean("ReduceMean"), "sum": _mean("ReduceSum"), "exp": _unary("Exp"), "sqrt": _unary("Sqrt"),
+    "squeeze": over_axes("Squeeze"), "unsqueeze": over_axes("Unsqueeze"), "slice": write_slice, "expand": write_expand,
+    "pad": write_pad,
+    "resize": write_resize, "mean": _mean("ReduceMean"), "sum": _mean("ReduceSum"), "exp": _unary("Exp"),
+    "sqrt": _unary("Sqrt"),
     "rsqrt": _rsqrt, "neg": _unary("Neg"), "abs": _unary("Abs"),
 }  # fmt: skip
 

@@ -44,7 +44,7 @@ class OnnxRuntime:
         return look_inside(self, artifact.files["model.onnx"]) if self.optimise else None
 
     def comparable(self) -> str:
-        """"" where integer kernels compute exactly, else the reason why they may not on this CPU."""
+        """ "" where integer kernels compute exactly, else the reason why they may not on this CPU."""
         if platform.machine() not in ("x86_64", "AMD64"):
             return f"{platform.machine()} has other kernels than x86-64"
         flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "avx_vnni"
@@ -169,8 +169,8 @@ def _units(original: Any, optimised: Any) -> dict[str, str]:
         if node.op_type in _PAIR or (node.op_type == "Transpose" and name not in own):
             continue
         is_integer = element.get(node.output[0]) in _INTEGER_TYPES
-        for codes in codes_of.get(name, ()):
-            found[codes] = "integer" if is_integer and found.get(codes) != "float" else "float"
+        for q in codes_of.get(name, ()):
+            found[q] = "integer" if is_integer and found.get(q) != "float" else "float"
     kept = {_own(n.name) for n in optimised.graph.node if n.op_type == "QuantizeLinear"}
     return {q: found.get(q, "float" if q in kept else "gone") for codes in codes_of.values() for q in codes}
 
@@ -191,7 +191,15 @@ def _elements(model: Any) -> dict[str, int]:
     graph = model.graph
     element = {i.name: i.data_type for i in graph.initializer}
     element |= {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
-    at = {"QLinearConv": 7, "QLinearMatMul": 7, "QGemm": 8, "QLinearAdd": 7, "QLinearMul": 7, "QLinearConcat": 1, "QuantizeLinear": 2}
+    at = {
+        "QLinearConv": 7,
+        "QLinearMatMul": 7,
+        "QGemm": 8,
+        "QLinearAdd": 7,
+        "QLinearMul": 7,
+        "QLinearConcat": 1,
+        "QuantizeLinear": 2,
+    }
     for node in graph.node:
         index = at.get(node.op_type, 0)
         source = node.input[index] if index < len(node.input) else ""

@@ -39,7 +39,11 @@ def quantized_tensors(partition: Partition) -> tuple[QuantizedTensor, ...]:
         scale, zero = coding.qparams.scale, coding.qparams.zero_point.flatten()
         axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim else None
         values = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
-        found.append(QuantizedTensor(site.name, role, readers, coding.format.qmin, coding.format.qmax, *values, site.scheme.rounding, axis))
+        found.append(
+            QuantizedTensor(
+                site.name, role, readers, coding.format.qmin, coding.format.qmax, *values, site.scheme.rounding, axis
+            )
+        )
     return tuple(found)
 
 

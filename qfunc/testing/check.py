@@ -122,13 +122,17 @@ def check_formats(target: Target) -> None:
     """
     for rule in target.rules:
         for kind in rule.select.kinds if isinstance(rule.select, Op) else ():
-            kernels = [k for k in target.kernels if isinstance(k.unit, Op) and kind in k.unit.kinds and not isinstance(k.arithmetic, Unknown)]
+            kernels = [
+                k
+                for k in target.kernels
+                if isinstance(k.unit, Op) and kind in k.unit.kinds and not isinstance(k.arithmetic, Unknown)
+            ]
             for slot in ("input", "weight", "output"):
                 for fmt in _formats(getattr(rule, slot)):
                     accepted = [dict(k.formats).get(slot) for k in kernels]
                     fits = any(a is None or _fits(fmt, a, slot) for a in accepted)
-                    message = f"check_target({target.name}): a rule puts {fmt} on the {slot} of {kind}, and no kernel of {kind} takes it"
-                    assert not kernels or fits, message
+                    found = f"a rule puts {fmt} on the {slot} of {kind}, and no kernel of {kind} takes it"
+                    assert not kernels or fits, f"check_target({target.name}): {found}"
 
 
 def _formats(value: Any) -> list[Format]:
@@ -144,7 +148,9 @@ def _formats(value: Any) -> list[Format]:
 
 def _fits(fmt: Format, accepted: tuple[Format, ...], slot: str) -> bool:
     if slot == "weight" and isinstance(fmt, Int):
-        return any(isinstance(a, Int) and a.signed == fmt.signed and a.qmin <= fmt.qmin and fmt.qmax <= a.qmax for a in accepted)
+        return any(
+            isinstance(a, Int) and a.signed == fmt.signed and a.qmin <= fmt.qmin and fmt.qmax <= a.qmax for a in accepted
+        )
     return fmt in accepted
 
 

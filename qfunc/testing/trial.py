@@ -85,7 +85,8 @@ class Trial:
         for node in calibrated.graph.nodes:
             if kind_of(node) != "fake_quantize" or not is_constant(node.all_input_nodes[0]):
                 continue
-            source, module = node.all_input_nodes[0], calibrated.get_submodule(str(node.target))
+            source = node.all_input_nodes[0]
+            module: Any = calibrated.get_submodule(str(node.target))
             stored = held.get(f"{source.target}.codes")
             if stored is None:
                 continue
@@ -128,7 +129,9 @@ class Trial:
         found = OnnxRuntime(optimise=False, threads=1).run(artifact, [self.example])
         for index, (a, b) in enumerate(zip(wanted, found, strict=True)):
             error = float((a - torch.from_numpy(b)).square().sum())
-            assert error <= 0.01 * float(a.square().sum()) + 1e-12, f"output {index} of the artifact is not that of the simulation"
+            assert error <= 0.01 * float(a.square().sum()) + 1e-12, (
+                f"output {index} of the artifact is not that of the simulation"
+            )
 
 
 class _Forced(fx.Interpreter):
@@ -198,14 +201,22 @@ def _first(report: Report, calibrated: fx.GraphModule, target: Target) -> str:
     text = f"The first to differ: {first.name}, {first.mismatches} of {first.elements} elements, by {first.largest_lsb:.3g} LSB"
     if unit is None:
         return text
-    codings = [(p.name, partition.coding(p, n)) for n in unit.group.nodes for p in n.all_input_nodes if p not in unit.group.nodes]
+    codings = [
+        (p.name, partition.coding(p, n)) for n in unit.group.nodes for p in n.all_input_nodes if p not in unit.group.nodes
+    ]
     codings.append(("output", partition.output_coding(unit.group.output)))
-    return "\n".join((text, f"Its unit: {unit.path}, {unit.kernel!r}", *(f"  {n}: {_described(c)}" for n, c in codings if c is not None)))
+    return "\n".join(
+        (text, f"Its unit: {unit.path}, {unit.kernel!r}", *(f"  {n}: {_described(c)}" for n, c in codings if c is not None))
+    )
 
 
 def _described(coding: Coding) -> str:
     scale, zero = coding.qparams.scale.flatten().tolist(), coding.qparams.zero_point.flatten().tolist()
-    shown = f"{scale[0]!r}" if len(scale) == 1 else f"[{', '.join(f'{s:.9g}' for s in scale[:4])}{', ...' if len(scale) > 4 else ''}]"
+    shown = (
+        f"{scale[0]!r}"
+        if len(scale) == 1
+        else f"[{', '.join(f'{s:.9g}' for s in scale[:4])}{', ...' if len(scale) > 4 else ''}]"
+    )
     return f"scale {shown}, zero point {int(zero[0])}, codes {coding.format.qmin}..{coding.format.qmax}"
 
 

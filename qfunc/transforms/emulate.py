@@ -18,7 +18,8 @@ from qfunc.graph.units import Partition, Unit
 from qfunc.graph.vocabulary import slots
 from qfunc.specs import Target, Unknown, diff
 from qfunc.transforms.emitter import Codes, Emitter, Real, Value
-from qfunc.transforms.kernels import Job, write
+from qfunc.transforms.job import Job
+from qfunc.transforms.kernels import write
 
 
 def emulate(target: Target) -> Callable[[fx.GraphModule], fx.GraphModule]:
@@ -126,7 +127,7 @@ class _Emulation:
     def _unit(self, unit: Unit) -> None:
         output = self.partition.output_coding(unit.group.output)
         if unit.integer and output is not None:
-            inputs = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
+            inputs: dict[str, Value] = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
             others = {p.name: self.values[p.name] for n in unit.group.nodes for p in n.all_input_nodes if p.name in self.values}
             job = Job(unit, self.partition, self.emitter, others | inputs, output)
             self.values[unit.group.output.name] = Codes(write(job), output)

@@ -49,7 +49,13 @@ class Job:
         scale = torch.tensor(self.output.scale, dtype=torch.float32)
         for node in self.unit.group.nodes[1:]:
             kind = self.partition.context.kind(node)
-            bounds = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max")) if kind == "clip" else (None, None)
+            bounds = (
+                (0, None)
+                if kind == "relu"
+                else (attribute(node, "min"), attribute(node, "max"))
+                if kind == "clip"
+                else (None, None)
+            )
             codes = [None if v is None else int(round_by(torch.tensor(float(v)) / scale, rounding)) + zero for v in bounds]
             low = low if codes[0] is None else min(max(low, codes[0]), high)
             high = high if codes[1] is None else max(min(high, codes[1]), low)

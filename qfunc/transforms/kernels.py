@@ -81,7 +81,15 @@ def _softmax(job: Job) -> fx.Node:
     x = job.given(slots(job.root)[0][1])
     zero, _, high = job.range()
     return job.emitter.call(
-        integer.softmax_codes, x.node, attribute(job.root, "dim"), x.coding.scale, job.output.scale, zero, high, name=job.name, result=True
+        integer.softmax_codes,
+        x.node,
+        attribute(job.root, "dim"),
+        x.coding.scale,
+        job.output.scale,
+        zero,
+        high,
+        name=job.name,
+        result=True,
     )
 
 
@@ -100,9 +108,10 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
     real = job.emitter.call(function, *arguments, name=f"{job.name}_real")  # type: ignore[arg-type]
     zero, low, high = job.range()
     return job.emitter.call(
-        quantize_interior, real, job.output.scale, zero, low, high, arithmetic.rounding, arithmetic.division, arithmetic.zero_point,
+        quantize_interior, real, job.output.scale, zero, low, high, arithmetic.rounding, arithmetic.division,
+        arithmetic.zero_point,
         name=job.name, result=True,
     )  # fmt: skip
 
 
-__all__ = ["Job", "write"]
+__all__ = ["write"]

@@ -29,8 +29,8 @@ def window_sum(job: Job, arithmetic: Interior) -> fx.Node:
     x, (zero, low, high) = job.given(slots(job.root)[0][1]), job.range()
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
-            adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"), job.output.scale,
-            zero, low, high, arithmetic.rounding, name=job.name, result=True,
+            adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"),
+            job.output.scale, zero, low, high, arithmetic.rounding, name=job.name, result=True,
         )  # fmt: skip
     rank = 1 if job.root.target is F.avg_pool1d else 2 if job.root.target is F.avg_pool2d else 3
 
@@ -62,10 +62,16 @@ def adaptive_pool_codes(
 ) -> Tensor:
     """Codes of average pooling to a size that divides the input's: windows that do not overlap."""
     spatial = list(codes.shape[2:])
-    wanted = [size] * len(spatial) if isinstance(size, int) else [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
+    wanted = (
+        [size] * len(spatial)
+        if isinstance(size, int)
+        else [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
+    )
     kernel = [n // s for n, s in zip(spatial, wanted, strict=True)]
     none = [0] * len(kernel)
-    return average_pool_codes(codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding)
+    return average_pool_codes(
+        codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding
+    )
 
 
 def average(job: Job, rounding: str, reciprocals: Any) -> fx.Node:

@@ -41,14 +41,16 @@ def requantized(job: Job, arithmetic: FloatMultiplier | FixedPoint | Shift | Thr
                 through_real, acc, m, held, float(scale), zero, low, high, rounding, fused, division, name=job.name, result=True
             )
         case FixedPoint(steps, bits):
-            m, e = fixed_point.fixed_multiplier(product / scale.double(), bits)
-            held = [job.emitter.constant(t, f"{path}.{n}") for t, n in ((m, "multiplier"), (e, "shift"))]
-            return job.emitter.call(requantize_fixed, acc, *held, list(steps), zero, low, high, name=job.name, result=True)
+            mantissa, exponent = fixed_point.fixed_multiplier(product / scale.double(), bits)
+            pair = [job.emitter.constant(t, f"{path}.{n}") for t, n in ((mantissa, "multiplier"), (exponent, "shift"))]
+            return job.emitter.call(requantize_fixed, acc, *pair, list(steps), zero, low, high, name=job.name, result=True)
         case Shift(rounding):
             k = -torch.log2(product / scale.double())
             if not bool((k == k.round()).all()):
                 do = "Calibrate with power-of-two scales (Scale(power_of_two=True))."
-                raise EmulationError(where=f"unit {path!r}", found="scales that are no powers of two", wanted="powers of two", do=do)
+                raise EmulationError(
+                    where=f"unit {path!r}", found="scales that are no powers of two", wanted="powers of two", do=do
+                )
             held = job.emitter.constant(k.long(), f"{path}.shift")
             return job.emitter.call(requantize_shift, acc, held, zero, low, high, rounding, name=job.name, result=True)
 
@@ -63,7 +65,16 @@ def requantize_offset(
 
 
 def through_real(
-    acc: Tensor, m: Tensor, bias: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, fused: bool, division: bool
+    acc: Tensor,
+    m: Tensor,
+    bias: Tensor,
+    scale: float,
+    zero_point: int,
+    low: int,
+    high: int,
+    rounding: str,
+    fused: bool,
+    division: bool,
 ) -> Tensor:
     """quantize(acc * s_x*s_w + bias): see `specs.ThroughReal`."""
     value = integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
@@ -85,7 +96,10 @@ def _accumulator(job: Job, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | N
     # (exact accumulator, the exact s_x*s_w in float64 shaped for it, float bias or None)
     if job.unit.kind == "mul":
         a, b = two(job)
-        left, right = (job.emitter.call(operator.sub, v.node, v.coding.zero_point, name=f"{job.name}_{i}") for i, v in zip(("left", "right"), (a, b), strict=True))
+        left, right = (
+            job.emitter.call(operator.sub, v.node, v.coding.zero_point, name=f"{job.name}_{i}")
+            for i, v in zip(("left", "right"), (a, b), strict=True)
+        )
         acc = job.emitter.call(operator.mul, left, right, name=f"{job.name}_product")
         return acc, a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
     tensors = dict(slots(job.root))

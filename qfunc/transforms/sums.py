@@ -29,7 +29,16 @@ def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
     pairs = [tuple(int(t) for t in fixed_point.fixed_multiplier(torch.tensor(s, dtype=torch.float64))) for s in scales]
     zeros = (a.coding.zero_point, b.coding.zero_point)
     return job.emitter.call(
-        add_shifted, a.node, b.node, zeros, pairs, arithmetic.left_shift, list(arithmetic.steps), *job.range(), name=job.name, result=True
+        add_shifted,
+        a.node,
+        b.node,
+        zeros,
+        pairs,
+        arithmetic.left_shift,
+        list(arithmetic.steps),
+        *job.range(),
+        name=job.name,
+        result=True,
     )
 
 
@@ -39,7 +48,9 @@ def add_shifted(
 ) -> Tensor:  # fmt: skip
     """Codes of a + b in fixed point: see `specs.SumShifted`."""
     m = [(torch.tensor(p), torch.tensor(e)) for p, e in pairs]
-    terms = [fixed_point.scale_fixed((t - z).long() << left_shift, *q, steps) for t, z, q in zip((a, b), zeros, m, strict=False)]
+    terms = [
+        fixed_point.scale_fixed((t - z).long() << left_shift, *q, steps) for t, z, q in zip((a, b), zeros, m, strict=False)
+    ]
     return (fixed_point.scale_fixed(terms[0] + terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
 
 

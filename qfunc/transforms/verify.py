@@ -161,7 +161,9 @@ class _Verification:
         return any(u.integer and u.group.output is node for u in self.partition.units)
 
     def _report(self) -> Report:
-        rows = tuple(Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values())
+        rows = tuple(
+            Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values()
+        )
         floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.units if not u.integer)
         reason = getattr(self.runner, "comparable", lambda: "")() if self.emulation is not None else ""
         return Report(

@@ -58,7 +58,9 @@ class Chip:
         pads, strides, dilations, groups = a["pads"], a["strides"], a["dilations"], a["group"]
         q = np.pad(q - z, [(0, 0), (0, 0), *zip(pads[:n], pads[n:], strict=True)])
         spans = [d * (m - 1) + 1 for d, m in zip(dilations, a["kernel_shape"], strict=True)]
-        windows = np.lib.stride_tricks.sliding_window_view(q, spans, (2, 3))[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+        windows = np.lib.stride_tricks.sliding_window_view(q, spans, (2, 3))[
+            :, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]
+        ]
         parts = zip(np.split(windows, groups, 1), np.split(k, groups, 0), strict=True)
         acc = np.concatenate([np.einsum("nchwij,ocij->nohw", p, v) for p, v in parts], 1)
         acc = acc if b is None else acc + b[1].reshape(1, -1, 1, 1)
@@ -86,7 +88,9 @@ class Chip:
     def MaxPool(self, a: Any, x: Any) -> Any:
         pads = a["pads"]
         q = np.pad(x[1], [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])], constant_values=-1)
-        view = np.lib.stride_tricks.sliding_window_view(q, a["kernel_shape"], (2, 3))[:, :, :: a["strides"][0], :: a["strides"][1]]
+        view = np.lib.stride_tricks.sliding_window_view(q, a["kernel_shape"], (2, 3))[
+            :, :, :: a["strides"][0], :: a["strides"][1]
+        ]
         return "codes", view.max((4, 5)), *x[2:]
 
 

@@ -1,4 +1,4 @@
-"""Small modules, one per op and variant, with inputs of distinct sizes: what the runtime runs on integers, and what in float."""
+"""Small modules, one per op and variant, of distinct sizes: what the runtime runs on integers, and what in float."""
 
 from __future__ import annotations
 

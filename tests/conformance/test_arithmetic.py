@@ -118,7 +118,9 @@ def _expect_products(target, formula):
     for acc, s_x, s_w, out, low, found in traced.products():
         for channel, s in enumerate(s_w):
             for a, y in zip(acc[..., channel].flatten().tolist(), found[..., channel].flatten().tolist(), strict=True):
-                assert int(y) == max(formula(a, Fraction(s_x), Fraction(s), Fraction(out.scale), out.zero_point, out.format), low)
+                assert int(y) == max(
+                    formula(a, Fraction(s_x), Fraction(s), Fraction(out.scale), out.zero_point, out.format), low
+                )
                 compared += 1
     assert compared > 200
     return traced
@@ -189,7 +191,9 @@ def _expect_sums(add, formula):
 def test_sum_fma(rounding):
     def formula(u, ca, v, cb, out):
         limits = out.format.qmin, out.format.qmax
-        return oracle.sum_fma(u, ca.scale, ca.zero_point, v, cb.scale, cb.zero_point, out.scale, out.zero_point, *limits, rounding)
+        return oracle.sum_fma(
+            u, ca.scale, ca.zero_point, v, cb.scale, cb.zero_point, out.scale, out.zero_point, *limits, rounding
+        )
 
     _expect_sums(SumFma(rounding), formula)
 

@@ -73,7 +73,6 @@ def test_a_rule_that_no_kernel_takes_is_found():
         check_target(odd, models=[])
 
 
-
 @frozen
 class Shifted:
     """A function whose codes for deployment are not those of the simulation."""

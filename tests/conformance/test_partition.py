@@ -56,7 +56,9 @@ def test_a_kernel_that_the_target_lacks_is_a_disagreement(kind, model, shape):
 
 
 def test_a_wrong_partition_is_reported_though_no_number_differs():
-    report = _report(_without("transpose"), Apply(lambda x, a, b: b(a(x).transpose(1, 2)), nn.Linear(7, 4), nn.Linear(5, 3)), 2, 5, 7)
+    report = _report(
+        _without("transpose"), Apply(lambda x, a, b: b(a(x).transpose(1, 2)), nn.Linear(7, 4), nn.Linear(5, 3)), 2, 5, 7
+    )
     assert report.mismatches == 0
     assert report.verdict.startswith("mismatch")
 
@@ -125,7 +127,9 @@ def test_emulation_imports_neither_onnx_nor_a_runtime(tmp_path):
     place = str(tmp_path / "y.pt")
     subprocess.run([sys.executable, "-c", textwrap.dedent(program), place], check=True)
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(48, 5)).eval()
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(48, 5)
+    ).eval()
     x = torch.randn(2, 3, 9, 11)
     model = calibrated(net, x)
     emulated = qfunc.emulate(TARGET)(model)(x)
