@@ -125,7 +125,7 @@ def main(directory: Path) -> None:
     print(f"{target.name}: {report.verdict}")
     for name, value in rows:
         print(f"  {name:<36}{value:>14}")
-    print(f"  {'written':<36}{', '.join(sorted(p.name for p in directory.iterdir())):>14}")
+    print("  written:", ", ".join(sorted(p.name for p in directory.iterdir())))
 
 
 if __name__ == "__main__":

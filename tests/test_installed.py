@@ -1,0 +1,61 @@
+"""The wheel holds every module, py.typed and the licence, and works where no checkout is."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of a copy of the sources: a build leaves folders behind."""
+    place = tmp_path_factory.mktemp("wheel")
+    for name in ("qfunc", "specs", "targets"):
+        shutil.copytree(ROOT / name, place / "tree" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place / "tree" / name)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(place), "."]
+    done = subprocess.run(command, cwd=place / "tree", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return next(place.glob("*.whl"))
+
+
+def test_name(wheel):
+    assert wheel.name.startswith("qfunc_torch-")
+
+
+def test_every_module_is_in_the_wheel_and_nothing_else(wheel):
+    inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    here = {p.relative_to(ROOT).as_posix() for p in (ROOT / "qfunc").rglob("*.py")} | {"qfunc/py.typed"}
+    here |= {f"qfunc/{p.relative_to(ROOT).as_posix()}" for f in ("specs", "targets") for p in (ROOT / f).rglob("*.py")}
+
+    assert inside == here
+
+
+def test_the_licence_is_in_the_wheel(wheel):
+    names = [n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("licenses/LICENSE")]
+
+    assert zipfile.ZipFile(wheel).read(names[0]).decode() == (ROOT / "LICENSE").read_text()
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+
+
+def test_the_wheel_goes_the_whole_road_elsewhere(wheel, tmp_path):
+    """Unpacked, first on the path, in a folder that has a specs.py and a targets.py of its own."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site-packages")
+    (tmp_path / "work").mkdir()
+    for name in ("specs.py", "targets.py"):
+        (tmp_path / "work" / name).write_text("raise RuntimeError('a file of the user was imported')\n")
+    modules = subprocess.run([sys.executable, str(ROOT / ".ci/modules.py")], capture_output=True, text=True, check=True)
+    script = f"import runpy, sys; sys.argv[:1] = []; runpy.run_path({str(ROOT / '.ci/wheel.py')!r}, run_name='__main__')"
+    command = [sys.executable, "-W", "error", "-c", script, "wheel.py", *modules.stdout.split()]
+    env = os.environ | {"PYTHONPATH": f"{tmp_path / 'site-packages'}{os.pathsep}{tmp_path / 'work'}"}
+    done = subprocess.run(command, cwd=tmp_path / "work", env=env, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{len(modules.stdout.split())} modules imported" in done.stdout
