@@ -46,7 +46,9 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
 
 def float_onnx(model: Any, size: int) -> bytes:
     """The network as float ONNX: deployed with every op left in float."""
-    everything = edit.op("conv", "linear", "add", "global_avg_pool", "matmul", "mul", "concat", "avg_pool", "sigmoid", "softmax", "leaky_relu")
+    everything = edit.op(
+        "conv", "linear", "add", "global_avg_pool", "matmul", "mul", "concat", "avg_pool", "sigmoid", "softmax", "leaky_relu"
+    )
     target = edit.skip(everything)(targets.onnxruntime)
     calibrated = qfunc.calibrate(batches(1, size), progress=False)(qfunc.quantize(target)(model))
     return qfunc.deploy(target)(calibrated).files["model.onnx"]

@@ -81,7 +81,10 @@ def on_onnxruntime(name: str, model: Any, calib: Tensor, test: Any, count: int) 
     }
     accuracy = [f"{100 * float(r.double().mean()):.2f}" for r in right.values()]
     corrected = qfunc.correct_bias(calib.split(50))(quantized)
-    whole = [predictions(m, test[0], name=n) == test[1] for m, n in ((model, "float"), (quantized, "simulated"), (corrected, "corrected"))]
+    whole = [
+        predictions(m, test[0], name=n) == test[1]
+        for m, n in ((model, "float"), (quantized, "simulated"), (corrected, "corrected"))
+    ]
     differences = [paired(whole[0], w) for w in whole[1:]]
     size = 20 if x[0].numel() > 3 * 64 * 64 else 100
     report = qfunc.verify(target)(quantized, tqdm(x.split(size), "verify", leave=False, disable=not sys.stderr.isatty()))
@@ -90,7 +93,15 @@ def on_onnxruntime(name: str, model: Any, calib: Tensor, test: Any, count: int) 
     complaints = [f"{name}: {d}" for d in report.disagreements]
     complaints += [f"{name}: {report.verdict}"] if report.mismatches else []
     complaints += [f"{name}: {len(predicted - compared)} predicted tensors were not compared"] if predicted - compared else []
-    figures = [name, str(len(x)), f"{len(predicted)}", f"{report.tensors}", f"{report.elements:,}", f"{report.mismatches}", str(len(report.float_units))]
+    figures = [
+        name,
+        str(len(x)),
+        f"{len(predicted)}",
+        f"{report.tensors}",
+        f"{report.elements:,}",
+        f"{report.mismatches}",
+        str(len(report.float_units)),
+    ]
     return [name, str(len(x)), *accuracy, *differences, f"{len(test[0]):,}"], figures, complaints
 
 
@@ -122,8 +133,25 @@ def main() -> int:
         complaints += complaint
         plain.append(on_tensorrt(name, model, calib[:200], test, count))
     print("targets.onnxruntime: top-1 in percent on the same images")
-    print("float - simulated: paired difference in points over the whole test set, with its 95 % interval; without and with correct_bias")
-    print(table(("network", "images", "float", "simulated", "emulated", "ONNX Runtime", "float - simulated", "with correct_bias", "images"), rows))
+    print(
+        "float - simulated: paired difference in points over the whole test set, with its 95 % interval; without and with correct_bias"
+    )
+    print(
+        table(
+            (
+                "network",
+                "images",
+                "float",
+                "simulated",
+                "emulated",
+                "ONNX Runtime",
+                "float - simulated",
+                "with correct_bias",
+                "images",
+            ),
+            rows,
+        )
+    )
     print("\nemulation against ONNX Runtime at full optimisation, every integer tensor and the output")
     print(table(("network", "images", "integer units", "tensors compared", "elements", "mismatches", "float units"), figures))
     print("\ntargets.tensorrt: top-1 in percent")

@@ -85,7 +85,8 @@ WITHOUT_EXAMPLE = {
 }  # fmt: skip
 AWAITED = {
     "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AveragePool", "Constant", "Copy", "Everything", "First", "FixedPoint",
-    "FloatMultiplier", "From", "GraphInput", "GraphOutput", "Interior", "Last", "ModuleType", "Name", "NonNegative", "Not", "Op", "Shift",
+    "FloatMultiplier", "From", "GraphInput", "GraphOutput", "Interior", "Last",
+    "ModuleType", "Name", "NonNegative", "Not", "Op", "Shift",
     "SoftmaxTable", "SumFma", "SumShifted", "ThroughReal", "Where", "ZeroPointShifts", "from_json",
 }  # fmt: skip
 """Still without an example; whoever writes one takes the name off the list."""

@@ -92,7 +92,9 @@ def selects(selector: s.Selector, node: fx.Node, context: Context) -> bool:
             return is_constant(node)
         case s.Where(predicate):
             fact = context.fact(node)
-            view = SimpleNamespace(kind=context.kind(node), path=fact.path, attributes=attributes(node), module_types=fact.modules)
+            view = SimpleNamespace(
+                kind=context.kind(node), path=fact.path, attributes=attributes(node), module_types=fact.modules
+            )
             return bool(predicate(view))
         case s.AllOf(of):
             return all(selects(one, node, context) for one in of)
@@ -147,7 +149,7 @@ def non_negative(node: fx.Node) -> bool:
     if kind == "clip":
         return (attribute(node, "min") or -1) >= 0 or attribute(node, "min") == 0
     if kind == "pad":
-        return attribute(node, "mode") != "constant" or (attribute(node, "value") or 0) >= 0 and non_negative(node.args[0])  # type: ignore[arg-type]
+        return attribute(node, "mode") != "constant" or ((attribute(node, "value") or 0) >= 0 and non_negative(node.args[0]))  # type: ignore[arg-type]
     if kind not in _PRESERVE:
         return False
     numbers = [a for a in node.args[:2] if isinstance(a, int | float)] if kind in ("add", "mul") else []

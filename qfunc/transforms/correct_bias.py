@@ -78,7 +78,9 @@ def _means(network: fx.GraphModule, ops: list[fx.Node], batches: Iterable[Any], 
         counts[name] = counts.get(name, 0) + value.numel() // value.shape[axes[name]]
 
     bind, walk, count = Binder(network), Walk(network, see, set(axes)), 0
-    for count, batch in enumerate(tqdm(batches, "correct_bias", disable=not progress or not sys.stderr.isatty(), unit="batch"), 1):
+    for count, batch in enumerate(
+        tqdm(batches, "correct_bias", disable=not progress or not sys.stderr.isatty(), unit="batch"), 1
+    ):
         walk.guarded(bind(batch, "correct_bias"), f"correct_bias, batch {count}")
     if count == 0:
         do = "Pass a non-empty iterable, not one already used up."

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from qfunc.specs import Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from torch import Tensor
 
 from qfunc.errors import SpecError
 from qfunc.estimators import Ema, MinMax
+from qfunc.specs import Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 
 SHAPE = (2, 3, 10)
 VALUES = st.lists(st.floats(-(2.0**20), 2.0**20, width=32), min_size=1, max_size=6)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from qfunc.specs import Int, Scale, Scheme, ZeroPoint
 
 from qfunc.functions import Fixed
 from qfunc.numerics import Affine, dequantize
 from qfunc.numerics.qparams import qparams_shape
+from qfunc.specs import Int, Scale, Scheme, ZeroPoint
 from qfunc.testing import strategies
 
 SHAPE = (2, 3, 10)

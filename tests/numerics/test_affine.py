@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qfunc.specs import Int, PerTensor, Scale, Scheme, ZeroPoint
 from torch import Tensor
 
 from qfunc.numerics import Affine, dequantize, fake_quantize, quantize
+from qfunc.specs import Int, PerTensor, Scale, Scheme, ZeroPoint
 from qfunc.testing import oracle, strategies
 
 S4 = Scheme(Int(4))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from qfunc.specs import Int, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
 from torch import Tensor
 
 from qfunc.functions import Fixed
 from qfunc.numerics import Affine, fake_quantize
+from qfunc.specs import Int, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
 from qfunc.testing import oracle
 
 SCHEME = Scheme(Int(4), zero_point=ZeroPoint())  # codes -8 to 7

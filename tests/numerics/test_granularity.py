@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from qfunc.specs import Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from torch import Tensor
 
 from qfunc.errors import SpecError
 from qfunc.numerics import Affine, fake_quantize, quantize
 from qfunc.numerics.qparams import block_size, blocks, qparams_shape
+from qfunc.specs import Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.testing import strategies
 
 SHAPE = (2, 3, 10)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from qfunc.specs import Int, PerChannel, PerTensor, Scale, Scheme, ZeroPoint
 
 from qfunc.numerics import Affine, dequantize, quantize
+from qfunc.specs import Int, PerChannel, PerTensor, Scale, Scheme, ZeroPoint
 
 KINDS = {
     "int8": (Int(8), TensorProto.INT8, np.int8),

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qfunc.specs import E4M3FN, Int, PerChannel, Scale, Scheme, ZeroPoint
 
 from qfunc.errors import SpecError
 from qfunc.numerics import from_range
+from qfunc.specs import E4M3FN, Int, PerChannel, Scale, Scheme, ZeroPoint
 from qfunc.testing import oracle, strategies
 
 RANGES = st.tuples(

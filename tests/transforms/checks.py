@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from qfunc.specs import Target
 from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.specs import Target
 from tests.transforms.nets import network
 
 

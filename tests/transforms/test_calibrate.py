@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attrs import evolve
-from qfunc.specs import Op, Tie, edit
 from torch import Tensor, nn
 
 import qfunc
@@ -21,6 +20,7 @@ from qfunc.errors import CalibrationError
 from qfunc.estimators import Ema, MinMax
 from qfunc.graph.network import float_network, seats
 from qfunc.graph.record import record_of
+from qfunc.specs import Op, Tie, edit
 from qfunc.transforms.calibrate import _Observer, _statistics
 from tests.transforms.checks import arguments, calibrated, quantized, same_state, state
 from tests.transforms.nets import DictInput, network

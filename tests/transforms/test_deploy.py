@@ -10,10 +10,10 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from qfunc.specs import from_json
 
 import qfunc
 from qfunc import targets
+from qfunc.specs import from_json
 from tests.transforms.checks import arguments, calibrated, leaves
 from tests.transforms.nets import NAMES, DictInput
 

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 import torch
-from qfunc.specs import edit
 
 import qfunc
 from qfunc import targets
 from qfunc.graph.network import seats
+from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, leaves
 from tests.transforms.nets import NAMES, network
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-from qfunc.specs import edit
 from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
+from qfunc.specs import edit
 from tests.transforms.checks import calibrated, quantized
 from tests.transforms.nets import network
 
@@ -257,9 +257,7 @@ def test_a_selector_that_matches_nothing() -> None:
 def test_a_dtype_that_no_artifact_holds() -> None:
     model, x = network("residual")
     done = qfunc.calibrate([x.double()])(qfunc.quantize(TARGET)(model.double()))
-    text = (
-        "deploy, input 'x': found float64, wanted float32. Quantize model.float() and calibrate it with float32 batches."
-    )
+    text = "deploy, input 'x': found float64, wanted float32. Quantize model.float() and calibrate it with float32 batches."
     told(lambda: qfunc.deploy(TARGET)(done), "DeployError", text)
 
 

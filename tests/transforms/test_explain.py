@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from qfunc.specs import edit
 from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.specs import edit
 from tests.transforms.checks import calibrated, quantized
 from tests.transforms.nets import network
 

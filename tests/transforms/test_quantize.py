@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
-from qfunc.specs import edit
 
 import qfunc
 from qfunc import targets
 from qfunc.graph.network import seats
+from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, leaves, quantized
 from tests.transforms.nets import NAMES, network
 
@@ -122,5 +122,3 @@ def test_an_optional_number_is_no_activation() -> None:
     assert "gain" not in {s.module.site.name for s in seats(made)}
     assert torch.equal(made(*batch, gain=0.0)[1], torch.zeros(5, 4))
     assert made(*batch)[1].any()
-
-
