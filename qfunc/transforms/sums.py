@@ -8,17 +8,42 @@ from fractions import Fraction
 import torch
 from torch import Tensor, fx
 
+from qfunc.graph.vocabulary import slots
 from qfunc.numerics import fixed_point, integer
 from qfunc.specs import SumScaled, SumShifted
 from qfunc.transforms.job import Job, two
 
 
 def sum_fma(job: Job, rounding: str) -> fx.Node:
+    """The node of a `specs.SumFma` unit."""
     (a, b), (zero, low, high) = two(job), job.range()
     return job.emitter.call(
         integer.add_codes, a.node, a.coding.scale, a.coding.zero_point, b.node, b.coding.scale, b.coding.zero_point,
-        job.output.scale, zero, low, high, rounding, name=job.name, result=True,
+        job.output.scale, zero, low, high, rounding, near_convolution(job), name=job.name, result=True,
     )  # fmt: skip
+
+
+_KEEPS_LAYOUT = ("add", "mul", "max_pool", "avg_pool", "global_avg_pool", "concat", "sigmoid", "leaky_relu", "relu", "clip")
+
+
+def near_convolution(job: Job) -> bool:
+    """Whether an op follows an integer convolution, with only ops between that keep an image's layout.
+
+    There ONNX Runtime lays images out with their channels last, which decides the order of some sums.
+    """
+    integer_units = {u.group.output.name: u for u in job.partition.units if u.integer}
+    todo, seen = [n for node in job.unit.group.nodes for _, n in slots(node)], set()
+    while todo:
+        node = todo.pop()
+        unit = integer_units.get(node.name)
+        if unit is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if unit.kind == "conv":
+            return True
+        if unit.kind in _KEEPS_LAYOUT:
+            todo += [n for inner in unit.group.nodes for _, n in slots(inner)]
+    return False
 
 
 def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
