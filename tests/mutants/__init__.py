@@ -1,0 +1,14 @@
+"""Named one-line breakages of the library, by area."""
+
+from mutants.deployment import DEPLOYMENT
+from mutants.emulation import EMULATION
+from mutants.graph import GRAPH
+from mutants.mutation import Mutation
+from mutants.numerics import NUMERICS
+from mutants.placement import PLACEMENT
+from mutants.specs import SPECS
+from mutants.transforms import TRANSFORMS
+
+MUTATIONS: tuple[Mutation, ...] = (*NUMERICS, *GRAPH, *PLACEMENT, *TRANSFORMS, *EMULATION, *DEPLOYMENT, *SPECS)
+
+__all__ = ["MUTATIONS", "Mutation"]

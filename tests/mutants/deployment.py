@@ -1,0 +1,81 @@
+"""Breakages of the ONNX writer and of deploy, caught by the real runtime."""
+
+from mutants.mutation import Mutation
+
+OPS, GRAPH, MODEL = (f"qfunc/lowering/onnx_{name}.py" for name in ("ops", "graph", "model"))
+DEPLOY, TENSORS = "qfunc/transforms/deploy.py", "qfunc/lowering/tensors.py"
+
+INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
+STORED = "tests/transforms/test_deploy.py::test_weights_are_stored_as_the_integers_of_the_simulation"
+
+DEPLOYMENT = (
+    Mutation(
+        "pads-by-axis", OPS,
+        'attributes["pads"] = _each(c["padding"], rank) * 2',
+        'attributes["pads"] = sorted(_each(c["padding"], rank) * 2)',
+        f"{INTEGER}[conv2d dilated]",
+    ),
+    Mutation(
+        "same-pads-begin-with-more", OPS,
+        "[t // 2 for t in total] + [t - t // 2 for t in total]",
+        "[t - t // 2 for t in total] + [t // 2 for t in total]",
+        f"{INTEGER}[conv2d same, even kernel]",
+    ),
+    Mutation(
+        "weights-not-transposed", OPS,
+        'return c.write("Gemm", c.input(), *_weights(c), transB=1)',
+        'return c.write("Gemm", c.input(), *_weights(c), transB=0)',
+        "tests/lowering/test_writer_mutants.py::test_a_square_linear",
+    ),
+    Mutation("dilations-dropped", OPS, '"dilations": dilation,', '"dilations": [1] * rank,', f"{INTEGER}[conv2d dilated]"),
+    Mutation("padding-counted", OPS, 'int(c["count_include_pad"])', "1", f"{INTEGER}[avg_pool no pad count]"),
+    Mutation(
+        "axis-zero", GRAPH,
+        "axis = int(scheme.scale.shared.axis) % max(coding.qparams.scale.ndim, 1)",
+        "axis = 0",
+        f"{INTEGER}[matmul constant rank 2]",
+    ),
+    Mutation(
+        "zero-points-all-zero", GRAPH,
+        "zeros = zero.cpu().numpy()",
+        "zeros = (zero * 0).cpu().numpy()",
+        f"{INTEGER}[conv2d]",
+    ),
+    Mutation("stored-unsigned", GRAPH, "(8, True): TensorProto.INT8", "(8, True): TensorProto.UINT8", STORED),
+    Mutation(
+        "narrow-codes-at-the-end-of-their-type", GRAPH,
+        "if (fmt.qmin, fmt.qmax) != (Int(fmt.bits, fmt.signed).qmin, Int(fmt.bits, fmt.signed).qmax):",
+        "if False:",
+        "tests/lowering/test_writer_mutants.py::test_activations_narrower_than_their_type_are_refused",
+    ),
+    Mutation(
+        "batch-not-dynamic", GRAPH,
+        '["batch" if d is None else d for d in shape.dims]',
+        "[2 if d is None else d for d in shape.dims]",
+        "tests/transforms/test_deploy.py::test_the_artifact_runs_with_any_batch",
+    ),
+    Mutation(
+        "weights-stored-as-float", MODEL,
+        "return self.graph.weight(codes, coding, name)",
+        "return self.graph.constant((codes * coding.qparams.scale).float(), name)",
+        STORED,
+    ),
+    Mutation(
+        "deploy-does-not-check", DEPLOY,
+        "if a.shape != b.shape or float(",
+        "if False and float(",
+        "tests/transforms/test_deploy.py::test_an_artifact_that_computes_something_else_is_refused",
+    ),
+    Mutation(
+        "deploy-takes-float64", DEPLOY,
+        'if getattr(torch, dtype).is_floating_point and dtype != "float32":',
+        "if False:",
+        "tests/transforms/test_errors.py::test_a_dtype_that_no_artifact_holds",
+    ),
+    Mutation(
+        "report-on-one-scale", TENSORS,
+        "values = tuple(scale.flatten().tolist())",
+        "values = (float(scale.max()),)",
+        "tests/transforms/test_deploy.py::test_the_report_says_how_it_was_made",
+    ),
+)  # fmt: skip

@@ -1,0 +1,122 @@
+"""Breakages of emulate and verify, caught by the real runtime or by hand-made reports."""
+
+from mutants.mutation import Mutation
+
+PRODUCTS, SUMS, POOLS, EMULATE = (f"qfunc/transforms/{name}.py" for name in ("products", "sums", "pools", "emulate"))
+VERIFY, REPORT = "qfunc/transforms/verify.py", "qfunc/transforms/report.py"
+
+INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
+ARITHMETICS = "tests/transforms/test_arithmetics_mutants.py"
+VERIFIED = "tests/transforms/test_verify_mutants.py"
+
+EMULATION = (
+    Mutation(
+        "float-bias-loses-the-zero-point", PRODUCTS,
+        'offset = offset + zero_point if place == "before" else offset',
+        "offset = offset",
+        f"{ARITHMETICS}::test_a_float_bias_is_added_before_rounding",
+    ),
+    Mutation(
+        "float-bias-always-fused", PRODUCTS,
+        "integer.fma(acc.float(), m, offset) if fused else acc.float() * m + offset",
+        "integer.fma(acc.float(), m, offset)",
+        f"{ARITHMETICS}::test_a_float_bias_is_added_before_rounding",
+    ),
+    Mutation(
+        "through-real-without-bias", PRODUCTS,
+        "value = integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias",
+        "value = acc.float() * m",
+        f"{ARITHMETICS}::test_through_real_is_quantize_of_the_real_value",
+    ),
+    Mutation(
+        "shift-to-the-right-only", PRODUCTS,
+        "left = acc.long() << (-shift).clamp(min=0)",
+        "left = acc.long()",
+        f"{ARITHMETICS}::test_shifts_go_both_ways",
+    ),
+    Mutation(
+        "fixed-point-without-clamp", PRODUCTS,
+        "(fixed_point.scale_fixed(acc, m, e, steps) + zero_point).clamp(low, high)",
+        "(fixed_point.scale_fixed(acc, m, e, steps) + zero_point)",
+        f"{ARITHMETICS}::test_fixed_point_units_saturate",
+    ),
+    Mutation(
+        "shifted-sum-without-zero-points", SUMS,
+        "fixed_point.scale_fixed((t - z).long() << left_shift",
+        "fixed_point.scale_fixed(t.long() << left_shift",
+        f"{ARITHMETICS}::test_shifted_sums_equal_integers",
+    ),
+    Mutation(
+        "mul-without-zero-points", PRODUCTS,
+        "operator.sub, v.node, v.coding.zero_point",
+        "operator.sub, v.node, 0",
+        f"{INTEGER}[mul constant]",
+    ),
+    Mutation(
+        "multiplier-without-the-input-scale", PRODUCTS,
+        "product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()",
+        "product = weight_coding.qparams.scale.double().flatten()",
+        f"{INTEGER}[conv2d]",
+    ),
+    Mutation(
+        "bias-left-out", PRODUCTS,
+        "integer.linear_codes, x.node, x.coding.zero_point, held, bias, ends",
+        "integer.linear_codes, x.node, x.coding.zero_point, held, None, ends",
+        f"{INTEGER}[linear rank 2]",
+    ),
+    Mutation(
+        "interior-zero-point-after", POOLS,
+        "(real / s if division else real * (1 / s)) + zero_point, rounding, low)",
+        "(real / s if division else real * (1 / s)), rounding, low) + zero_point",
+        f"{ARITHMETICS}::test_interior_before_is_not_after",
+    ),
+    Mutation(
+        "float-units-read-unquantized", EMULATE,
+        "if coding is None:",
+        "if isinstance(value, Real):",
+        f"{VERIFIED}::test_a_float_unit_reads_quantized_weights",
+    ),
+    Mutation(
+        "a-float-constant-is-emulated-unquantized", EMULATE,
+        "held = coding.seat.module(read_attr(self.network, producer).detach())",
+        "held = read_attr(self.network, producer).detach()",
+        f"{VERIFIED}::test_a_float_unit_reads_quantized_weights",
+    ),
+    # verify
+    Mutation(
+        "verify-counts-only-large-differences", REPORT,
+        "int((difference != 0).sum())",
+        "int((difference > 1).sum())",
+        f"{VERIFIED}::test_differences_are_counted_exactly",
+    ),
+    Mutation(
+        "verify-nan-equals-anything", REPORT,
+        "torch.where(a.isnan() & b.isnan(), 0.0, difference)",
+        "difference.nan_to_num(0.0)",
+        f"{VERIFIED}::test_differences_are_counted_exactly",
+    ),
+    Mutation(
+        "verify-one-element-a-batch", REPORT,
+        "self.elements += a.numel()",
+        "self.elements = a.numel()",
+        f"{VERIFIED}::test_differences_are_counted_exactly",
+    ),
+    Mutation(
+        "verify-ignores-the-partition", VERIFY,
+        'elif unit.integer != (actual == "integer"):',
+        "elif False:",
+        "tests/conformance/test_partition.py::test_a_wrong_partition_is_reported_though_no_number_differs",
+    ),
+    Mutation(
+        "verify-lets-units-vanish", VERIFY,
+        "if not self.partition.vanishes(unit):",
+        "if False:",
+        f"{VERIFIED}::test_a_unit_that_the_runtime_lost_is_a_disagreement",
+    ),
+    Mutation(
+        "neutral-is-any-number", "qfunc/graph/units.py",
+        "isinstance(a, int | float) and a == numbers[kind]",
+        "isinstance(a, int | float)",
+        "tests/conformance/test_partition.py::test_what_may_vanish_follows_a_rule",
+    ),
+)  # fmt: skip

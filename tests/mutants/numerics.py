@@ -1,0 +1,236 @@
+"""Breakages of the numerics and of the estimators."""
+
+from mutants.mutation import Mutation
+
+ROUNDING, AFFINE, QPARAMS = (f"qfunc/numerics/{name}.py" for name in ("rounding", "affine", "qparams"))
+FIXED_POINT, INTEGER = "qfunc/numerics/fixed_point.py", "qfunc/numerics/integer.py"
+EMA, MINMAX = "qfunc/estimators/ema.py", "qfunc/estimators/minmax.py"
+
+TIES = "tests/numerics/test_rounding.py::test_every_mode_is_exact_on_and_beside_its_ties"
+CODE_TIES = "tests/numerics/test_affine.py::test_every_tie_goes_the_right_way"
+RANGES = "tests/numerics/test_qparams.py::test_scale_and_zero_point_are_the_exact_ones_rounded_once"
+REQUANTIZE = "tests/numerics/test_requantize.py::test_requantize_equals_the_oracle"
+SUMS = "tests/numerics/test_requantize.py::test_sums_of_very_unequal_scales_keep_single_roundings"
+CONVOLUTIONS = "tests/numerics/test_integer.py::test_convolutions_equal_int64"
+ACCUMULATION = "tests/numerics/test_integer.py::test_every_accumulation_path_is_exact"
+POOLS = "tests/numerics/test_integer.py::test_average_pools_sum_in_window_order"
+SOFTMAX = "tests/numerics/test_tables.py::test_softmax_equals_the_equations"
+SHIFTS = "tests/numerics/test_fixed_point.py::test_shifts_round_exactly"
+GEMMLOWP = "tests/numerics/test_fixed_point.py::test_fixed_point_requantization_equals_gemmlowp"
+GRADIENT = "tests/numerics/test_gradients.py::test_gradient_is_one_inside_and_zero_outside"
+
+NUMERICS = (
+    # rounding
+    Mutation("half-away-tie", ROUNDING, "(x - whole).abs() >= 0.5", "(x - whole).abs() > 0.5", TIES),
+    Mutation("half-to-zero-tie", ROUNDING, "(x - whole).abs() > 0.5", "(x - whole).abs() >= 0.5", TIES),
+    Mutation(
+        "half-up-by-adding", ROUNDING,
+        "return whole + (x - whole >= 0.5).to(x.dtype)",
+        "return torch.floor(x + 0.5)",
+        TIES,
+    ),
+    Mutation("half-down-is-half-up", ROUNDING, "return -half_up(-x)", "return half_up(x)", TIES),
+    Mutation(
+        "negative-ceil-swapped", ROUNDING,
+        "torch.where(x < 0, half_up(x), torch.round(x))",
+        "torch.where(x < 0, torch.round(x), half_up(x))",
+        TIES,
+    ),
+    Mutation("index-counted-from-zero", ROUNDING, "return torch.round(x - low) + low", "return torch.round(x)", CODE_TIES),
+    # quantize, dequantize, gradients
+    Mutation(
+        "zero-point-before-rounding", AFFINE,
+        "return round_by(real, scheme.rounding, first, noise) + zero",
+        "return round_by(real + zero, scheme.rounding, first, noise)",
+        CODE_TIES,
+    ),
+    Mutation("clamp-one-code-short", AFFINE, "noise).clamp(low, high)", "noise).clamp(low, high - 1)", CODE_TIES),
+    Mutation(
+        "reciprocal-for-division", AFFINE,
+        "real = wide / scale if scheme.division else wide * (1 / scale)",
+        "real = wide * (1 / scale)",
+        "tests/numerics/test_affine_mutants.py::test_a_division_rounds_once",
+    ),
+    Mutation(
+        "division-for-reciprocal", AFFINE,
+        "real = wide / scale if scheme.division else wide * (1 / scale)",
+        "real = wide / scale",
+        "tests/numerics/test_affine_mutants.py::test_a_reciprocal_rounds_twice",
+    ),
+    Mutation(
+        "dequantize-distributes", AFFINE,
+        "return (codes - zero) * scale",
+        "return codes * scale - zero * scale",
+        "tests/numerics/test_affine.py::test_dequantize_is_the_exact_product_rounded_once",
+    ),
+    Mutation("gradient-below-the-range", AFFINE, "(codes >= low) & (codes <= high)", "codes <= high", GRADIENT),
+    Mutation("no-gradient-at-the-end", AFFINE, "(codes >= low) & (codes <= high)", "(codes > low) & (codes <= high)", GRADIENT),
+    Mutation(
+        "wide-codes-in-float32", AFFINE,
+        "scheme.format.bits > 24",
+        "scheme.format.bits > 32",
+        "tests/numerics/test_affine.py::test_32_bit_codes_are_exact",
+    ),
+    Mutation(
+        "blocks-along-the-last-axis", AFFINE,
+        "parameter.repeat_interleave(shared.size, shared.axis)",
+        "parameter.repeat_interleave(shared.size, -1)",
+        "tests/numerics/test_granularity.py::test_shared_scales_are_a_loop_over_the_blocks",
+    ),
+    # qparams
+    Mutation("half-range-is-qmax", QPARAMS, "(fmt.qmax - fmt.qmin) / 2", "fmt.qmax", RANGES),
+    Mutation("range-without-zero", QPARAMS, "low.double().clamp(max=0), high.double()", "low.double(), high.double()", RANGES),
+    Mutation(
+        "power-of-two-doubled", QPARAMS,
+        "exponent - (fraction == 0.5).int()",
+        "exponent",
+        "tests/numerics/test_qparams.py::test_powers_of_two_are_rounded_up_and_never_clip",
+    ),
+    Mutation("zero-point-from-the-top", QPARAMS, "fmt.qmin - low / scale.double()", "fmt.qmax - high / scale.double()", RANGES),
+    Mutation("minimum-range-ignored", QPARAMS, "torch.maximum(high, low + scheme.scale.minimum_range)", "high", RANGES),
+    Mutation(
+        "scale-zero-for-zeros", QPARAMS,
+        "torch.where(scale < tiny, torch.ones_like(scale), scale)",
+        "scale",
+        "tests/numerics/test_qparams.py::test_the_range_of_nothing_and_of_zero_has_scale_one",
+    ),
+    Mutation(
+        "channel-axis-zero", QPARAMS,
+        "tuple(1 if i == axis % len(shape) else n",
+        "tuple(1 if i == 0 else n",
+        "tests/numerics/test_granularity.py::test_shapes_of_every_granularity",
+    ),
+    # fixed point
+    Mutation("shift-half-even-odd", FIXED_POINT, "up = tie & (whole % 2 != 0)", "up = tie & (whole % 2 == 0)", SHIFTS),
+    Mutation("shift-half-away-negative", FIXED_POINT, "up = tie & (value >= 0)", "up = tie", SHIFTS),
+    Mutation(
+        "multiplier-carry-lost", FIXED_POINT,
+        "bits - exponent.long() - over.long()",
+        "bits - exponent.long()",
+        "tests/numerics/test_fixed_point.py::test_multipliers_follow_the_definition",
+    ),
+    Mutation("srdhm-nudge-up-only", FIXED_POINT, "torch.where(product >= 0, 2**30, 1 - 2**30)", "2**30", GEMMLOWP),
+    Mutation(
+        "no-left-shift", FIXED_POINT,
+        "a = acc << (31 - e).clamp(min=0)",
+        "a = acc",
+        "tests/numerics/test_fixed_point.py::test_multipliers_above_one_shift_left_first",
+    ),
+    # requantize, fused multiply-add, sums
+    Mutation(
+        "requantize-before-is-after", INTEGER,
+        "return round_by(value + zero_point, rounding, low).clamp(low, high)",
+        "return (round_by(value, rounding, low) + zero_point).clamp(low, high)",
+        REQUANTIZE,
+    ),
+    Mutation(
+        "requantize-clamp-without-zero-point", INTEGER,
+        "value.clamp(low - zero_point, high - zero_point)",
+        "value.clamp(low, high)",
+        REQUANTIZE,
+    ),
+    Mutation(
+        "fma-rounds-twice", INTEGER,
+        "return torch.where((error != 0) & even, nudged, total).float()",
+        "return total.float()",
+        "tests/numerics/test_fixed_point.py::test_fma_where_float64_alone_rounds_twice",
+    ),
+    Mutation(
+        "sum-offset-unfused", INTEGER,
+        "- fma(r_a, z_a, r_b * z_b)",
+        "- (r_a * z_a + r_b * z_b)",
+        "tests/numerics/test_requantize_mutants.py::test_the_offset_of_a_sum_is_fused",
+    ),
+    Mutation(
+        "sum-never-swaps", INTEGER,
+        "return n_a == 1 and n_b != 1",
+        "return False",
+        "tests/numerics/test_requantize.py::test_sum_swaps_an_operand_that_is_constant_along_the_last_axis",
+    ),
+    Mutation("sum-always-in-float64", INTEGER, "return 2.0**17 * (r_a + r_b + 1) < 2.0**53 * last", "return True", SUMS),
+    Mutation(
+        "codes-zero-point-before-rounding", INTEGER,
+        "return (round_by(real, rounding, low - zero_point) + zero_point).clamp(low, high)",
+        "return round_by(real + zero_point, rounding, low).clamp(low, high)",
+        "tests/numerics/test_requantize.py::test_quantize_codes_is_quantize",
+    ),
+    # accumulators
+    Mutation(
+        "conv-pads-with-code-zero", INTEGER,
+        "acc = conv(x, weight, None, stride, padding, dilation, groups)",
+        "acc = conv(x + zero_point, weight, None, stride, padding, dilation, groups) "
+        "- zero_point * weight.flatten(1).sum(1).reshape(-1, *[1] * (weight.ndim - 2))",
+        CONVOLUTIONS,
+    ),
+    Mutation(
+        "conv-runs-in-float32", INTEGER,
+        "padding, dilation, groups).double()",
+        "padding, dilation, groups)",
+        ACCUMULATION,
+    ),
+    Mutation(
+        "chunks-forget-the-next-channel", INTEGER,
+        "running = per_channel[:, i].clone()",
+        "running = torch.zeros_like(running)",
+        "tests/numerics/test_integer.py::test_no_run_can_reach_two_to_the_24",
+    ),
+    Mutation(
+        "chunks-of-25-bits", INTEGER,
+        "EXACT_FLOAT32 = 2**24",
+        "EXACT_FLOAT32 = 2**25",
+        "tests/numerics/test_integer.py::test_the_bound_is_sharp",
+    ),
+    Mutation(
+        "matmul-always-in-float32", INTEGER,
+        "return a @ b if a.shape[-1] * largest < EXACT_FLOAT32 else a.double() @ b.double()",
+        "return a @ b",
+        "tests/numerics/test_integer.py::test_products_of_activations_equal_int64",
+    ),
+    # pools and tables
+    Mutation("average-ignores-include-pad", INTEGER, "(float(math.prod(kernel)) if include_pad else count)", "count", POOLS),
+    Mutation(
+        "ceil-mode-keeps-an-empty-window", INTEGER,
+        "(out - 1) * stride >= size + pad",
+        "(out - 1) * stride > size + pad",
+        "tests/numerics/test_tables_mutants.py::test_ceil_mode_drops_windows_that_start_behind_the_input",
+    ),
+    Mutation(
+        "global-average-divides-twice", INTEGER,
+        "torch.tensor(scale_in) / (torch.tensor(scale) * count)",
+        "torch.tensor(scale_in) / torch.tensor(scale) / count",
+        "tests/numerics/test_tables_mutants.py::test_the_global_average_rounds_scale_times_count_first",
+    ),
+    Mutation("softmax-without-room", INTEGER, "max(0.0, room - 5.0)", "max(0.0, room)", SOFTMAX),
+    Mutation("softmax-without-its-maximum", INTEGER, "table[moved - moved.amax(0) + 255]", "table[moved]", SOFTMAX),
+    Mutation(
+        "softmax-exact-reciprocal", INTEGER,
+        "torch.floor(1 / torch.tensor(scale, dtype=torch.float32))",
+        "(1 / torch.tensor(scale, dtype=torch.float32))",
+        SOFTMAX,
+    ),
+    Mutation(
+        "logistic-unfused", INTEGER,
+        "value = fma(value, x, torch.tensor(c, dtype=torch.float32))",
+        "value = value * x + c",
+        "tests/numerics/test_tables.py::test_logistic_is_the_fused_polynomial",
+    ),
+    # estimators
+    Mutation(
+        "ema-weights-swapped", EMA,
+        "Range(self.decay * old.low + new * seen.low",
+        "Range(new * old.low + self.decay * seen.low",
+        "tests/estimators/test_minmax_ema.py::test_ema_follows_its_equation",
+    ),
+    Mutation(
+        "ema-merge-by-the-wrong-count", EMA,
+        "self.decay ** int(b.batches)",
+        "self.decay ** int(a.batches)",
+        "tests/estimators/test_minmax_ema.py::test_ema_merge_respects_the_order",
+    ),
+    Mutation(
+        "minmax-forgets", MINMAX,
+        "return Range(torch.minimum(state.low, seen.low), torch.maximum(state.high, seen.high))",
+        "return seen",
+        "tests/estimators/test_minmax_ema.py::test_minmax_does_not_depend_on_order",
+    ),
+)  # fmt: skip

@@ -1,0 +1,108 @@
+"""Breakages of the specs and of the targets."""
+
+from mutants.mutation import Mutation
+
+CHECK, SCHEME, FORMATS = (f"specs/{name}.py" for name in ("_check", "scheme", "formats"))
+CODEC, DIFF, REWRITE, TARGET = (f"specs/{name}.py" for name in ("codec", "diff", "_rewrite", "target"))
+ORT, TENSORRT = "targets/onnxruntime.py", "targets/tensorrt.py"
+
+IMPOSSIBLE = "tests/specs/test_specs_impossible.py"
+LAWS, EDIT = "tests/specs/test_specs_laws.py", "tests/specs/test_specs_edit.py"
+SHEETS = "tests/test_datasheets_mutants.py"
+
+SPECS = (
+    # validation
+    Mutation("bool-is-an-int", CHECK, "if type(value) is not int or (low", "if not isinstance(value, int) or (low", IMPOSSIBLE),
+    Mutation(
+        "empty-text", CHECK,
+        "if type(value) is not str or not (value or empty):",
+        "if type(value) is not str:",
+        IMPOSSIBLE,
+    ),
+    Mutation(
+        "empty-range-of-codes", FORMATS,
+        "full.qmin <= self.qmin < self.qmax <= full.qmax",
+        "full.qmin <= self.qmin <= self.qmax <= full.qmax",
+        IMPOSSIBLE,
+    ),
+    Mutation(
+        "any-bound-of-a-power-of-two", SCHEME,
+        "if bound is not None and frexp(bound)[0] != 0.5:",
+        "if False:",
+        IMPOSSIBLE,
+    ),
+    Mutation(
+        "signed-width", FORMATS,
+        "(1 << self.bits - self.signed) - 1",
+        "(1 << self.bits - 1) - 1",
+        f"{SHEETS}::test_onnxruntime_activations_are_affine_bytes",
+    ),
+    # codec, diff
+    Mutation(
+        "json-lists-stay-lists", CODEC,
+        "return tuple(_decode(v, known) for v in value)",
+        "return [_decode(v, known) for v in value]",
+        f"{LAWS}::test_a_real_target_survives_everything",
+    ),
+    Mutation("any-schema", CODEC, "if type(schema) is not int or schema != SCHEMA:", "if type(schema) is not int:", IMPOSSIBLE),
+    Mutation(
+        "diff-ignores-order", DIFF,
+        "if order != sorted(order) else lines",
+        "if False else lines",
+        f"{LAWS}::test_diff_reads_like_a_datasheet",
+    ),
+    Mutation(
+        "diff-of-the-first-only", DIFF,
+        "if j not in pairs.values()]",
+        "if False]",
+        f"{LAWS}::test_diff_sees_order_and_repetition",
+    ),
+    # edit
+    Mutation(
+        "earlier-rules-win", REWRITE,
+        "self.values + getattr(target, self.where)",
+        "getattr(target, self.where) + self.values",
+        f"{EDIT}::test_later_edits_win",
+    ),
+    Mutation(
+        "earlier-overrides-win", REWRITE,
+        "target.overrides + self.overrides",
+        "self.overrides + target.overrides",
+        f"{EDIT}::test_later_edits_win",
+    ),
+    Mutation(
+        "narrow-codes-lose-symmetry", REWRITE,
+        "low=1 - (1 << bits - 1) if symmetric else None",
+        "low=None",
+        f"{EDIT}::test_a_symmetric_range_stays_symmetric_and_the_same_width_stays_as_it_is",
+    ),
+    Mutation(
+        "edits-skip-cases", REWRITE,
+        "default=self(value.default))",
+        "default=value.default)",
+        f"{EDIT}::test_cases_change_inside",
+    ),
+    # targets
+    Mutation("ort-full-range-weights", ORT, "Int(8, low=-127)", "Int(8)", SHEETS),
+    Mutation("ort-weights-per-tensor", ORT, "WEIGHT = Scheme(S8, Scale(PerChannel()))", "WEIGHT = Scheme(S8)", SHEETS),
+    Mutation("ort-softmax-scale", ORT, "Fixed(ACTIVATION, 1 / 256, 0)", "Fixed(ACTIVATION, 1 / 255, 0)", SHEETS),
+    Mutation(
+        "ort-mul-zero-point-after", ORT,
+        'Kernel(Op("mul"), FloatMultiplier(zero_point="before")',
+        'Kernel(Op("mul"), FloatMultiplier()',
+        "tests/conformance/test_ties_mutants.py::test_ties_are_rounded_as_the_runtime_rounds_them[mul-101]",
+    ),
+    Mutation(
+        "tensorrt-affine-activations", TENSORRT,
+        "ACTIVATION = Scheme(Int(8))",
+        "ACTIVATION = Scheme(Int(8, signed=False))",
+        SHEETS,
+    ),
+    Mutation(
+        "tensorrt-quantizes-outputs", TENSORRT,
+        "Rule(WEIGHTED, input=ACTIVATION, weight=WEIGHT)",
+        "Rule(WEIGHTED, input=ACTIVATION, weight=WEIGHT, output=ACTIVATION)",
+        SHEETS,
+    ),
+    Mutation("tensorrt-no-concat-tie", TENSORRT, 'ties=(Tie(Op("concat"), "input", "union"),),', "", SHEETS),
+)  # fmt: skip

@@ -1,0 +1,104 @@
+"""Breakages of calibrate, reconcile, saving and artifacts."""
+
+from mutants.mutation import Mutation
+
+RECONCILE, CALIBRATE, SAVING = (f"qfunc/transforms/{name}.py" for name in ("reconcile", "calibrate", "saving"))
+NETWORK, SITE, ARTIFACT = "qfunc/graph/network.py", "qfunc/graph/site.py", "qfunc/lowering/artifact.py"
+
+TESTS = "tests/transforms/test_calibrate.py"
+LEADERS = f"{TESTS}::test_other_leaders_of_a_tie"
+BIASES = f"{TESTS}::test_a_shared_weight_is_widened_for_both_biases"
+
+TRANSFORMS = (
+    # reconcile
+    Mutation("bias-scale-of-the-weight-alone", RECONCILE, "for slot in value.of}", "for slot in value.of[1:]}", BIASES),
+    Mutation("widening-too-late", RECONCILE, "2.0 ** (bits - 2)", "2.0**bits", BIASES),
+    Mutation(
+        "widening-narrows", RECONCILE,
+        "torch.maximum(weight.scale, least",
+        "torch.minimum(weight.scale, least",
+        f"{TESTS}::test_a_channel_without_weights_does_not_overflow_its_bias",
+    ),
+    Mutation("tie-takes-the-smallest", RECONCILE, "chosen = max((result[m.path]", "chosen = min((result[m.path]", LEADERS),
+    Mutation(
+        "tie-led-by-an-input", RECONCILE,
+        "chosen = result[members[-1].path]",
+        "chosen = result[members[0].path]",
+        LEADERS,
+    ),
+    # calibrate
+    Mutation(
+        "calibrate-in-training-mode", NETWORK,
+        "twin.training = False",
+        "twin.training = module.training",
+        "tests/transforms/test_purity.py::test_evaluation_semantics_whatever_the_mode",
+    ),
+    Mutation(
+        "a-union-of-two-estimators", CALIBRATE,
+        '(index, site.tie) if site.tie and site.leader == "union" else seat.tensor',
+        "seat.tensor",
+        f"{TESTS}::test_a_union_tie_is_one_tensor_to_its_estimator",
+    ),
+    Mutation(
+        "fixed-qparams-estimated", CALIBRATE,
+        "if site.constant or not isinstance(site.value, Scheme):",
+        "if site.constant:",
+        "tests/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
+    ),
+    Mutation(
+        "weights-estimated-from-the-last-batch", CALIBRATE,
+        "before = estimator.init(scheme, value) if self.states[index] is None else self.states[index]",
+        "before = estimator.init(scheme, value)",
+        f"{TESTS}::test_minmax_is_the_range_over_all_batches_and_ema_their_average",
+    ),
+    Mutation(
+        "calibrate-writes-into-its-input", CALIBRATE,
+        "calibrated = copy.deepcopy(model)",
+        "calibrated = model",
+        "tests/transforms/test_purity_mutants.py::test_a_quantized_model_stays_uncalibrated_when_a_calibrated_one_is_made",
+    ),
+    Mutation(
+        "emulation-shares-its-tensors", "qfunc/transforms/emulate.py",
+        "emulated(Partition(copy.deepcopy(model), target))",
+        "emulated(Partition(model, target))",
+        "tests/transforms/test_purity.py::test_an_emulation_owns_its_tensors",
+    ),
+    # saving
+    Mutation(
+        "saved-without-its-mode", SAVING,
+        '"training": model.training,',
+        '"training": False,',
+        "tests/transforms/test_saving.py::test_a_new_process_reads_the_same_model",
+    ),
+    Mutation(
+        "loaded-as-calibrated", SAVING,
+        'stage=report["stage"], inputs',
+        'stage="calibrated", inputs',
+        "tests/transforms/test_saving.py::test_a_quantized_model_stays_uncalibrated",
+    ),
+    Mutation(
+        "load-ignores-dtypes", SAVING,
+        "if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)",
+        "if have[k].shape != state[k].shape",
+        "tests/transforms/test_saving.py::test_load_refuses_another_model",
+    ),
+    # artifacts
+    Mutation(
+        "a-failed-save-loses-the-old-artifact", ARTIFACT,
+        "os.replace(old, place)",
+        "pass",
+        "tests/lowering/test_artifact.py::test_a_failure_leaves_what_was_there",
+    ),
+    Mutation(
+        "save-overwrites-foreign-files", ARTIFACT,
+        "if others or (there and REPORT not in there):",
+        "if False:",
+        "tests/lowering/test_artifact.py::test_save_refuses_a_place_that_holds_something_else",
+    ),
+    Mutation(
+        "names-that-leave-the-directory", ARTIFACT,
+        'or name != Path(name).name:',
+        'or False:',
+        "tests/lowering/test_artifact.py::test_names_stay_inside_the_directory",
+    ),
+)  # fmt: skip
