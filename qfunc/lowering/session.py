@@ -1,0 +1,36 @@
+"""One model loaded into ONNX Runtime."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+
+class Session:
+    """One model in ONNX Runtime; `saved` keeps its optimised graph."""
+
+    def __init__(self, model: bytes, *, optimise: bool = True, threads: int = 0, saved: bool = False) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        levels = ort.GraphOptimizationLevel
+        options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        self.optimised: Any = None
+        with tempfile.TemporaryDirectory() as folder:
+            if saved:
+                options.optimized_model_filepath = os.path.join(folder, "optimised.onnx")
+            self.ort = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            if saved:
+                import onnx
+
+                self.optimised = onnx.load(options.optimized_model_filepath)
+        self.names = [i.name for i in self.ort.get_inputs()]
+        self.outputs = [o.name for o in self.ort.get_outputs()]
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch."""
+        feeds = {n: v.numpy() if hasattr(v, "numpy") else v for n, v in zip(self.names, inputs, strict=True)}
+        return list(self.ort.run(None, feeds))
