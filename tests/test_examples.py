@@ -1,5 +1,6 @@
 """The three programs in examples/ run as a user would run them, and print what they promise."""
 
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 def printed(program: str, *arguments: object) -> str:
     """The standard output of an example, run from the root of the checkout; nothing may go to standard error."""
     command = [sys.executable, "-W", "error", f"examples/{program}", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
