@@ -38,7 +38,8 @@ def loader(folder: Path) -> Any:
     """The `load` function of the data folder."""
     sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location("load", folder / "load.py")
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.load
@@ -134,7 +135,7 @@ def main() -> int:
         plain.append(on_tensorrt(name, model, calib[:200], test, count))
     print("targets.onnxruntime: top-1 in percent on the same images")
     print(
-        "float - simulated: paired difference in points over the whole test set, with its 95 % interval; without and with correct_bias"
+        "float - simulated: paired difference in points over the whole test set, 95 % interval; without and with correct_bias"
     )
     print(
         table(

@@ -45,7 +45,7 @@ def main() -> None:
     print(table(("step", "wall, s"), [[k, f"{v:.2f}"] for k, v in steps.items()]))
     works = {"float": captured, "simulated": calibrated, "emulated": emulated}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
-    for name, work in works.items():
+    for work in works.values():
         seconds(lambda work=work: work(x))  # type: ignore[misc]
     for _ in range(options.runs):
         for name, work in works.items():

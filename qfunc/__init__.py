@@ -21,6 +21,6 @@ from qfunc.transforms.verify import verify
 __version__ = "0.1.0"
 
 __all__ = [
-    "calibrate", "capture", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain", "functions", "load", "quantize",
-    "save", "specs", "verify",
+    "calibrate", "capture", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain", "functions",
+    "load", "quantize", "save", "specs", "verify",
 ]  # fmt: skip

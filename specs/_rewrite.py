@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attrs import evolve, field, frozen
+from attrs.validators import optional
 
 from qfunc.specs._check import ROUNDINGS, has_methods, instance_of, integer, one_of
 from qfunc.specs._repr import readable
@@ -34,12 +35,7 @@ class SchemeChange:
         default=None, validator=instance_of(PerTensor, PerChannel, PerBlock, PerToken, optional=True)
     )
     power_of_two: bool | None = field(default=None, validator=instance_of(bool, optional=True))
-    rounding: str | None = field(default=None)
-
-    @rounding.validator
-    def _(self, attribute: Any, value: Any) -> None:
-        if value is not None:
-            one_of(ROUNDINGS)(self, attribute, value)
+    rounding: str | None = field(default=None, validator=optional(one_of(ROUNDINGS)))
 
     def __call__(self, value: Any) -> Any:
         """The slot value with the changes made; only Int schemes have them."""

@@ -155,6 +155,11 @@ def _is_reciprocal(entry: tuple[object, ...]) -> bool:
     return len(ints) == 4 and min(ints[:3]) >= 1 and 0 <= ints[3] <= 62
 
 
+def _own_function(instance: object, attribute: object, value: object) -> None:
+    if value is not None and (type(value) is not str or value not in ("mlas_logistic", "window_sum")):
+        raise refuse(instance, "function", value, 'None, "mlas_logistic" or "window_sum"', "Choose one of them.")
+
+
 @readable
 @frozen
 class Interior:
@@ -170,12 +175,7 @@ class Interior:
     rounding: str = field(default="half_even", validator=_rounding)
     division: bool = field(default=True, validator=instance_of(bool))
     zero_point: str = field(default="after", validator=one_of(("after", "before")))
-    function: str | None = field(default=None)
-
-    @function.validator
-    def _(self, attribute: object, value: object) -> None:
-        if value is not None and (type(value) is not str or value not in ("mlas_logistic", "window_sum")):
-            raise refuse(self, "function", value, 'None, "mlas_logistic" or "window_sum"', "Choose one of them.")
+    function: str | None = field(default=None, validator=_own_function)
 
 
 @readable

@@ -40,6 +40,7 @@ class Lowering(Protocol):
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """File name -> content."""
+        ...
 
 
 @runtime_checkable

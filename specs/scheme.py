@@ -21,6 +21,11 @@ class PerTensor:
     """
 
 
+def _axis(instance: object, attribute: object, value: object) -> None:
+    if type(value) is not int and not (type(value) is str and value == "channel"):
+        raise refuse(instance, "axis", value, 'an int or "channel"', "Name the axis.")
+
+
 @readable
 @frozen
 class PerChannel:
@@ -32,12 +37,7 @@ class PerChannel:
     PerChannel()
     """
 
-    axis: str | int = field(default="channel")
-
-    @axis.validator
-    def _(self, attribute: object, value: object) -> None:
-        if type(value) is not int and not (type(value) is str and value == "channel"):
-            raise refuse(self, "axis", value, 'an int or "channel"', "Name the axis.")
+    axis: str | int = field(default="channel", validator=_axis)
 
 
 @readable

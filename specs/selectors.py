@@ -177,6 +177,15 @@ class Everything(Selector):
     """Everything."""
 
 
+def _predicate(instance: object, attribute: object, value: object) -> None:
+    if not callable(value) or isinstance(value, type):
+        do = f"Call it: {value.__name__}()." if isinstance(value, type) else "Write a function of the op."
+        raise refuse(instance, "predicate", value, "a module-level function or a frozen callable value", do)
+    if not is_public_function(value) and (bad := flaw(value)):
+        wanted = f"a module-level function or a frozen callable value, not {bad}"
+        raise refuse(instance, "predicate", value, wanted, "Define it with def at the top of a module.")
+
+
 @readable
 @frozen
 class Where(Selector):
@@ -189,16 +198,7 @@ class Where(Selector):
         SpecError: a lambda, a local function, a class or a value that can change.
     """
 
-    predicate: Callable[..., bool] = field()
-
-    @predicate.validator
-    def _(self, attribute: object, value: object) -> None:
-        if not callable(value) or isinstance(value, type):
-            do = f"Call it: {value.__name__}()." if isinstance(value, type) else "Write a function of the op."
-            raise refuse(self, "predicate", value, "a module-level function or a frozen callable value", do)
-        if not is_public_function(value) and (bad := flaw(value)):
-            wanted = f"a module-level function or a frozen callable value, not {bad}"
-            raise refuse(self, "predicate", value, wanted, "Define it with def at the top of a module.")
+    predicate: Callable[..., bool] = field(validator=_predicate)
 
 
 @readable

@@ -22,6 +22,11 @@ class Average(NamedTuple):
     first: Range
 
 
+def _decay(instance: object, attribute: object, value: object) -> None:
+    if not isinstance(value, int | float) or not 0 <= value < 1:
+        raise SpecError(where="Ema.decay", found=repr(value), wanted="a number in [0, 1)", do="Give such a number.")
+
+
 @frozen
 class Ema:
     """low <- decay*low + (1-decay)*low(batch), high likewise; the first batch initialises both.
@@ -40,12 +45,7 @@ class Ema:
     """
 
     inner: Any = field(default=MinMax())
-    decay: float = field(default=0.9)
-
-    @decay.validator
-    def _(self, attribute: Any, value: Any) -> None:
-        if not isinstance(value, int | float) or not 0 <= value < 1:
-            raise SpecError(where="Ema.decay", found=repr(value), wanted="a number in [0, 1)", do="Give such a number.")
+    decay: float = field(default=0.9, validator=_decay)
 
     def init(self, scheme: Scheme, like: Tensor) -> Average:
         """No batches yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
@@ -88,7 +89,7 @@ class _Builder:
             raise refused(node, "out=, a write into another tensor", "a pure operation", "Use the returned value.")
         if (name or "").removesuffix("_") in DROPOUTS and (made := self._dropout(node)) is not None:
             return made
-        call = canonical(node)
+        call = _part(canonical(node))
         if call is not None:
             return self._emit(node, "call_function", call[0], call[1], {})
         if name == "detach_":
@@ -147,6 +148,21 @@ class _Builder:
             fresh = f"{path}_{count}"
         self.paths.add(fresh)
         return fresh
+
+
+def _part(call: Any) -> Any:
+    # x.unbind(dim)[i] is x[..., i], which reads one tensor and gives one.
+    if (
+        call is None
+        or call[0] is not operator.getitem
+        or not isinstance(call[1][1], int)
+        or not isinstance(call[1][0], fx.Node)
+    ):
+        return call
+    parts = canonical(call[1][0]) if short_name(call[1][0]) == "unbind" else None
+    if parts is None or parts[1][1] < 0:
+        return call
+    return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
 
 
 def _is_dropout(module: nn.Module) -> bool:

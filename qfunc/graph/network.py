@@ -114,7 +114,7 @@ def require(model: Any, stage: str, step: str) -> Record:
     Raises:
         CalibrationError: it has not; the message names the step that is missing.
     """
-    record = record_of(model) if isinstance(model, nn.Module) else None
+    record = record_of(model) if isinstance(model, fx.GraphModule) else None
     reached = record is not None and record.stage in (stage, "quantized", "calibrated")
     # Qparams may also have come from a state_dict, or have left with one.
     unready = [s.module.site.name for s in seats(model) if not s.module.ready] if reached and stage == "calibrated" else []
@@ -139,12 +139,12 @@ class Walk(fx.Interpreter):
         self.network, self.see, self.names = network, see, names
         self.at: fx.Node | None = None
 
-    def run_node(self, node: fx.Node) -> Any:
+    def run_node(self, n: fx.Node) -> Any:
         """The node's value, shown if its name is wanted."""
-        self.at = node
-        value = super().run_node(node)
-        if self.names is None or node.name in self.names:
-            self.see(node.name, value)
+        self.at = n
+        value = super().run_node(n)
+        if self.names is None or n.name in self.names:
+            self.see(n.name, value)
         return value
 
     def guarded(self, arguments: tuple[Any, ...], where: str) -> Any:

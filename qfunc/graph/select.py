@@ -18,8 +18,8 @@ from qfunc.specs.target import OpKind
 
 _ALWAYS_NON_NEGATIVE = ("relu", "sigmoid", "softmax", "hardsigmoid", "exp", "abs", "sqrt", "rsqrt")
 _PRESERVE = ("max_pool", "avg_pool", "global_avg_pool", "adaptive_avg_pool", "reshape", "flatten", "transpose", "squeeze",
-             "unsqueeze", "slice", "split", "chunk", "expand", "concat", "dropout", "add", "mul", "mean", "sum", "resize", "pad",
-             "fake_quantize")  # fmt: skip
+             "unsqueeze", "slice", "split", "chunk", "expand", "concat", "dropout", "add", "mul", "mean", "sum", "resize",
+             "pad", "fake_quantize")  # fmt: skip
 _WEIGHTED = ("conv", "conv_transpose", "linear", "lstm", "gru")
 
 

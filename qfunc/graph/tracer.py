@@ -73,20 +73,20 @@ class Tracer(fx.Tracer):
             return args[0]
         return super().create_proxy(kind, target, args, kwargs, *rest, **more)
 
-    def is_leaf_module(self, module: nn.Module, path: str) -> bool:
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module stays one node.
 
         Raises:
             CaptureError: it would hide weights.
         """
-        kind = type(module)
+        kind = type(m)
         if f"{kind.__module__}.{kind.__qualname__}" in self.leaves:
             return True
         if not kind.__module__.startswith("torch.nn"):
             return False
         if kind.__name__ in RECURRENT:
             raise CaptureError(
-                where=f"module {path!r}",
+                where=f"module {module_qualified_name!r}",
                 found=f"nn.{kind.__name__}, whose weights stay hidden when traced symbolically",
                 wanted="ops with visible weights",
                 do=_EXPORT,

@@ -130,6 +130,15 @@ class Partition:
         read = [self._at_edge.get((node.name, reader.name)) for reader in node.users]
         return read[0] if read and all(c is not None and c is read[0] for c in read) else None
 
+    @property
+    def float_units(self) -> tuple[Unit, ...]:
+        """The units that compute in float; arithmetic on sizes is none."""
+        return tuple(u for u in self.units if not u.integer and not self._on_sizes(u.group.root))
+
+    def _on_sizes(self, node: fx.Node) -> bool:
+        inputs = node.all_input_nodes
+        return self.context.kind(node) == "size" or (bool(inputs) and all(self._on_sizes(n) for n in inputs))
+
     def vanishes(self, unit: Unit) -> bool:
         """Whether a runtime may leave a unit out, because it changes no code.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
-import torch
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
 from qfunc.graph.fold import read_attr
 from qfunc.graph.record import TensorInfo
+from qfunc.graph.trees import leaves
 from qfunc.graph.units import INNER, Coding, Partition, Unit
 from qfunc.graph.vocabulary import slots
 from qfunc.lowering.onnx_call import Call
@@ -68,7 +68,7 @@ class _Writer:
             self._pair(node)
 
     def _outputs(self, node: fx.Node) -> None:
-        for leaf in torch.utils._pytree.tree_leaves(node.args[0]):
+        for leaf in leaves(node.args[0]):
             if not isinstance(leaf, fx.Node) or leaf.name not in self.shapes or not isinstance(self.shapes[leaf.name], Shape):
                 do = "Return tensors only."
                 raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do=do)

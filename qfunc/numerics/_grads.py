@@ -20,8 +20,8 @@ class _StraightThrough(torch.autograd.Function):
         ctx.save_for_backward(inputs[2])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient * ctx.saved_tensors[0], None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return grad_outputs[0] * ctx.saved_tensors[0], None, None
 
 
 def straight_through(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:

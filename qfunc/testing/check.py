@@ -68,7 +68,7 @@ def check_target(
         return
     chosen = settings or hypothesis.settings(
         max_examples=examples, derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=False,
-        phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=tuple(HealthCheck.__members__.values()),
     )  # fmt: skip
     strategy: SearchStrategy[Model] = small_models() if models is None else models
     chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()

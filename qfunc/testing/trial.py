@@ -155,13 +155,13 @@ class _Forced(fx.Interpreter):
             Walk(self.emulation, self.codes.__setitem__).run(example, enable_io_processing=False)
             self.run(example, enable_io_processing=False)
 
-    def run_node(self, node: fx.Node) -> Any:
-        value = super().run_node(node)
-        seat = self.seat.get(node.name)
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        seat = self.seat.get(n.name)
         if seat is None:
             return value
         name = seat.tensor if seat.tensor in self.integer else f"{seat.tensor}_codes"
-        if is_constant(node) or name not in self.codes:
+        if is_constant(n) or name not in self.codes:
             return value
         coding, emulated = self.partition.at_path[seat.path], self.codes[name]
         simulated = torch.round(value.double() / coding.scale) + coding.zero_point

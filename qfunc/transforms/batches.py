@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError
 from qfunc.graph.record import TensorInfo
+from qfunc.graph.trees import leaves
 
 
 class Binder:
@@ -106,4 +106,4 @@ def infos(arguments: Any) -> tuple[TensorInfo, ...]:
 
 def tensors_of(value: Any) -> list[Tensor]:
     """The tensors in nested tuples, lists and dicts, in order."""
-    return [v for v in torch.utils._pytree.tree_leaves(value) if isinstance(v, Tensor)]
+    return [v for v in leaves(value) if isinstance(v, Tensor)]

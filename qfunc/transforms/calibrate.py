@@ -16,6 +16,7 @@ from qfunc.errors import CalibrationError
 from qfunc.graph.network import Seat, Walk, float_network, require, same_network, seats
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.site import Site
+from qfunc.graph.trees import leaves
 from qfunc.specs import Scheme
 from qfunc.transforms.batches import Binder, infos, require_batches
 from qfunc.transforms.quantize import require_finite
@@ -177,8 +178,8 @@ class _Observer:
 
 
 def _finite(state: Any) -> bool:
-    leaves = (t for t in torch.utils._pytree.tree_leaves(state) if isinstance(t, Tensor) and t.is_floating_point())
-    return all(bool(t.isfinite().all()) for t in leaves)
+    tensors = (t for t in leaves(state) if isinstance(t, Tensor) and t.is_floating_point())
+    return all(bool(t.isfinite().all()) for t in tensors)
 
 
 def require_float(value: Any, name: str) -> None:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from qfunc.errors import CalibrationError
 from qfunc.graph.fold import read_attr
 from qfunc.graph.network import Walk, float_network, require, seats
-from qfunc.graph.vocabulary import attribute, kind_of
+from qfunc.graph.vocabulary import attribute, kind_of, slots
 from qfunc.transforms.batches import Binder
 
 
@@ -68,7 +68,7 @@ def _correctable(node: fx.Node, quantized: Any) -> bool:
 
 def _means(network: fx.GraphModule, ops: list[fx.Node], batches: Iterable[Any], progress: bool) -> dict[str, Tensor]:
     """The mean of each input channel: axis 1 of a convolution's input, the last of a linear layer's."""
-    axes = {op.args[0].name: 1 if kind_of(op) == "conv" else -1 for op in ops}  # type: ignore[union-attr]
+    axes: dict[str, int] = {slots(op)[0][1].name: 1 if kind_of(op) == "conv" else -1 for op in ops}
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
 

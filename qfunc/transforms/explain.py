@@ -45,7 +45,7 @@ class Explanation:
     def __str__(self) -> str:
         """Tables as text."""
         names = [f.name for f in fields(SiteRow)]
-        head = [{"op": "of op"}.get(n, n.replace("_", " ")) for n in names]
+        head = ["of op" if n == "op" else n.replace("_", " ") for n in names]
         rows = [[str(getattr(s, n)) for n in names] for s in self.sites]
         parts = [f"{self.target}: {len(self.sites)} quantized tensors", table(head, rows, 220)]
         if self.rules:
@@ -88,7 +88,7 @@ def explain(model: fx.GraphModule) -> Explanation:
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     floats: tuple[tuple[str, str, str], ...]
     if public and all(s.module.ready for s in seats(model)):
-        floats = tuple((u.path, u.kind, u.reason) for u in Partition(model, target).units if not u.integer)
+        floats = tuple((u.path, u.kind, u.reason) for u in Partition(model, target).float_units)
     else:
         quantized = {s.module.site.op for s in seats(model)}
         roots = [g.root for g in found.groups if context.kind(g.root) not in target.commuting]

@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.graph.network import Walk, require
+from qfunc.graph.trees import leaves
 from qfunc.graph.units import INNER, Coding, Partition, Unit
 from qfunc.specs import Target
 from qfunc.transforms.batches import Binder, require_batches, tensors_of
@@ -85,11 +86,11 @@ class _Verification:
     def over(self, batches: Iterable[Any]) -> Report:
         require_batches(batches, "verify")
         bind = Binder(self.partition.network)
-        count = 0
-        for count, batch in enumerate(batches, 1):
-            leaves = tensors_of(bind(batch, "verify"))
-            self._batch(leaves)
-        if count == 0:
+        empty = True
+        for batch in batches:
+            empty = False
+            self._batch(tensors_of(bind(batch, "verify")))
+        if empty:
             do = "Pass a non-empty iterable, not one already used up."
             raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
         return self._report()
@@ -139,7 +140,7 @@ class _Verification:
 
     def _returned(self) -> tuple[fx.Node, list[fx.Node]]:
         node = next(n for n in self.partition.network.graph.nodes if n.op == "output")
-        return node, [v for v in torch.utils._pytree.tree_leaves(node.args[0]) if isinstance(v, fx.Node)]
+        return node, [v for v in leaves(node.args[0]) if isinstance(v, fx.Node)]
 
     def _lsb(self, index: int, value: Tensor) -> float:
         node, leaves = self._returned()
@@ -164,7 +165,7 @@ class _Verification:
         rows = tuple(
             Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values()
         )
-        floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.units if not u.integer)
+        floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.float_units)
         reason = getattr(self.runner, "comparable", lambda: "")() if self.emulation is not None else ""
         return Report(
             target=self.target.name,
@@ -211,7 +212,7 @@ def _several(unit: Unit) -> bool:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    return [v for v in torch.utils._pytree.tree_leaves(value) if isinstance(v, Tensor)]
+    return [v for v in leaves(value) if isinstance(v, Tensor)]
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -226,11 +227,11 @@ class _Forced(fx.Interpreter):
         self.codings, self.codes = codings, codes
         self.pairs: list[tuple[str, Tensor, Tensor]] = []
 
-    def run_node(self, node: fx.Node) -> Any:
-        value = super().run_node(node)
-        if node.name not in self.codings:
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name not in self.codings:
             return value
-        path, _ = self.codings[node.name]
+        path, _ = self.codings[n.name]
         actual = torch.from_numpy(self.codes[f"{path}.codes"]).float()
         self.pairs.append((path, value, actual))
         return actual
