@@ -33,6 +33,9 @@ class FloatMultiplier:
     `float_bias`: the bias stays float and enters as bias/s_y (MNN) instead of into acc as an int32.
 
     Source: ONNX Runtime MLAS, XNNPACK qs8 "fp32" requantization, MNN.
+
+    >>> FloatMultiplier(zero_point="before")
+    FloatMultiplier(zero_point='before')
     """
 
     rounding: str = field(default="half_even", validator=_rounding)
@@ -50,6 +53,9 @@ class ThroughReal:
     `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).
 
     Source: ncnn convolution_x86 (fma, half away, multiply); OpenVINO CPU (no fma, half even, divide).
+
+    >>> ThroughReal("half_away", fma=True)
+    ThroughReal('half_away', fma=True)
     """
 
     rounding: str = field(default="half_even", validator=_rounding)
@@ -67,6 +73,9 @@ class FixedPoint:
     multiply), then the rounding shift named second.
 
     Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy; TOSA 1.0 apply_scale_32.
+
+    >>> FixedPoint("half_up")
+    FixedPoint('half_up')
     """
 
     steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
@@ -80,6 +89,9 @@ class Shift:
     """y = R(acc * 2^-k): every scale is a power of two.
 
     Source: Vitis AI DPU (half up); Kendryte K210 (floor).
+
+    >>> Shift("half_up")
+    Shift('half_up')
     """
 
     rounding: str = field(validator=_rounding)
@@ -94,6 +106,9 @@ class SumFma:
     a and b are codes, zero points included.  Rounds after the zero point was added.
 
     Source: ONNX Runtime mlas/lib/qladd.cpp, x86 kernels.
+
+    >>> SumFma()
+    SumFma()
     """
 
     rounding: str = field(default="half_even", validator=_rounding)
@@ -105,6 +120,9 @@ class SumShifted:
     """Both inputs are shifted left by `left_shift`, rescaled to a common scale and added in int32; then `steps`.
 
     Source: TFLite reference_ops Add (2^20); TOSA 1.0 add between rescales.
+
+    >>> SumShifted(left_shift=20)
+    SumShifted()
     """
 
     left_shift: int = field(default=20, validator=integer(0, 31))
@@ -134,6 +152,9 @@ class AveragePool:
     """y = R(sum / count); `reciprocals` replaces the division: (kernel, numerator, shift) triples.
 
     Source: TFLite reference AveragePool; Vitis AI DPU (3x3 is 7/2^6).
+
+    >>> AveragePool("half_away")
+    AveragePool('half_away')
     """
 
     rounding: str = field(validator=_rounding)
@@ -155,7 +176,7 @@ def _is_reciprocal(entry: tuple[object, ...]) -> bool:
     return len(ints) == 4 and min(ints[:3]) >= 1 and 0 <= ints[3] <= 62
 
 
-def _own_function(instance: object, attribute: object, value: object) -> None:
+def _own_function(instance: object, attribute: object, value: Any) -> None:
     if value is not None and (type(value) is not str or value not in ("mlas_logistic", "window_sum")):
         raise refuse(instance, "function", value, 'None, "mlas_logistic" or "window_sum"', "Choose one of them.")
 
@@ -169,6 +190,9 @@ class Interior:
     has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order).
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
+
+    >>> Interior(function="mlas_logistic")
+    Interior(function='mlas_logistic')
     """
 
     dtype: str = field(default="float32", validator=one_of(("float16", "bfloat16", "float32", "float64")))
@@ -184,6 +208,9 @@ class SoftmaxTable:
     """softmax over codes by a table of e[i] = round(exp((i - 255) * s_x) * `peak` / n), summed exactly.
 
     Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc.
+
+    >>> SoftmaxTable()
+    SoftmaxTable()
     """
 
     peak: float = field(default=2147483647.0, validator=number(positive=True))
@@ -196,6 +223,9 @@ class ZeroPointShifts:
     """acc = sum(x*w) + (arg_x*sum(x) >> shift_x) + (arg_w*sum(w) >> shift_w): no subtraction of zero points.
 
     Source: nncase kernels/k210.
+
+    >>> ZeroPointShifts()
+    ZeroPointShifts()
     """
 
     accumulator: int = field(default=36, validator=integer(16, 64))
@@ -205,7 +235,11 @@ class ZeroPointShifts:
 @readable
 @frozen
 class Copy:
-    """Codes move, values do not: reshape, transpose, max pool."""
+    """Codes move, values do not: reshape, transpose, max pool.
+
+    >>> Copy()
+    Copy()
+    """
 
 
 @readable

@@ -48,6 +48,10 @@ def from_json(text: str, classes: Iterable[Any] = ()) -> Any:
     Raises:
         SpecError: not JSON, another schema, an unknown class or field, a missing field, a value that no
             spec can have, or `classes` that are no classes and functions.
+
+    >>> from qfunc.specs import Int
+    >>> from_json(to_json(Int(4)))
+    Int(4)
     """
     try:
         document = json.loads(text)

@@ -85,7 +85,11 @@ def _each_selector(instance: Any, attribute: Any, value: Any) -> None:
 @readable
 @frozen
 class Op(Selector):
-    """Ops of these kinds, by their names in the op vocabulary: `Op("conv")`, `Op(("add", "mul"))`."""
+    """Ops of these kinds, by their names in the op vocabulary: `Op("conv")`, `Op(("add", "mul"))`.
+
+    >>> Op("conv") | Op("linear")
+    AnyOf((Op('conv'), Op('linear')))
+    """
 
     kinds: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
 
@@ -93,7 +97,11 @@ class Op(Selector):
 @readable
 @frozen
 class Name(Selector):
-    """Ops and tensors whose path matches a shell-style pattern: `Name("layer4.*")`."""
+    """Ops and tensors whose path matches a shell-style pattern: `Name("layer4.*")`.
+
+    >>> Name("layer4.*")
+    Name('layer4.*')
+    """
 
     glob: str = field(validator=text())
 
@@ -101,7 +109,11 @@ class Name(Selector):
 @readable
 @frozen
 class ModuleType(Selector):
-    """Ops inside a module whose class has this name, bare or qualified: `ModuleType("Bottleneck")`."""
+    """Ops inside a module whose class has this name, bare or qualified: `ModuleType("Bottleneck")`.
+
+    >>> ModuleType("Bottleneck")
+    ModuleType('Bottleneck')
+    """
 
     name: str = field(validator=text())
 
@@ -109,7 +121,11 @@ class ModuleType(Selector):
 @readable
 @frozen
 class Attr(Selector):
-    """Ops with an attribute of this value: `Attr("groups", 1)`, `Attr("depthwise", True)`."""
+    """Ops with an attribute of this value: `Attr("groups", 1)`, `Attr("depthwise", True)`.
+
+    >>> Attr("depthwise", True)
+    Attr('depthwise', equals=True)
+    """
 
     name: str = field(validator=text())
     equals: bool | int | float | str | tuple[object, ...] | None = field(validator=frozen_value)
@@ -122,7 +138,11 @@ class Attr(Selector):
 @readable
 @frozen
 class From(Selector):
-    """Edges and tensors whose producer (the root of its fused group) is selected."""
+    """Edges and tensors whose producer (the root of its fused group) is selected.
+
+    >>> From(Op("softmax"))
+    From(Op('softmax'))
+    """
 
     producer: Selector = field(validator=selector())
 
@@ -130,7 +150,11 @@ class From(Selector):
 @readable
 @frozen
 class AnyInput(Selector):
-    """Ops one of whose inputs is produced by a selected op."""
+    """Ops one of whose inputs is produced by a selected op.
+
+    >>> AnyInput(Op("embedding"))
+    AnyInput(Op('embedding'))
+    """
 
     producer: Selector = field(validator=selector())
 
@@ -138,46 +162,74 @@ class AnyInput(Selector):
 @readable
 @frozen
 class First(Selector):
-    """Ops with no op of the same kinds of rule between them and the graph's inputs."""
+    """Ops with no op that has weights between them and the graph's inputs.
+
+    >>> First()
+    First()
+    """
 
 
 @readable
 @frozen
 class Last(Selector):
-    """Ops with no op of the same kinds of rule between them and the graph's outputs."""
+    """Ops with no op that has weights between them and the graph's outputs.
+
+    >>> Last()
+    Last()
+    """
 
 
 @readable
 @frozen
 class NonNegative(Selector):
-    """Tensors that the graph proves to be at least 0: relu, sigmoid, softmax and what preserves it."""
+    """Tensors that the graph proves to be at least 0: relu, sigmoid, softmax and what preserves it.
+
+    >>> NonNegative()
+    NonNegative()
+    """
 
 
 @readable
 @frozen
 class GraphInput(Selector):
-    """The inputs of the graph."""
+    """The inputs of the graph.
+
+    >>> GraphInput()
+    GraphInput()
+    """
 
 
 @readable
 @frozen
 class GraphOutput(Selector):
-    """Tensors that the graph returns."""
+    """Tensors that the graph returns.
+
+    >>> GraphOutput()
+    GraphOutput()
+    """
 
 
 @readable
 @frozen
 class Constant(Selector):
-    """Parameters, buffers and other tensors known before the model runs."""
+    """Parameters, buffers and other tensors known before the model runs.
+
+    >>> Constant()
+    Constant()
+    """
 
 
 @readable
 @frozen
 class Everything(Selector):
-    """Everything."""
+    """Everything.
+
+    >>> Everything()
+    Everything()
+    """
 
 
-def _predicate(instance: object, attribute: object, value: object) -> None:
+def _predicate(instance: object, attribute: object, value: Any) -> None:
     if not callable(value) or isinstance(value, type):
         do = f"Call it: {value.__name__}()." if isinstance(value, type) else "Write a function of the op."
         raise refuse(instance, "predicate", value, "a module-level function or a frozen callable value", do)
@@ -196,6 +248,9 @@ class Where(Selector):
 
     Raises:
         SpecError: a lambda, a local function, a class or a value that can change.
+
+    >>> Where(refuse).predicate.__name__  # any function at the top of its module
+    'refuse'
     """
 
     predicate: Callable[..., bool] = field(validator=_predicate)
@@ -204,7 +259,11 @@ class Where(Selector):
 @readable
 @frozen
 class AllOf(Selector):
-    """What all of them select."""
+    """What all of them select.
+
+    >>> Op("conv") & Name("head.*")
+    AllOf((Op('conv'), Name('head.*')))
+    """
 
     of: tuple[Selector, ...] = field(validator=_each_selector)
 
@@ -212,7 +271,11 @@ class AllOf(Selector):
 @readable
 @frozen
 class AnyOf(Selector):
-    """What any of them selects."""
+    """What any of them selects.
+
+    >>> Op("conv") | Name("head.*")
+    AnyOf((Op('conv'), Name('head.*')))
+    """
 
     of: tuple[Selector, ...] = field(validator=_each_selector)
 
@@ -220,7 +283,11 @@ class AnyOf(Selector):
 @readable
 @frozen
 class Not(Selector):
-    """What it does not select."""
+    """What it does not select.
+
+    >>> ~Name("head.*")
+    Not(Name('head.*'))
+    """
 
     of: Selector = field(validator=selector())
 

@@ -44,6 +44,10 @@ class Algorithm:
 
     Raises:
         SpecError: a class in place of a value, a method that is missing, or a value that can change.
+
+    >>> from qfunc import estimators, functions
+    >>> Algorithm(estimators.MinMax(), functions.Fixed()).estimator
+    MinMax()
     """
 
     estimator: Estimator = field(validator=has_methods("init", "update", "finalize"))

@@ -161,10 +161,12 @@ class _Placement:
         role = slot if slot in ("weight", "bias") else "activation"
         algorithm = getattr(self.target, role) or self.target.weight
         estimator, function = algorithm.estimator, algorithm.function
-        for change in self.target.overrides:
+        bits = None
+        for change in self.target.overrides:  # later edits win
             if change.role == role and self._touches(change, tensor, group):
                 estimator, function = change.estimator or estimator, change.function or function
-                value = _narrow(value, change) if change.bits else value
+                bits = change.bits or bits
+        value = value if bits is None else _narrow(value, bits)
         path = self.context.fact(tensor).path if tensor.op != "get_attr" else str(tensor.target)
         taken = {p.site.name for p in self.made.values()}
         name = path if path not in taken else f"{path}@{self.context.fact(group.root).path}"
@@ -265,16 +267,16 @@ def _with_axis(value: Any, axis: int, rank: int) -> Any:
     return evolve(value, scale=evolve(scheme.scale, shared=PerChannel(axis)))
 
 
-def _narrow(value: Any, change: Override) -> Any:
+def _narrow(value: Any, bits: int) -> Any:
     fmt = value.format if isinstance(value, Scheme) else None
-    if not isinstance(fmt, Int) or change.bits is None or change.bits > fmt.bits:
+    if not isinstance(fmt, Int) or bits > fmt.bits:
         raise SpecError(
             where="Override.bits",
-            found=repr(change.bits),
+            found=repr(bits),
             wanted=f"at most the {getattr(fmt, 'bits', '?')} bits of the hardware's {fmt}",
             do="Choose fewer bits, or other hardware.",
         )
-    return evolve(value, format=narrowed(fmt, change.bits, fmt.signed)) if change.bits < fmt.bits else value
+    return evolve(value, format=narrowed(fmt, bits, fmt.signed)) if bits < fmt.bits else value
 
 
 __all__ = ["Keep", "Placed", "Plan", "moves_codes", "plan"]

@@ -26,6 +26,7 @@ def quantize_interior(
 
 
 def window_sum(job: Job, arithmetic: Interior) -> fx.Node:
+    """The node of an average pool in float, summed in window order."""
     x, (zero, low, high) = job.given(slots(job.root)[0][1]), job.range()
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
@@ -75,6 +76,7 @@ def adaptive_pool_codes(
 
 
 def average(job: Job, rounding: str, reciprocals: Any) -> fx.Node:
+    """The node of a `specs.AveragePool` unit."""
     # Integer average: equal scales in and out; sum, then a rounded division or the chip's reciprocal.
     x = job.given(slots(job.root)[0][1])
     kernel = None if job.unit.kind == "global_avg_pool" else attribute(job.root, "kernel_size")

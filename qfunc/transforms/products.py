@@ -20,6 +20,7 @@ from qfunc.transforms.job import Job, two
 
 
 def requantized(job: Job, arithmetic: FloatMultiplier | FixedPoint | Shift | ThroughReal) -> fx.Node:
+    """The node of a product unit: its accumulator, then the arithmetic that makes codes of it."""
     acc, product, bias = _accumulator(job, arithmetic)
     zero, low, high = job.range()
     scale = torch.tensor(job.output.scale, dtype=torch.float32)

@@ -33,7 +33,8 @@ def reconcile(model: fx.GraphModule, seats: tuple[Seat, ...], found: dict[str, A
         paths = _sources(nodes[seat.path], value)
         if {"input", "weight"} <= paths.keys():
             bias = read_attr(model, nodes[seat.path].all_input_nodes[0]).detach().float()
-            result[paths["weight"]] = _widened(result[paths["weight"]], bias, result[paths["input"]], value.format.bits)
+            powers = next(s.module.site.scheme for s in seats if s.path == paths["weight"]).scale.power_of_two
+            result[paths["weight"]] = _widened(result[paths["weight"]], bias, result[paths["input"]], value.format.bits, powers)
     for seat, value in biases:
         scale = torch.ones(())
         for path in _sources(nodes[seat.path], value).values():
@@ -45,8 +46,10 @@ def reconcile(model: fx.GraphModule, seats: tuple[Seat, ...], found: dict[str, A
     return result
 
 
-def _widened(weight: Affine, bias: Tensor, activation: Affine, bits: int) -> Affine:
+def _widened(weight: Affine, bias: Tensor, activation: Affine, bits: int, power_of_two: bool) -> Affine:
     least = (bias.abs() / (2.0 ** (bits - 2) * activation.scale)).reshape(-1, weight.scale.numel()).amax(0)
+    if power_of_two:
+        least = torch.exp2(torch.ceil(torch.log2(least)))
     return weight._replace(scale=torch.maximum(weight.scale, least.reshape(weight.scale.shape)))
 
 

@@ -47,6 +47,7 @@ def near_convolution(job: Job) -> bool:
 
 
 def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
+    """The node of a `specs.SumShifted` unit."""
     # TFLite: both inputs at twice the larger scale, shifted left; the sum is scaled back to the output.
     a, b = two(job)
     twice = 2 * max(a.coding.scale, b.coding.scale)
@@ -80,6 +81,7 @@ def add_shifted(
 
 
 def sum_scaled(job: Job, arithmetic: SumScaled) -> fx.Node:
+    """The node of a `specs.SumScaled` unit."""
     # XNNPACK: both multipliers on one shift, such that the larger one has all its bits.
     a, b = two(job)
     ratios = [v.coding.scale / job.output.scale for v in (a, b)]
