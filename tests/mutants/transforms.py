@@ -11,6 +11,30 @@ BIASES = f"{TESTS}::test_a_shared_weight_is_widened_for_both_biases"
 
 TRANSFORMS = (
     # reconcile
+    Mutation(
+        "plan-the-first-override-wins", "qfunc/graph/plan.py",
+        "bits = change.bits or bits",
+        "bits = bits or change.bits",
+        "tests/transforms/test_overrides.py::test_a_later_override_of_bits_wins_though_it_is_wider",
+    ),
+    Mutation(
+        "reconcile-widens-past-powers-of-two", "qfunc/transforms/reconcile.py",
+        "    if power_of_two:",
+        "    if False:",
+        "tests/transforms/test_overrides.py::test_a_widened_scale_of_a_power_of_two_chip_is_a_power_of_two",
+    ),
+    Mutation(
+        "sums-forget-the-layout", "qfunc/transforms/sums.py",
+        "rounding, near_convolution(job), name",
+        "rounding, None, name",
+        "tests/conformance/test_sum_order.py::test_without_convolutions",
+    ),
+    Mutation(
+        "correct-bias-adds-the-shift", "qfunc/transforms/correct_bias.py",
+        "sub_(shift)",
+        "add_(shift)",
+        "tests/transforms/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
+    ),
     Mutation("bias-scale-of-the-weight-alone", RECONCILE, "for slot in value.of}", "for slot in value.of[1:]}", BIASES),
     Mutation("widening-too-late", RECONCILE, "2.0 ** (bits - 2)", "2.0**bits", BIASES),
     Mutation(
