@@ -66,9 +66,10 @@ def check_target(
         for model in models:
             check(model)
         return
+    slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
     chosen = settings or hypothesis.settings(
         max_examples=examples, derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=False,
-        phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=tuple(HealthCheck.__members__.values()),
+        phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=slow,
     )  # fmt: skip
     strategy: SearchStrategy[Model] = small_models() if models is None else models
     chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()

@@ -65,6 +65,7 @@ def test_codes_are_exact_where_the_division_is(data: st.DataObject) -> None:
     zero = 0 if scheme.symmetric else data.draw(strategies.zero_points(low=fmt.qmin, high=fmt.qmax))
     qparams = Affine(torch.tensor(scale), torch.tensor(float(zero)))
     x = near_ties(data, scheme, qparams)
+    x = torch.where(x.abs() < 2.0**-100, 0.0, x)  # below 2^-126 a quotient loses bits
 
     assert quantize(x, qparams, scheme).tolist() == [exact_code(v, qparams, scheme) for v in x.tolist()]
 

@@ -11,7 +11,7 @@ from qfunc import targets
 from qfunc.specs import Int, Scheme, Target, diff, edit, from_json, to_json
 from tests.specs import strategies as made
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 @relaxed
