@@ -21,7 +21,8 @@ _FOLDABLE = ("conv", "conv_transpose", "linear")
 def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
     """A copy whose BatchNorms are folded into the conv or linear before them.
 
-    A BatchNorm1d after a linear is taken to norm the linear's features, as it does on inputs of rank 2.
+    A BatchNorm1d after a linear is taken to norm the linear's features, as it does on inputs of rank 2;
+    `calibrate` refuses others.
     A BatchNorm2d that cannot fold (no such op before it, or its output is read elsewhere) becomes a
     depthwise 1x1 conv of the same function; other BatchNorms stay.  Computed in float64, stored in the
     weight's dtype; a weight that several ops share is copied first.
@@ -32,6 +33,7 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
     ['input_1', '_0_weight', '_0_bias', '_0', 'output']
     """
     model = copy.deepcopy(model)
+    linears = []
     for node in list(model.graph.nodes):
         if kind_of(node) != "batch_norm":
             continue
@@ -42,6 +44,7 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
         assert isinstance(before, fx.Node)
         if kind_of(before) in _FOLDABLE and len(before.users) == 1 and _constant_weights(model, before, norm):
             _fold(model, before, node, norm)
+            linears += [before.name] if kind_of(before) == "linear" else []
         elif isinstance(norm, nn.BatchNorm2d):
             _as_conv(model, node, norm)
     model.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
@@ -50,7 +53,8 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
     record = record_of(model)
     if record is not None:
         names = {n.name for n in model.graph.nodes}
-        attach(model, evolve(record, facts={k: v for k, v in record.facts.items() if k in names}))
+        kept = {k: v for k, v in record.facts.items() if k in names}
+        attach(model, evolve(record, facts=kept, rank_two=(*record.rank_two, *linears)))
     return model
 
 

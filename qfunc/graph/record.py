@@ -29,13 +29,15 @@ class TensorInfo:
 class Record:
     """The facts of the nodes by name; after `quantize` the target; after `calibrate` the inputs.
 
-    `stage` is "captured", "quantized" or "calibrated".
+    `stage` is "captured", "quantized" or "calibrated".  `rank_two` names linear layers that took in a
+    BatchNorm1d, which is right for values of rank 2 only; calibration sees whether they are.
     """
 
     facts: dict[str, Fact] = field(hash=False)
     target: Target | None = None
     inputs: tuple[TensorInfo, ...] = ()
     stage: str = "captured"
+    rank_two: tuple[str, ...] = ()
 
 
 def attach(model: fx.GraphModule, record: Record) -> fx.GraphModule:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from qfunc.errors import CalibrationError
 from qfunc.graph.network import Seat, Walk, float_network, require, same_network, seats
-from qfunc.graph.record import TensorInfo, attach
+from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.site import Site
 from qfunc.graph.trees import leaves
 from qfunc.specs import Scheme
@@ -120,11 +120,14 @@ class _Observer:
             for name in statistic.tensors:
                 self.readers.setdefault(name, []).append(index)
         self.waiting: dict[int, list[Tensor]] = {}
+        self.rank_two: dict[str, str] = {}
         self.batch = 0
 
     def over(self, network: fx.GraphModule, batches: Iterable[Any], progress: bool) -> tuple[TensorInfo, ...]:
         """Reads every batch once; the shapes of the first batch that is not empty."""
-        bind, walk = Binder(network), Walk(network, self.see, set(self.readers))
+        record = record_of(network)
+        self.rank_two = {n: record.facts[n].path for n in record.rank_two} if record else {}
+        bind, walk = Binder(network), Walk(network, self.see, {*self.readers, *self.rank_two})
         inputs: tuple[TensorInfo, ...] = ()
         for batch in tqdm(batches, desc="calibrate", unit="batch", disable=not progress or not sys.stderr.isatty()):
             self.batch += 1
@@ -139,7 +142,14 @@ class _Observer:
 
     def see(self, name: str, value: Any) -> None:
         """Updates the statistics that read a tensor."""
-        for index in self.readers[name]:
+        if name in self.rank_two and value.ndim != 2:
+            raise CalibrationError(
+                where=f"op {self.rank_two[name]!r}",
+                found=f"values of rank {value.ndim} before its BatchNorm1d",
+                wanted="rank 2, where a BatchNorm1d can be folded into the linear layer",
+                do="Flatten the leading axes before this layer, or put the BatchNorm1d elsewhere.",
+            )
+        for index in self.readers.get(name, ()):
             statistic = self.statistics[index]
             require_float(value, statistic.tensors[name])
             if len(statistic.tensors) == 1:
