@@ -159,15 +159,6 @@ def _pooled(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> i
     return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
 
 
-def look_up(codes: Tensor, table: Tensor, low: int) -> Tensor:
-    """table[q - low]: an elementwise function of codes.
-
-    >>> look_up(torch.tensor([1.0]), torch.tensor([7.0, 8.0]), 0).tolist()
-    [8.0]
-    """
-    return table[(codes - low).long()]
-
-
 def logistic(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)) by the rational polynomial on [-18, 18] that MLAS evaluates with FMA.
 

@@ -78,10 +78,3 @@ def test_logistic_is_the_fused_polynomial() -> None:
     assert [Fraction(v) for v in found.tolist()] == expected
     # Against the true function: the polynomial's own error, measured below 2 units of 2^-24.
     assert (found.double() - torch.sigmoid(x.double())).abs().max() < 2 * 2.0**-24
-
-
-def test_look_up_starts_at_the_lowest_code() -> None:
-    """Signed codes index from -128."""
-    table = torch.arange(256.0) * 3
-
-    assert integer.look_up(torch.tensor([-128.0, 0.0, 127.0]), table, -128).tolist() == [0.0, 384.0, 765.0]
