@@ -71,10 +71,14 @@ Granularity = PerTensor | PerChannel | PerBlock | PerToken
 class Scale:
     """Which scales the hardware takes, and how a range becomes one.
 
-    A symmetric scale is absmax / d with d = qmax ("qmax"), (qmax-qmin)/2 ("half_range") or -qmin ("-qmin").
+    A symmetric scale is absmax / d with d = qmax, the format's largest value ("qmax"), (qmax-qmin)/2
+    ("half_range"), -qmin ("-qmin") or the largest power of two up to qmax ("emax": OCP MX).
+    `power_of_two`: log2 of the scale is rounded by `rounding`: "ceil" never clips, "floor" is OCP MX's,
+    "half_even" is nearest; E8M0 implies it.  `format`: what the scale is stored in, rounded half to even.
     `low`, `high`: smallest and largest scale.  `minimum_range`: the real range is widened to it.
-    `signed`: the extreme keeps its sign (GGUF Q4_0).  `dynamic`: computed from the tensor at run time.
-    `within`: this scale is itself quantized by a second one (NVFP4).
+    `signed`: the extreme keeps its sign, so that a scale can be negative (GGUF Q4_0: `divisor="-qmin"`).
+    `dynamic`: computed from the tensor at run time.
+    `within`: this scale is itself quantized by a second one (NVFP4): s = format(s1 / s2) * s2.
 
     Raises:
         SpecError: low > high, a divisor that does not exist, or a bound that no scale of the kind can reach.
@@ -88,7 +92,8 @@ class Scale:
     power_of_two: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     low: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
     high: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
-    divisor: str = field(default="qmax", kw_only=True, validator=one_of(("qmax", "half_range", "-qmin")))
+    rounding: str = field(default="ceil", kw_only=True, validator=one_of(("ceil", "floor", "half_even")))
+    divisor: str = field(default="qmax", kw_only=True, validator=one_of(("qmax", "half_range", "-qmin", "emax")))
     minimum_range: float = field(default=0.0, kw_only=True, validator=number())
     signed: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     dynamic: bool = field(default=False, kw_only=True, validator=instance_of(bool))
@@ -101,6 +106,10 @@ class Scale:
             bound = getattr(self, name)
             if bound is not None and frexp(bound)[0] != 0.5:
                 raise refuse(self, name, bound, "a power of two, as the scales are", "Give 2.0**k.")
+        if not self.format.signed and not self.format.mantissa:  # E8M0 holds nothing else
+            object.__setattr__(self, "power_of_two", True)
+        if self.rounding != "ceil" and not self.power_of_two:
+            raise refuse(self, "rounding", self.rounding, "power_of_two=True beside it", "Give both, or neither.")
         if self.minimum_range < 0:
             raise refuse(self, "minimum_range", self.minimum_range, "at least 0", "Give the width of a range.")
         if self.within is not None and type(self.within) is not Scale:
@@ -112,12 +121,25 @@ class Scale:
 class ZeroPoint:
     """An affine zero point z = R(qmin - low/scale), rounded by `rounding`, or always `value`.
 
+    `nudge` says how the real 0 gets its code: "low" from the low bound, as above; "nearest" from the bound
+    whose error is smaller (gemmlowp); "outward" like "low", then the scale grows until both bounds are held
+    (NNCF).  `added="before"` adds z before the tensor's own rounding: q = R(x/s + z) (Ascend).
+
+    Raises:
+        SpecError: a nudge beside a fixed value.
+
     >>> ZeroPoint()
     ZeroPoint()
     """
 
     rounding: str = field(default="half_even", validator=one_of(ROUNDINGS))
     value: int | None = field(default=None, validator=integer(optional=True))
+    nudge: str = field(default="low", kw_only=True, validator=one_of(("low", "nearest", "outward")))
+    added: str = field(default="after", kw_only=True, validator=one_of(("after", "before")))
+
+    def __attrs_post_init__(self) -> None:
+        if self.value is not None and self.nudge != "low":
+            raise refuse(self, "nudge", self.nudge, '"low", for the zero point is fixed', "Drop one of them.")
 
 
 @readable
@@ -127,6 +149,7 @@ class Scheme:
 
     q = clamp(R(x / s) + z, qmin, qmax) and x_hat = (q - z) * s, with R the `rounding`, s the scale, z the
     zero point (0 when `zero_point` is None: symmetric).  `division=False`: x * (1/s) in float32 instead.
+    Formats without integers have no zero point: R(x / s) is then their nearest value.
 
     Raises:
         SpecError: a zero point on a format without integers, or outside the codes; a divisor that the
@@ -148,8 +171,8 @@ class Scheme:
         return self.zero_point is None
 
     def __attrs_post_init__(self) -> None:
-        if self.scale.divisor != "qmax" and not isinstance(self.format, Int):
-            raise refuse(self, "scale.divisor", self.scale.divisor, "'qmax', for only Int has others", "Drop it.")
+        if self.scale.divisor in ("half_range", "-qmin") and not isinstance(self.format, Int):
+            raise refuse(self, "scale.divisor", self.scale.divisor, "'qmax' or 'emax', for only Int has others", "Drop it.")
         if self.scale.divisor == "-qmin" and self.format.qmin >= 0:  # type: ignore[union-attr]
             raise refuse(self, "scale.divisor", "-qmin", "a divisor above 0", f"Drop it: {self.format!r} has no negative code.")
         if self.zero_point is None:

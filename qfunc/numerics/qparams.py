@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qfunc.errors import SpecError
+from qfunc.numerics import minifloat
 from qfunc.numerics.rounding import round_by
-from qfunc.specs import Int, PerBlock, PerChannel, PerTensor, PerToken, Scheme
+from qfunc.specs import FLOAT32, Float, Int, Levels, Log, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 
 
 class Affine(NamedTuple):
-    """x_hat = (code - zero_point) * scale; both float32 and of one shape that broadcasts against x.
+    """x_hat = (code - zero_point) * scale; both float32 and of the shape that `qparams_shape` gives.
 
-    `outer` is the second-level scale of two-level schemes, or None.
+    `outer` is the second-level scale of two-level schemes, x_hat = code * (scale * outer), or None.  A `Log`
+    format's scale is its smallest magnitude, 2^(z/steps).
     """
 
     scale: Tensor
@@ -61,59 +64,174 @@ def blocks(x: Tensor, scheme: Scheme) -> tuple[Tensor, tuple[int, ...]]:
     return x.reshape(split), tuple(range(1, 2 * x.ndim, 2))
 
 
+def spread(parameter: Tensor, x: Tensor, scheme: Scheme) -> Tensor:
+    """A qparam at a shape that broadcasts against x; only blocks need more than broadcasting."""
+    shared = scheme.scale.shared
+    if not isinstance(shared, PerBlock) or parameter.ndim == 0:
+        return parameter
+    return parameter.repeat_interleave(shared.size, shared.axis)
+
+
 def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
     """Scale and zero point that hold the range [low, high], zero included.
 
-    Affine: s = (max(high, 0) - min(low, 0)) / (qmax - qmin), z = clamp(R(qmin - low/s), qmin, qmax).
-    Symmetric: s = max(|low|, |high|) / d, d from `Scale.divisor`, z = 0.  Then s is rounded up to a power
-    of two if the hardware wants one, and clamped to the hardware's scales; s = 1 for the range [0, 0].
+    Affine: s = (max(high, 0) - min(low, 0)) / (qmax - qmin), z = clamp(R(qmin - low/s), qmin, qmax), the zero
+    point nudged as `ZeroPoint.nudge` says.  Symmetric: s = max(|low|, |high|) / d, d from `Scale.divisor`,
+    z = 0.  Log: z = R(k log2 max) - (2^bits - 1), s = 2^(z/k).  The scale is then made one that the hardware
+    takes (`allowed`); s = 1 for the range [0, 0].
 
     Args:
         low, high: In real units, of the shape of the qparams, finite; low <= high.
-        scheme: With an Int format.
+        scheme: Any.
     Returns:
-        Affine qparams in float32.
-    Source: ONNX Runtime quantization tool (affine); TFLite quantization specification (symmetric).
+        Qparams in float32.
+    Source: ONNX Runtime quantization tool (affine); TFLite quantization specification (symmetric); OCP
+        Microscaling Formats 1.0, section 6.3 (divisor "emax"); NVIDIA TensorRT (NVFP4's two levels).
 
-    >>> u8 = Scheme(Int(8, signed=False), zero_point=__import__("qfunc").specs.ZeroPoint())
+    >>> u8 = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
     >>> [t.item() for t in from_range(torch.tensor(-1.0), torch.tensor(4.1), u8)[:2]]
     [0.019999999552965164, 50.0]
     """
-    fmt = scheme.format
-    if not isinstance(fmt, Int):
-        raise SpecError(where="from_range", found=repr(fmt), wanted="an Int format", do="Use that format's own rule.")
     # float64 inside: the quotient is rounded to float32 once.
     low, high = low.double().clamp(max=0), high.double().clamp(min=0)
     if scheme.scale.minimum_range:
         high = torch.maximum(high, low + scheme.scale.minimum_range)
     if scheme.zero_point is None:
-        divisor = {"qmax": fmt.qmax, "half_range": (fmt.qmax - fmt.qmin) / 2, "-qmin": -fmt.qmin}[scheme.scale.divisor]
-        scale = torch.maximum(-low, high) / divisor
-    elif scheme.zero_point.value is not None:
-        z = scheme.zero_point.value
-        below = -low / (z - fmt.qmin) if z > fmt.qmin else torch.zeros_like(low)
-        above = high / (fmt.qmax - z) if z < fmt.qmax else torch.zeros_like(high)
-        scale = torch.maximum(below, above)
-    else:
-        scale = (high - low) / (fmt.qmax - fmt.qmin)
-    scale = _allowed(scale, scheme)
-    if scheme.zero_point is None:
-        zero = torch.zeros_like(scale)
-    elif scheme.zero_point.value is not None:
-        zero = torch.full_like(scale, scheme.zero_point.value)
-    else:
-        real = fmt.qmin - low / scale.double()
-        zero = round_by(real, scheme.zero_point.rounding).clamp(fmt.qmin, fmt.qmax).float()
-    return Affine(scale, zero)
+        scale, outer = allowed(_symmetric(low, high, scheme), scheme)
+        return Affine(scale, torch.zeros_like(scale), outer)
+    fmt = scheme.format
+    assert isinstance(fmt, Int)  # Scheme's own rule
+    if scheme.zero_point.value is not None:
+        scale, outer = allowed(_reaching(low, high, float(scheme.zero_point.value), fmt), scheme)
+        return Affine(scale, torch.full_like(scale, scheme.zero_point.value), outer)
+    scale, outer = allowed((high - low) / (fmt.qmax - fmt.qmin), scheme)
+    zero = _zero_point(low, high, scale if outer is None else scale * outer, fmt, scheme.zero_point)
+    if scheme.zero_point.nudge == "outward":
+        scale, outer = allowed(_reaching(low, high, zero, fmt), scheme)
+    return Affine(scale, zero.float(), outer)
 
 
-def _allowed(scale: Tensor, scheme: Scheme) -> Tensor:
-    # The nearest scale that the hardware takes; the smallest normal float32 keeps 1/s finite.
-    tiny = torch.finfo(torch.float32).tiny
-    scale = torch.where(scale < tiny, torch.ones_like(scale), scale)
-    if scheme.scale.power_of_two:
-        fraction, exponent = torch.frexp(scale)  # exact, where log2 could round onto an integer
-        scale = torch.ldexp(torch.ones_like(scale), exponent - (fraction == 0.5).int())
-    if scheme.scale.low is not None or scheme.scale.high is not None:
-        scale = scale.clamp(scheme.scale.low, scheme.scale.high)
-    return scale.float()
+def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
+    """(low, high) of one tensor by the scheme's granularity, in float32 and in one pass; 0 where x is empty.
+
+    >>> from qfunc.specs import Scale
+    >>> [t.tolist() for t in observed(torch.tensor([[1.0, -2.0], [3.0, 4.0]]), Scheme(scale=Scale(PerToken())))]
+    [[[-2.0], [3.0]], [[1.0], [4.0]]]
+    """
+    split, axes = blocks(x.detach(), scheme)
+    if x.numel() == 0:
+        zero = torch.zeros(qparams_shape(scheme, tuple(x.shape)), device=x.device)
+        return zero, zero
+    low, high = torch.aminmax(split) if len(axes) == split.ndim else (split.amin(axes), split.amax(axes))
+    return low.float(), high.float()
+
+
+def of_tensor(x: Tensor, scheme: Scheme) -> Affine:
+    """Qparams of the range of x itself: what hardware with dynamic scales computes at run time.
+
+    >>> of_tensor(torch.tensor([-12.7, 3.0]), Scheme()).scale.item()
+    0.10000000149011612
+    """
+    return from_range(*observed(x, scheme), scheme)
+
+
+def allowed(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]:
+    """(scale, outer): the scales nearest to `scale` that the hardware takes, in float32.
+
+    1 replaces a scale whose inverse float32 cannot hold.  Then powers of two by `Scale.rounding`, the bounds
+    `low` and `high`, and the scale's own `format`.  Two levels: outer = allowed(max(s) / largest of the
+    format), s = format(s / outer).
+
+    Args:
+        scale: Real, float64 for one rounding only; negative where `Scale.signed` allows it.
+
+    >>> from qfunc.specs import E8M0, PerBlock
+    >>> allowed(torch.tensor([0.3]), Scheme(scale=Scale(PerBlock(0, 32), format=E8M0, rounding="floor")))[0].item()
+    0.25
+    """
+    rule = scheme.scale
+    if isinstance(scheme.format, Log):
+        return scale.float(), None
+    if rule.within is None:
+        return _held(scale, rule), None
+    outer = _outermost(scale.abs(), rule.within) / minifloat.largest(rule.format)
+    outer = _held(outer, rule.within)
+    inner = scale / outer.double()
+    return torch.where(scale.abs() < _TINY, torch.ones_like(outer), _held(inner, rule)), outer
+
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+def _held(scale: Tensor, rule: Scale) -> Tensor:
+    magnitude = scale.abs()
+    # The smallest normal float32 keeps 1/s finite.
+    magnitude = torch.where(magnitude < _TINY, torch.ones_like(magnitude), magnitude)
+    if rule.power_of_two:
+        fraction, exponent = torch.frexp(magnitude)  # exact, where log2 could round onto an integer
+        up = {"ceil": fraction > 0.5, "floor": torch.zeros_like(fraction), "half_even": fraction > 0.5**0.5}[rule.rounding]
+        magnitude = torch.ldexp(torch.ones_like(magnitude), exponent - 1 + up.int())
+    if rule.low is not None or rule.high is not None:
+        magnitude = magnitude.clamp(rule.low, rule.high)
+    if rule.format != FLOAT32 and not rule.power_of_two:
+        smallest = 2.0 ** (1 - minifloat.bias_of(rule.format) - rule.format.mantissa)
+        magnitude = minifloat.nearest(magnitude, rule.format).clamp(min=smallest)
+    return torch.copysign(magnitude, scale).float() if rule.signed else magnitude.float()
+
+
+def _outermost(scale: Tensor, rule: Scale) -> Tensor:
+    # The largest scale of each group that shares an outer one, keeping the axes.
+    match rule.shared:
+        case PerTensor():
+            return scale.amax() if scale.numel() else scale.new_ones(())
+        case PerChannel(axis=int(axis)):
+            return scale.amax([i for i in range(scale.ndim) if i != axis % scale.ndim], keepdim=True)
+        case PerToken():
+            return scale.amax(-1, keepdim=True)
+    wanted = "PerTensor(), PerChannel(axis) or PerToken()"
+    raise SpecError(where="Scale.within", found=repr(rule.shared), wanted=wanted, do="Share the outer scale among blocks.")
+
+
+def _symmetric(low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:
+    fmt, extreme = scheme.format, torch.maximum(-low, high)
+    if isinstance(fmt, Log):
+        codes, steps = 1 << fmt.magnitude_bits, fmt.steps_per_octave
+        top = torch.where(extreme < _TINY, torch.ones_like(extreme), extreme)
+        return torch.exp2((torch.round(steps * torch.log2(top)) - (codes - 1)) / steps)
+    # A signed scale sends the extreme to qmin, of which there is one more than of qmax.
+    sign = torch.where(high > -low, -1.0, 1.0) if scheme.scale.signed else 1.0
+    return sign * extreme / _divisor(scheme)
+
+
+def _divisor(scheme: Scheme) -> float:
+    fmt = scheme.format
+    top = float(fmt.qmax) if isinstance(fmt, Int) else minifloat.largest(fmt) if isinstance(fmt, Float) else 0.0
+    if isinstance(fmt, Levels):
+        top = max(abs(fmt.values[0]), abs(fmt.values[-1]))
+    match scheme.scale.divisor, fmt:
+        case "half_range", Int():
+            return (fmt.qmax - fmt.qmin) / 2
+        case "-qmin", Int():
+            return -fmt.qmin
+        case "emax", _:
+            return float(2.0 ** (math.frexp(top)[1] - 1))
+    return top
+
+
+def _reaching(low: Tensor, high: Tensor, zero: Tensor | float, fmt: Int) -> Tensor:
+    # The smallest scale at which codes around the zero point reach both bounds.
+    z = torch.as_tensor(zero, dtype=torch.float64, device=low.device)
+    below = torch.where(z > fmt.qmin, -low / (z - fmt.qmin).clamp(min=1), 0.0)
+    above = torch.where(z < fmt.qmax, high / (fmt.qmax - z).clamp(min=1), 0.0)
+    return torch.maximum(below, above)
+
+
+def _zero_point(low: Tensor, high: Tensor, scale: Tensor, fmt: Int, rule: ZeroPoint) -> Tensor:
+    from_low, from_high = fmt.qmin - low / scale.double(), fmt.qmax - high / scale.double()
+    real = from_low
+    if rule.nudge == "nearest":
+        # gemmlowp, ChooseQuantizationParams: the bound whose subtraction cancels less.
+        error_low = abs(fmt.qmin) + (low / scale.double()).abs()
+        error_high = abs(fmt.qmax) + (high / scale.double()).abs()
+        real = torch.where(error_low < error_high, from_low, from_high)
+    return round_by(real, rule.rounding).clamp(fmt.qmin, fmt.qmax)
