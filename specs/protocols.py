@@ -22,7 +22,12 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class Function(Protocol):
-    """A quantize function: the value that the hardware will hold, with the method's own gradient."""
+    """A quantize function: the value that the hardware will hold, with the method's own gradient.
+
+    Two methods are optional.  `learned(scheme)` names the fields of the parameters that train; without it
+    none do.  `relax(params, x, scheme, noise)` is what training sees instead of `apply`, with noise uniform
+    in [0, 1) of the shape of x.
+    """
 
     def init(self, qparams: Any, x: Any, scheme: Any) -> Any:
         """Parameters, from estimated qparams."""
