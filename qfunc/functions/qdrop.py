@@ -1,0 +1,71 @@
+"""QDrop: each element is quantized with a probability, and float otherwise, while training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import field, frozen
+from torch import Tensor
+
+from qfunc.functions._inner import learned_by, wrapped
+from qfunc.functions.fixed import Fixed
+from qfunc.numerics.qparams import Affine
+from qfunc.specs import Scheme
+from qfunc.specs._check import refuse
+
+
+def _probability(instance: Any, attribute: Any, value: Any) -> None:
+    if type(value) not in (int, float) or not 0 < value <= 1:
+        raise refuse(instance, attribute.name, value, "a number in (0, 1]", "Give such a number.")
+
+
+@frozen
+class QDrop:
+    """Trains with x_hat_i = inner(x)_i where u_i < p, else x_i, u uniform in [0, 1); deployed as `inner`.
+
+    The gradient follows the choice: that of `inner` where the element is quantized, else 1 to x alone.  An
+    inner function with a `relax` of its own gets u/p, which is uniform in [0, 1) where u < p.
+
+    Args:
+        inner: The quantize function.
+        p: The probability in (0, 1] that an element is quantized; 1 is `inner` itself.
+    Raises:
+        SpecError: a probability outside (0, 1].
+    Source: Wei, Gong, Li, Liu, Yu, arXiv:2203.05740 (p = 1/2; dropped is what stays float).
+
+    >>> function, params = QDrop(p=0.5), Affine(torch.tensor(1.0), torch.tensor(0.0))
+    >>> x, noise = torch.tensor([0.75, 0.75]), torch.tensor([0.2, 0.7])
+    >>> function.relax(params, x, Scheme(), noise).tolist()
+    [1.0, 0.75]
+    """
+
+    inner: Any = field(default=Fixed(), validator=wrapped)
+    p: float = field(default=0.5, validator=_probability)
+
+    def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Any:
+        """The parameters of `inner`."""
+        return self.inner.init(qparams, x, scheme)
+
+    def learned(self, scheme: Scheme) -> tuple[str, ...]:
+        """What `inner` trains."""
+        return learned_by(self.inner, scheme)
+
+    def apply(self, params: Any, x: Tensor, scheme: Scheme) -> Tensor:
+        """x as the hardware will hold it: all of it quantized."""
+        value: Tensor = self.inner.apply(params, x, scheme)
+        return value
+
+    def relax(self, params: Any, x: Tensor, scheme: Scheme, noise: Tensor) -> Tensor:
+        """x quantized where the noise, of the shape of x and uniform in [0, 1), is below p."""
+        if hasattr(self.inner, "relax"):
+            within = (noise / self.p).clamp(max=1 - 2.0**-24)
+            value: Tensor = self.inner.relax(params, x, scheme, within)
+        else:
+            value = self.inner.apply(params, x, scheme)
+        return torch.where(noise < self.p, value, x)
+
+    def export(self, params: Any, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
+        """The codes and qparams of `inner`."""
+        codes, qparams = self.inner.export(params, x, scheme)
+        return codes, qparams

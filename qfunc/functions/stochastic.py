@@ -1,0 +1,82 @@
+"""Stochastic rounding: up with a probability that makes the mean right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import field, frozen
+from torch import Tensor
+
+from qfunc.errors import SpecError
+from qfunc.functions._inner import learned_by, plain, qparams_of, ratio, require_of_x, with_gradient_of
+from qfunc.functions.fixed import Fixed
+from qfunc.numerics import minifloat
+from qfunc.numerics.affine import dequantize, spread, widened
+from qfunc.numerics.qparams import Affine
+from qfunc.specs import Float, Int, Scheme
+
+
+@frozen
+class Stochastic:
+    """Trains with q = clamp(floor(x/s + u) + z, qmin, qmax), u uniform in [0, 1); deployed as `inner`.
+
+    floor(x/s + u) is x/s rounded up with probability x/s - floor(x/s), so that inside the range the mean of
+    x_hat over u is x, and a value of the grid stays what it is.  A small float rounds so between its two
+    neighbours.  What the hardware will hold (`apply`, `export`) is deterministic: that of `inner`, by the
+    scheme's own rounding.  The gradients to x and to the parameters are those of `inner`.
+
+    Args:
+        inner: The function whose parameters, gradients and deployed values these are; one that quantizes x
+            itself and has no training surrogate.
+    Raises:
+        SpecError: at construction, an inner function with a `relax`; from `init`, a format without a grid of
+            two neighbours (Log, Levels), or an inner function that quantizes something else than x.
+    Source: Gupta, Agrawal, Gopalakrishnan, Narayanan, arXiv:1502.02551, section 3.1.
+
+    >>> function, params = Stochastic(), Affine(torch.tensor(1.0), torch.tensor(0.0))
+    >>> x, noise = torch.full((4,), 0.25), torch.tensor([0.0, 0.25, 0.5, 0.75])
+    >>> function.relax(params, x, Scheme(), noise).tolist(), function.apply(params, x, Scheme()).tolist()
+    ([0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0])
+    """
+
+    inner: Any = field(default=Fixed(), validator=plain)
+
+    def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Any:
+        """The parameters of `inner`."""
+        if not isinstance(scheme.format, Int | Float):
+            do = "Use Fixed() for this format."
+            raise SpecError(where="Stochastic", found=repr(scheme.format), wanted="an Int or a Float format", do=do)
+        params = self.inner.init(qparams, x, scheme)
+        require_of_x("Stochastic", self.inner, params, x, scheme)
+        return params
+
+    def learned(self, scheme: Scheme) -> tuple[str, ...]:
+        """What `inner` trains."""
+        return learned_by(self.inner, scheme)
+
+    def apply(self, params: Any, x: Tensor, scheme: Scheme) -> Tensor:
+        """x as the hardware will hold it: by `inner`, without noise."""
+        value: Tensor = self.inner.apply(params, x, scheme)
+        return value
+
+    def relax(self, params: Any, x: Tensor, scheme: Scheme, noise: Tensor) -> Tensor:
+        """x rounded at random; `noise` has the shape of x, uniform in [0, 1)."""
+        qparams, wide = qparams_of(self.inner, params, x, scheme), widened(x.detach(), scheme)
+        real, fmt = ratio(wide, qparams, scheme), scheme.format
+        if isinstance(fmt, Int):
+            whole = torch.floor(real)
+            # Not floor(real + noise): the sum would round, and 100 + (1 - 2^-24) is 101.
+            codes = whole + (noise >= 1 - (real - whole))
+            codes = codes if scheme.zero_point is None else codes + spread(qparams.zero_point, wide, scheme)
+            codes = codes.clamp(fmt.qmin, fmt.qmax)
+        else:
+            assert isinstance(fmt, Float)  # `init`'s own rule
+            codes = minifloat.nearest(real, fmt, "stochastic", noise)
+        value = dequantize(codes, qparams, scheme).to(x.dtype)
+        return with_gradient_of(self.inner.apply(params, x, scheme), value)
+
+    def export(self, params: Any, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
+        """The codes and qparams of `inner`."""
+        codes, qparams = self.inner.export(params, x, scheme)
+        return codes, qparams
