@@ -9,7 +9,7 @@ from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.estimators.minmax import MinMax, Range
+from qfunc.estimators.minmax import MinMax, Range, nothing_seen
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.specs import Scheme
 
@@ -23,19 +23,33 @@ class Average(NamedTuple):
 
 
 def _decay(instance: object, attribute: object, value: object) -> None:
-    if not isinstance(value, int | float) or not 0 <= value < 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise SpecError(where="Ema.decay", found=repr(value), wanted="a number in [0, 1)", do="Give such a number.")
+
+
+def _inner(instance: object, attribute: object, value: object) -> None:
+    methods = ("init", "update", "range")
+    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
+        wanted, do = (
+            "an estimator that offers range(state, scheme) -> Range",
+            "Give one of them, such as MinMax() or StdClip().",
+        )
+        raise SpecError(where="Ema.inner", found=repr(value), wanted=wanted, do=do)
 
 
 @frozen
 class Ema:
     """low <- decay*low + (1-decay)*low(batch), high likewise; the first batch initialises both.
 
+    low(batch) and high(batch) are the inner estimator's range of that batch alone.  Each batch counts the
+    same, whatever its size.
+
     Args:
-        inner: The estimator of one batch's range.
+        inner: The estimator of one batch's range: one with `range(state, scheme) -> Range`.
         decay: In [0, 1); 0.9 as in MQBench.
     Raises:
-        SpecError: a decay outside [0, 1).
+        SpecError: a decay outside [0, 1), or an inner estimator without `range`.
+    Source: Jacob et al., arXiv:1712.05877, section 3.1; MQBench, EMAMinMaxObserver.
 
     >>> ema, state = Ema(decay=0.5), Ema().init(Scheme(), torch.empty(1))
     >>> for batch in ([0.0, 1.0], [0.0, 2.0]):
@@ -44,36 +58,43 @@ class Ema:
     1.5
     """
 
-    inner: Any = field(default=MinMax())
+    inner: Any = field(default=MinMax(), validator=_inner)
     decay: float = field(default=0.9, validator=_decay)
 
     def init(self, scheme: Scheme, like: Tensor) -> Average:
         """No batches yet."""
-        empty = self.inner.init(scheme, like)
-        return Average(empty, torch.zeros((), dtype=torch.int64, device=like.device), empty)
+        nothing = nothing_seen(scheme, like)
+        return Average(nothing, torch.zeros((), dtype=torch.int64, device=like.device), nothing)
 
     def update(self, state: Average, x: Tensor, scheme: Scheme) -> Average:
         """The average after one more batch; an empty x changes nothing."""
         if x.numel() == 0:
             return state
-        seen = self.inner.update(self.inner.init(scheme, x), x, scheme)
-        if int(state.batches) == 0:
-            return Average(seen, torch.ones_like(state.batches), seen)
-        old, new = state.value, 1 - self.decay
+        seen = self.inner.range(self.inner.update(self.inner.init(scheme, x), x, scheme), scheme)
+        old, new, empty = state.value, 1 - self.decay, state.batches == 0
         value = Range(self.decay * old.low + new * seen.low, self.decay * old.high + new * seen.high)
-        return Average(value, state.batches + 1, state.first)
+        return Average(_either(empty, seen, value), state.batches + 1, _either(empty, seen, state.first))
 
     def merge(self, a: Average, b: Average) -> Average:
         """The average as if b's batches had come after a's: an ordered monoid.
 
         value = b.value + decay^n_b * (a.value - b.first), for b's first batch counted in full.
         """
-        if int(a.batches) == 0 or int(b.batches) == 0:
-            return b if int(a.batches) == 0 else a
-        weight = self.decay ** int(b.batches)
-        value = Range(*(vb + weight * (va - fb) for va, vb, fb in zip(a.value, b.value, b.first, strict=True)))
-        return Average(value, a.batches + b.batches, a.first)
+        weight = self.decay ** b.batches.double()
+        ends = zip(a.value, b.value, b.first, strict=True)
+        # float64, where the difference of two float32 numbers cannot overflow
+        value = Range(*((vb + weight * (va.double() - fb)).float() for va, vb, fb in ends))
+        value = _either(a.batches == 0, b.value, _either(b.batches == 0, a.value, value))
+        return Average(value, a.batches + b.batches, _either(a.batches == 0, b.first, a.first))
+
+    def range(self, state: Average, scheme: Scheme) -> Range:
+        """The average."""
+        return state.value
 
     def finalize(self, state: Average, scheme: Scheme) -> Affine:
         """The qparams of the average range."""
         return from_range(state.value.low, state.value.high, scheme)
+
+
+def _either(condition: Tensor, this: Range, that: Range) -> Range:
+    return Range(torch.where(condition, this.low, that.low), torch.where(condition, this.high, that.high))

@@ -8,7 +8,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from qfunc.numerics.qparams import Affine, blocks, from_range, qparams_shape
+from qfunc.numerics.qparams import Affine, from_range, observed, qparams_shape
 from qfunc.specs import Scheme
 
 
@@ -23,8 +23,11 @@ class Range(NamedTuple):
 class MinMax:
     """low = min(x), high = max(x) over all batches; qparams by `numerics.from_range`.
 
+    NaN and infinities of x stay in the state.
+
     Raises:
         CalibrationError: by `calibrate`, if a value is NaN or infinite.
+    Source: Jacob et al., arXiv:1712.05877, section 3 (weights); ONNX Runtime quantization tool, MinMax.
 
     >>> state = MinMax().update(MinMax().init(Scheme(), torch.empty(2)), torch.tensor([-1.0, 2.54]), Scheme())
     >>> MinMax().finalize(state, Scheme()).scale.item()
@@ -33,31 +36,33 @@ class MinMax:
 
     def init(self, scheme: Scheme, like: Tensor) -> Range:
         """The empty range: the identity of merge."""
-        shape = qparams_shape(scheme, tuple(like.shape))
-        full = torch.full(shape, torch.inf, dtype=torch.float32, device=like.device)
-        return Range(full, -full)
+        return nothing_seen(scheme, like)
 
     def update(self, state: Range, x: Tensor, scheme: Scheme) -> Range:
         """The range widened by x; an empty x changes nothing."""
         if x.numel() == 0:
             return state
-        seen = observe(x, scheme)
-        return Range(torch.minimum(state.low, seen.low), torch.maximum(state.high, seen.high))
+        low, high = observed(x, scheme)
+        return Range(torch.minimum(state.low, low), torch.maximum(state.high, high))
 
     def merge(self, a: Range, b: Range) -> Range:
         """The range of both."""
         return Range(torch.minimum(a.low, b.low), torch.maximum(a.high, b.high))
+
+    def range(self, state: Range, scheme: Scheme) -> Range:
+        """The range itself, which `Ema` averages."""
+        return state
 
     def finalize(self, state: Range, scheme: Scheme) -> Affine:
         """The qparams of the range."""
         return from_range(state.low, state.high, scheme)
 
 
-def observe(x: Tensor, scheme: Scheme) -> Range:
-    """The range of one tensor in float32, in one pass over it."""
-    split, axes = blocks(x.detach(), scheme)
-    if len(axes) == split.ndim:
-        low, high = torch.aminmax(split)
-    else:
-        low, high = split.amin(axes), split.amax(axes)
-    return Range(low.float(), high.float())
+def nothing_seen(scheme: Scheme, like: Tensor) -> Range:
+    """[+inf, -inf], the range of no values, in float32 and on the device of `like`; its values are not read.
+
+    >>> nothing_seen(Scheme(), torch.empty(3))
+    Range(low=tensor(inf), high=tensor(-inf))
+    """
+    low = torch.full(qparams_shape(scheme, tuple(like.shape)), torch.inf, dtype=torch.float32, device=like.device)
+    return Range(low, -low)

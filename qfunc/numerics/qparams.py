@@ -39,7 +39,7 @@ def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
         case PerToken():
             return (1,) * (len(shape) - 1) + shape[-1:]
         case PerChannel(axis=int(axis)) if -len(shape) <= axis < len(shape):
-            return tuple(1 if i == axis % len(shape) else n for i, n in enumerate(shape))
+            return (*shape[: axis % len(shape)], 1, *shape[axis % len(shape) + 1 :])
         case PerBlock(axis=axis, size=size) if -len(shape) <= axis < len(shape) and shape[axis] % size == 0:
             return tuple(size if i == axis % len(shape) else 1 for i in range(len(shape)))
     wanted = "an axis of the tensor that the block size divides"
@@ -118,12 +118,28 @@ def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
     >>> [t.tolist() for t in observed(torch.tensor([[1.0, -2.0], [3.0, 4.0]]), Scheme(scale=Scale(PerToken())))]
     [[[-2.0], [3.0]], [[1.0], [4.0]]]
     """
-    split, axes = blocks(x.detach(), scheme)
+    shape, x = tuple(x.shape), x.detach()
     if x.numel() == 0:
-        zero = torch.zeros(qparams_shape(scheme, tuple(x.shape)), device=x.device)
+        zero = torch.zeros(qparams_shape(scheme, shape), device=x.device)
         return zero, zero
-    low, high = torch.aminmax(split) if len(axes) == split.ndim else (split.amin(axes), split.amax(axes))
+    shared = scheme.scale.shared
+    if isinstance(shared, PerTensor):
+        low, high = torch.aminmax(_in_memory_order(x))
+        return low.float(), high.float()
+    axes = [axis for axis, size in enumerate(block_size(scheme, shape)) if size > 1]
+    if not axes:  # which amin would take for all axes
+        low, high = x.clone(), x.clone()
+    elif isinstance(shared, PerBlock):
+        split = x.unflatten(axes[0], (-1, shared.size))
+        low, high = split.amin(axes[0] + 1), split.amax(axes[0] + 1)
+    else:
+        low, high = x.amin(axes, keepdim=True), x.amax(axes, keepdim=True)
     return low.float(), high.float()
+
+
+def _in_memory_order(x: Tensor) -> Tensor:
+    # aminmax copies what is not contiguous; channels_last is, with its axes in the order of the memory.
+    return x if x.is_contiguous() else x.permute(sorted(range(x.ndim), key=x.stride, reverse=True))
 
 
 def of_tensor(x: Tensor, scheme: Scheme) -> Affine:

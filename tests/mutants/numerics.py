@@ -96,8 +96,8 @@ NUMERICS = (
     ),
     Mutation(
         "channel-axis-zero", QPARAMS,
-        "tuple(1 if i == axis % len(shape) else n",
-        "tuple(1 if i == 0 else n",
+        "return (*shape[: axis % len(shape)], 1, *shape[axis % len(shape) + 1 :])",
+        "return (1, *shape[1:])",
         "tests/numerics/test_granularity.py::test_shapes_of_every_granularity",
     ),
     # fixed point
