@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import torch
 from attrs import frozen
 from torch import Tensor, nn
 
 from qfunc.errors import CalibrationError
-from qfunc.numerics.qparams import Affine, qparams_shape
+from qfunc.graph.params import named, rebuilt, template
+from qfunc.numerics.noise import uniform
+from qfunc.numerics.qparams import Affine, from_range, of_tensor, qparams_shape
 from qfunc.specs import Derived, Fixed, PerChannel, Scale, Scheme
 from qfunc.specs.protocols import Estimator, Function
 
@@ -59,47 +62,102 @@ class FakeQuantize(nn.Module):
     """x as the hardware holds it: the site's quantize function with this site's parameters.
 
     The parameters have their final shapes from the start, so that checkpoints and data parallelism work;
-    until they are known the scale is NaN and calling is an error.
+    until they are known they are NaN and calling is an error.  Those that the function learns are
+    nn.Parameters, the others buffers, each under its field's name.  A function with a training surrogate
+    is called by it in training mode, with noise made from the buffers `seed` and `step` alone.
 
+    Args:
+        site: What is quantized.
+        like: The constant itself, or a scalar in place of an activation.
     Raises:
-        CalibrationError: called before its qparams are known.
+        CalibrationError: called before its parameters are known.
+        SpecError: the function refuses the site's scheme.
     """
 
-    scale: Tensor
-    zero_point: Tensor
+    seed: Tensor
+    step: Tensor
 
-    def __init__(self, site: Site, shape: tuple[int, ...]) -> None:
+    def __init__(self, site: Site, like: Tensor) -> None:
         super().__init__()
         self.site = site
-        held = (shape[0],) if isinstance(site.value, Derived) else qparams_shape(site.scheme, shape)
-        self.register_buffer("scale", torch.full(held, torch.nan))
-        self.register_buffer("zero_point", torch.zeros(held))
-        self.ready = False
+        self.like = tuple(like.shape)
+        self.dynamic = site.scheme.scale.dynamic and not site.constant
+        self.held = () if self.dynamic else qparams_shape(site.scheme, self.like)
+        nothing = torch.zeros(self.held, device=like.device)
+        function: Any = site.function
+        params = function.init(from_range(nothing, nothing, site.scheme), like.detach(), site.scheme)
+        self.template = template(params)
+        learned = function.learned(site.scheme) if hasattr(function, "learned") else ()
+        for name, value in () if self.dynamic else named(params):
+            unknown = torch.full_like(value, torch.nan) if value.is_floating_point() else torch.zeros_like(value)
+            if name in learned:
+                self.register_parameter(name, nn.Parameter(unknown.detach()))
+            else:
+                self.register_buffer(name, unknown.detach())
+        if hasattr(site.function, "relax"):
+            self.register_buffer("seed", torch.tensor(crc32(site.name.encode()), device=like.device))
+            self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
+        self.ready = self.dynamic
 
     def forward(self, x: Tensor) -> Tensor:
         """The quantized value of x, in real units and in the dtype of x."""
-        if not self.ready:
-            raise CalibrationError(
-                where=f"site {self.site.name!r}",
-                found="no qparams yet",
-                wanted="a calibrated model",
-                do="Run qfunc.calibrate(batches)(quantized), or load qparams.",
-            )
-        result: Tensor = self.site.function.apply(self.qparams(), x, self.site.scheme)
-        return result
+        function, scheme = self.site.function, self.site.scheme
+        if self.dynamic:
+            params = function.init(of_tensor(x, scheme), x.detach(), scheme)
+        elif self.ready:
+            params = self.params()
+        else:
+            do = "Run qfunc.calibrate(batches)(quantized), or load qparams."
+            raise CalibrationError(where=self._where, found="no qparams yet", wanted="a calibrated model", do=do)
+        relax = getattr(function, "relax", None) if self.training else None
+        value: Tensor = function.apply(params, x, scheme) if relax is None else relax(params, x, scheme, self._noise(x))
+        return value
+
+    def _noise(self, x: Tensor) -> Tensor | None:
+        if not getattr(self.site.function, "noisy", True):
+            return None
+        noise = uniform(x.shape, self.seed, self.step)
+        self.step.add_(1)
+        return noise
+
+    def params(self) -> Any:
+        """The function's parameters, as its `init` makes them."""
+        return rebuilt(self.template, lambda name: getattr(self, name))
+
+    def export(self, x: Tensor) -> tuple[Tensor, Affine]:
+        """The codes of x and the qparams that give them meaning."""
+        with torch.no_grad():
+            codes, qparams = self.site.function.export(self.params(), x.detach(), self.site.scheme)
+        return codes, qparams
 
     def qparams(self) -> Affine:
-        """The current qparams."""
-        return Affine(self.scale, self.zero_point)
+        """The current qparams.
 
-    def hold(self, qparams: Affine) -> None:
-        """Sets the qparams; for transforms, on models that they own."""
-        self.scale.copy_(qparams.scale.reshape(self.scale.shape))
-        self.zero_point.copy_(qparams.zero_point.reshape(self.scale.shape))
+        Raises:
+            CalibrationError: each tensor gets its own at run time.
+        """
+        if self.dynamic:
+            do = "Only the simulation computes scales at run time so far; use a target with static scales."
+            raise CalibrationError(where=self._where, found="a dynamic scale", wanted="static qparams", do=do)
+        return self.export(torch.zeros((), device=named(self.params())[0][1].device).expand(self.like))[1]
+
+    def hold(self, qparams: Affine, x: Tensor | None = None) -> None:
+        """Sets the parameters from qparams, and from x if it is a constant; for transforms, on models that they own."""
+        if self.dynamic:
+            return
+        given = qparams._replace(scale=qparams.scale.reshape(self.held), zero_point=qparams.zero_point.reshape(self.held))
+        like = torch.zeros(self.like, device=qparams.scale.device) if x is None else x.detach()
+        with torch.no_grad():
+            for name, value in named(self.site.function.init(given, like, self.site.scheme)):
+                getattr(self, name).copy_(value)
         self.ready = True
 
+    @property
+    def _where(self) -> str:
+        return f"site {self.site.name!r}"
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # model.half() must not round the qparams: they follow the device, not the dtype.
+        # model.half() must not round the parameters: they follow the device, not the dtype.
         def moved(t: Tensor) -> Tensor:
             new = fn(t)
             return t.to(new.device) if new.dtype != t.dtype else new
@@ -108,9 +166,13 @@ class FakeQuantize(nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self.ready = not bool(self.scale.isnan().any())
+        self.ready = self.dynamic or not any(bool(t.isnan().any()) for _, t in named(self.params()))
 
     def extra_repr(self) -> str:
         """Name, format and, for one scale, its value."""
-        held = f"scale={self.scale.item():.6g}" if self.ready and self.scale.ndim == 0 else f"scale={tuple(self.scale.shape)}"
+        held = f"scale={tuple(self.held)}"
+        if self.dynamic:
+            held = "dynamic scale"
+        elif self.ready and not self.held:
+            held = f"scale={self.qparams().scale.item():.6g}"
         return f"{self.site.name!r}, {self.site.scheme.format}, {held}"

@@ -5,15 +5,18 @@ from __future__ import annotations
 from attrs import field, frozen
 from torch import Tensor, fx
 
+from qfunc.graph.derived import derived
 from qfunc.graph.fuse import Group, fuse, with_roots
 from qfunc.graph.network import Seat, float_network, seats
 from qfunc.graph.plan import moves_codes
 from qfunc.graph.select import Context, selects
 from qfunc.graph.vocabulary import attribute, is_constant, slots
+from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import (
     Copy,
+    Derived,
     FloatMultiplier,
     Format,
     InsideActivation,
@@ -53,6 +56,13 @@ class Coding:
     def zero_point(self) -> int:
         """The zero point of a per-tensor coding."""
         return int(self.qparams.zero_point)
+
+    def codes(self, constant: Tensor) -> Tensor:
+        """The integers that the hardware stores for a weight or bias."""
+        site, value = self.seat.module.site, constant.detach()
+        return (
+            quantize(value, self.qparams, site.scheme) if isinstance(site.value, Derived) else self.seat.module.export(value)[0]
+        )
 
     def same(self, other: Coding) -> bool:
         """Whether both map codes to the same values."""
@@ -99,8 +109,11 @@ class Partition:
         self._at_edge: dict[tuple[str, str], Coding] = {}
         self._of_output: dict[str, Coding] = {}
         self.at_path: dict[str, Coding] = {}
-        for seat in seats(model):
-            coding = self.at_path[seat.path] = Coding(seat.module.qparams(), seat)
+        places = seats(model)
+        qparams = {s.path: s.module.qparams() for s in places}
+        qparams.update(derived(model, places, qparams))  # the scales that they derive from may have been trained
+        for seat in places:
+            coding = self.at_path[seat.path] = Coding(qparams[seat.path], seat)
             if seat.module.site.slot == "output":
                 self._of_output[seat.tensor] = coding
             for reader in seat.readers:

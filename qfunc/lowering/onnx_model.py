@@ -189,9 +189,7 @@ class _Writer:
         return self.real[key]
 
     def _weight(self, value: Tensor, coding: Coding, name: str) -> str:
-        site = coding.seat.module.site
-        codes, _ = site.function.export(coding.qparams, value, site.scheme)
-        return self.graph.weight(codes, coding, name)
+        return self.graph.weight(coding.codes(value), coding, name)
 
 
 def _source(node: fx.Node) -> str:

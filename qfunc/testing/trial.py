@@ -15,12 +15,12 @@ from qfunc.graph.network import Walk, seats
 from qfunc.graph.units import Coding, Partition
 from qfunc.graph.vocabulary import is_constant, kind_of
 from qfunc.lowering.artifact import Artifact
-from qfunc.specs import Derived, Scheme, Target, Unknown
+from qfunc.specs import Scheme, Target, Unknown
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy, run_evaluated
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.quantize import quantize
-from qfunc.transforms.reconcile import reconcile
+from qfunc.transforms.reconcile import hold
 from qfunc.transforms.report import Report
 from qfunc.transforms.verify import verify
 
@@ -90,7 +90,7 @@ class Trial:
             stored = held.get(f"{source.target}.codes")
             if stored is None:
                 continue
-            scale, zero = module.scale, module.zero_point
+            scale, zero, _ = module.qparams()
             with torch.no_grad():
                 simulated = torch.round(module(read_attr(calibrated, source)).double() / scale.double()) + zero
             wanted = torch.from_numpy(stored.astype("float64"))
@@ -178,14 +178,12 @@ class _Forced(fx.Interpreter):
 def _rounded(calibrated: fx.GraphModule) -> fx.GraphModule:
     twin = copy.deepcopy(calibrated)
     places = seats(twin)
+    powers = {}
     for seat in places:
-        scale, zero = seat.module.scale, seat.module.zero_point
         if isinstance(seat.module.site.value, Scheme):
-            seat.module.hold(seat.module.qparams()._replace(scale=torch.exp2(torch.ceil(torch.log2(scale))), zero_point=zero))
-    found = reconcile(twin, places, {})
-    for seat in places:
-        if isinstance(seat.module.site.value, Derived):
-            seat.module.hold(found[seat.path])
+            qparams = seat.module.qparams()
+            powers[seat.path] = qparams._replace(scale=torch.exp2(torch.ceil(torch.log2(qparams.scale))))
+    hold(twin, powers)
     return twin
 
 

@@ -20,7 +20,7 @@ from qfunc.graph.trees import leaves
 from qfunc.specs import Scheme
 from qfunc.transforms.batches import Binder, infos, require_batches
 from qfunc.transforms.quantize import require_finite
-from qfunc.transforms.reconcile import reconcile
+from qfunc.transforms.reconcile import hold
 
 Models = tuple[fx.GraphModule, ...]
 
@@ -100,8 +100,8 @@ def _statistics(placed: list[tuple[Seat, ...]]) -> list[_Statistic]:
     for index, seats_of_model in enumerate(placed):
         for seat in seats_of_model:
             site = seat.module.site
-            if site.constant or not isinstance(site.value, Scheme):
-                continue  # weights are known from the start; fixed and derived qparams are never estimated
+            if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):
+                continue  # weights are known from the start; fixed, derived and dynamic qparams are never estimated
             tensor = (index, site.tie) if site.tie and site.leader == "union" else seat.tensor
             key = (tensor, site.estimator, site.scheme)
             old = made.get(key, _Statistic(site, (), {}))
@@ -206,9 +206,6 @@ def require_float(value: Any, name: str) -> None:
 
 def _hold(model: fx.GraphModule, found: dict[str, Any], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:
     calibrated = copy.deepcopy(model)
-    places = {s.path: s for s in seats(calibrated)}
-    for path, qparams in reconcile(calibrated, tuple(places.values()), found).items():
-        module = places[path].module
-        module.hold(module.site.function.init(qparams, module.scale, module.site.scheme))
+    hold(calibrated, found)
     record = require(model, "quantized", "calibrate")
     return attach(calibrated, evolve(record, stage="calibrated", inputs=inputs))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from attrs import field, fields, frozen
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc.graph.fuse import fuse
 from qfunc.graph.network import float_network, require, seats
 from qfunc.graph.select import Context
+from qfunc.graph.site import FakeQuantize
 from qfunc.graph.units import Partition
 from qfunc.specs import PerTensor, Unknown
 from qfunc.transforms.table import table
@@ -79,7 +78,7 @@ def explain(model: fx.GraphModule) -> Explanation:
     rows = []
     for seat in seats(model):
         site, module = seat.module.site, seat.module
-        scale, zero = (_shown(t, module.ready) for t in (module.scale, module.zero_point))
+        scale, zero = _shown(module)
         shared = site.scheme.scale.shared
         where = "per tensor" if isinstance(shared, PerTensor) else repr(shared)
         source = context.fact(nodes[seat.tensor]).source if seat.tensor in nodes else ""
@@ -100,9 +99,15 @@ def explain(model: fx.GraphModule) -> Explanation:
     return Explanation(target.name, tuple(rows), rules, floats, misses)
 
 
-def _shown(values: Any, ready: bool) -> str:
-    if not ready:
-        return "not calibrated"
+def _shown(module: FakeQuantize) -> tuple[str, str]:
+    if module.dynamic or not module.ready:
+        word = "at run time" if module.dynamic else "not calibrated"
+        return word, word
+    found = module.qparams()
+    return _span(found.scale), _span(found.zero_point)
+
+
+def _span(values: Tensor) -> str:
     if values.ndim == 0 or values.numel() == 1:
         return f"{float(values):.6g}"
     low, high = float(values.min()), float(values.max())

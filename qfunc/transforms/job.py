@@ -63,10 +63,7 @@ class Job:
 
     def constant_codes(self, producer: fx.Node, coding: Coding) -> Tensor:
         """The integer codes of a weight or bias."""
-        site = coding.seat.module.site
-        value = read_attr(self.partition.network, producer).detach()
-        codes: Tensor = site.function.export(coding.qparams, value, site.scheme)[0]
-        return codes
+        return coding.codes(read_attr(self.partition.network, producer))
 
 
 def two(job: Job) -> tuple[Codes, Codes]:

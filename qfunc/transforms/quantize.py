@@ -18,7 +18,7 @@ from qfunc.graph.plan import Placed, plan
 from qfunc.graph.record import Fact, attach, record_of
 from qfunc.graph.site import FakeQuantize, seat_path
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import Fixed, Target
+from qfunc.specs import Derived, Fixed, Target
 
 
 def quantize(
@@ -74,8 +74,7 @@ def _insert(network: fx.GraphModule, placed: Placed) -> None:
     value = read_attr(network, tensor).detach() if tensor.op == "get_attr" else None
     if value is not None:
         require_finite(value, site.name, "the model's tensors")
-    module = FakeQuantize(site, tuple(value.shape) if value is not None else ())
-    module.to(_device(network) if value is None else value.device)
+    module = FakeQuantize(site, torch.zeros((), device=_device(network)) if value is None else value)
     path = seat_path(site)
     network.add_submodule(path, module)
     with network.graph.inserting_after(tensor):
@@ -88,9 +87,9 @@ def _insert(network: fx.GraphModule, placed: Placed) -> None:
     attach(network, evolve(record, facts={**record.facts, node.name: evolve(source, path=site.name)}))
     if isinstance(site.value, Fixed):
         module.hold(fixed(site.value, module))
-    elif value is not None and site.slot != "bias":
+    elif value is not None and not isinstance(site.value, Derived):
         state = site.estimator.update(site.estimator.init(site.scheme, value), value, site.scheme)
-        module.hold(site.function.init(site.estimator.finalize(state, site.scheme), value, site.scheme))
+        module.hold(site.estimator.finalize(state, site.scheme), value)
 
 
 def _device(network: fx.GraphModule) -> torch.device:
@@ -100,7 +99,8 @@ def _device(network: fx.GraphModule) -> torch.device:
 
 def fixed(value: Fixed, module: FakeQuantize) -> Affine:
     """The qparams that the hardware dictates."""
-    return Affine(torch.full_like(module.scale, value.scale), torch.full_like(module.scale, value.zero_point))
+    scale = torch.full(module.held, float(value.scale))
+    return Affine(scale, torch.full_like(scale, value.zero_point))
 
 
 def require_finite(value: Tensor, name: str, what: str) -> None:

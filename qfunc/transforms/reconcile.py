@@ -5,45 +5,62 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
+from qfunc.graph.derived import derived, sources
 from qfunc.graph.fold import read_attr
-from qfunc.graph.network import Seat
-from qfunc.graph.vocabulary import kind_of, slots
+from qfunc.graph.network import Seat, seats
+from qfunc.graph.vocabulary import kind_of
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived
 
 
-def reconcile(model: fx.GraphModule, seats: tuple[Seat, ...], found: dict[str, Affine]) -> dict[str, Affine]:
-    """All qparams by seat path: those found, equal within ties, and the biases' products of scales.
+def reconcile(model: fx.GraphModule, places: tuple[Seat, ...], found: dict[str, Affine]) -> dict[str, Affine]:
+    """All qparams by seat path but the derived ones: those found, equal within ties, and weights that their biases need.
 
     A bias of `Derived(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.  Where a bias
     would leave the middle half of its codes, as in channels whose weights are all but zero, the weight's
     scale is widened until it does not: s_weight >= |b| / (2^(bits-2) * s_input).
+
     Source: ONNX Runtime, quantize_static, "WeightAdjustForInt32Bias".
     """
     result = dict(found)
-    for seat in seats:
-        if seat.module.ready and seat.path not in result:
+    for seat in places:
+        if seat.module.ready and not seat.module.dynamic and seat.path not in result:
             result[seat.path] = seat.module.qparams()
-    for name in sorted({s.module.site.tie for s in seats if s.module.site.tie and s.module.site.leader != "union"}):
-        _tie([s for s in seats if s.module.site.tie == name], result)
+    for name in sorted({s.module.site.tie for s in places if s.module.site.tie and s.module.site.leader != "union"}):
+        _tie([s for s in places if s.module.site.tie == name], result)
     nodes = {n.target: n for n in model.graph.nodes if kind_of(n) == "fake_quantize"}
-    biases = [(s, s.module.site.value) for s in seats if isinstance(s.module.site.value, Derived)]
-    # All weights are widened before any scale is derived: a weight may serve several biases.
-    for seat, value in biases:
-        paths = _sources(nodes[seat.path], value)
-        if {"input", "weight"} <= paths.keys():
+    schemes = {s.path: s.module.site.scheme for s in places}
+    for seat in places:
+        value, from_ = seat.module.site.value, sources(model, seat)
+        if isinstance(value, Derived) and {"input", "weight"} <= from_.keys():
             bias = read_attr(model, nodes[seat.path].all_input_nodes[0]).detach().float()
-            powers = next(s.module.site.scheme for s in seats if s.path == paths["weight"]).scale.power_of_two
-            result[paths["weight"]] = _widened(result[paths["weight"]], bias, result[paths["input"]], value.format.bits, powers)
-    for seat, value in biases:
-        scale = torch.ones(())
-        for path in _sources(nodes[seat.path], value).values():
-            scale = scale.to(result[path].scale.device) * result[path].scale.flatten()
-        # The weight of a transposed conv has one scale for each channel of a group.
-        held = seat.module.scale
-        scale = scale.expand(held.shape) if scale.numel() == 1 else scale.repeat(held.numel() // scale.numel())
-        result[seat.path] = Affine(scale.clone(), torch.zeros_like(scale))
-    return result
+            powers = schemes[from_["weight"]].scale.power_of_two
+            weight, activation = (result[from_[slot]] for slot in ("weight", "input"))
+            result[from_["weight"]] = _widened(weight, bias, activation, value.format.bits, powers)
+    biases = {s.path for s in places if isinstance(s.module.site.value, Derived)}
+    return {path: qparams for path, qparams in result.items() if path not in biases}
+
+
+def hold(model: fx.GraphModule, found: dict[str, Affine]) -> None:
+    """Gives a model's sites their qparams, reconciled, and then the derived ones; for transforms, on models that they own."""
+    places = seats(model)
+    modules = {s.path: s.module for s in places}
+    nodes = {n.target: n for n in model.graph.nodes if kind_of(n) == "fake_quantize"}
+    for path, qparams in reconcile(model, places, found).items():
+        module = modules[path]
+        if not (module.ready and module.site.constant and same(module.qparams(), qparams)):
+            source = nodes[path].all_input_nodes[0]
+            module.hold(qparams, read_attr(model, source).detach() if module.site.constant else None)
+    actual = {
+        s.path: s.module.qparams() for s in places if not isinstance(s.module.site.value, Derived) and not s.module.dynamic
+    }
+    for path, qparams in derived(model, places, actual).items():
+        modules[path].hold(qparams)
+
+
+def same(a: Affine, b: Affine) -> bool:
+    """Whether two qparams are bit-equal."""
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None)
 
 
 def _widened(weight: Affine, bias: Tensor, activation: Affine, bits: int, power_of_two: bool) -> Affine:
@@ -51,18 +68,6 @@ def _widened(weight: Affine, bias: Tensor, activation: Affine, bits: int, power_
     if power_of_two:
         least = torch.exp2(torch.ceil(torch.log2(least)))
     return weight._replace(scale=torch.maximum(weight.scale, least.reshape(weight.scale.shape)))
-
-
-def _sources(bias: fx.Node, value: Derived) -> dict[str, str]:
-    return {slot: _quantizer_of(bias, slot) for slot in value.of}
-
-
-def _quantizer_of(bias: fx.Node, slot: str) -> str:
-    op = next(iter(bias.users))
-    node = next(n for s, n in slots(op) if s == slot)
-    while kind_of(node) != "fake_quantize":  # behind ops that only move codes
-        node = next(n for s, n in slots(node) if s == "input")
-    return str(node.target)
 
 
 def _tie(members: list[Seat], result: dict[str, Affine]) -> None:
