@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,20 +11,47 @@ from qfunc.specs import Levels
 
 
 def index(x: Tensor, fmt: Levels) -> Tensor:
-    """The index of the level nearest to x; a tie takes the level of even index.  NaN stays NaN.
+    """The index of the level nearest to x, i = argmin |x - v_i|; a tie takes the level of even index.
+
+    Args:
+        x: In units of the scale, any shape; levels are rounded to the dtype of x, then compared exactly.
+    Returns:
+        Indices in the dtype of x; NaN stays NaN, infinities take the outermost levels.
+    Source: QLoRA, arXiv:2305.14314, section 3 (nearest of quantile levels); the tie rule is this library's.
 
     >>> index(torch.tensor([-3.0, 0.4, 0.5]), Levels((-1.0, 0.0, 1.0))).tolist()
     [0.0, 1.0, 2.0]
     """
-    levels = torch.tensor(fmt.values, dtype=x.dtype, device=x.device)
-    middles = (levels[1:] + levels[:-1]) / 2
-    below, through = torch.searchsorted(middles, x), torch.searchsorted(middles, x, right=True)
-    even = torch.where(below % 2 == 0, below, through)
-    return torch.where(torch.isnan(x), x, even.to(x.dtype))
+    above = torch.searchsorted(_starts(fmt, x), x, right=True)
+    return torch.where(torch.isnan(x), x, above.to(x.dtype))
 
 
 def values(codes: Tensor, fmt: Levels) -> Tensor:
-    """The levels that indices stand for."""
+    """The levels v_i that indices stand for.
+
+    Args:
+        codes: 0 to n - 1, in floating point; NaN stays NaN.
+
+    >>> values(torch.tensor([0.0, 2.0]), Levels((-1.0, 0.0, 1.0))).tolist()
+    [-1.0, 1.0]
+    """
     levels = torch.tensor(fmt.values, dtype=codes.dtype, device=codes.device)
     nan = torch.isnan(codes)
     return torch.where(nan, codes, levels[torch.where(nan, 0, codes).long()])
+
+
+def _starts(fmt: Levels, like: Tensor) -> Tensor:
+    # For each level but the first the smallest x, in the dtype of `like`, that is rounded to it.  The middle m
+    # of two levels is the float64 half sum plus its exact rounding error (Knuth's two-sum).
+    levels = torch.tensor(fmt.values, dtype=like.dtype, device=like.device).double() / 2
+    low, high = levels[:-1], levels[1:]
+    middle = low + high
+    share = middle - low
+    error = (low - (middle - share)) + (high - share)
+    start = middle.to(like.dtype)
+    excess = (start.double() - middle) - error  # start - m, its sign exact
+    even = torch.arange(len(fmt.values) - 1, device=like.device) % 2 == 0  # the level below keeps its ties
+    return torch.where((excess < 0) | ((excess == 0) & even), torch.nextafter(start, torch.full_like(start, math.inf)), start)
+
+
+__all__ = ["index", "values"]

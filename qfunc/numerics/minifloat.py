@@ -7,8 +7,81 @@ import math
 import torch
 from torch import Tensor
 
+from qfunc.errors import SpecError
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Float
+
+
+def nearest(x: Tensor, fmt: Float, rounding: str = "half_even", noise: Tensor | None = None) -> Tensor:
+    """x rounded to the values of a small float: R(x / u) * u with u = 2^(max(e(x), emin) - mantissa).
+
+    e(x) is floor(log2|x|), emin the exponent of the smallest normal value.  What then lies beyond the largest
+    value is that value if the format saturates or has neither infinity nor NaN; else it is infinity, or NaN
+    where there is no infinity.  An unsigned format holds negative numbers as its smallest value, or as NaN.
+
+    Args:
+        x: In units of the scale, any shape; float64 is computed in float64, the rest in float32 where the format
+            fits.  Subnormals are exact, NaN stays NaN.
+        rounding: R, a name of `specs.ROUNDINGS`; not "half_even_on_index", for floats have no index.
+        noise: The shape of x, uniform in [0, 1), for "stochastic".
+    Returns:
+        Values of the format in the dtype of x; -0.0 where the format has it.
+    Raises:
+        SpecError: "half_even_on_index", a missing noise, or a format with values beyond float64.
+    Source: OCP 8-bit Floating Point Specification 1.0, section 5; OCP Microscaling Formats 1.0, section 5.3.
+
+    >>> nearest(torch.tensor([0.3, 17.5, 1e4]), Float(4, 3, max=448.0)).tolist()
+    [0.3125, 18.0, 448.0]
+    """
+    if rounding == "half_even_on_index":
+        raise SpecError(where="minifloat.nearest", found=repr(rounding), wanted="a rounding of values", do="Name another.")
+    wide = _computed(x, fmt)
+    if fmt.mantissa >= _LAYOUT[wide.dtype][1] and smallest_exponent(fmt) <= 2 - _LAYOUT[wide.dtype][2]:
+        value = wide  # every value of the dtype is one of the format
+    else:
+        unit = _unit(wide, fmt)
+        # The quotient by a power of two is exact; a product with 1/u would overflow for bfloat16's subnormals.
+        value = round_by(wide / unit, rounding, 0, noise).mul_(unit)
+    if fmt.signed and fmt.negative_zero and rounding not in ("half_even", "floor", "trunc"):
+        value = torch.copysign(value, wide)  # these three keep the sign of what becomes 0
+    return _bounded(value, wide, fmt).to(x.dtype)
+
+
+def power_of_two(exponent: Tensor) -> Tensor:
+    """2^n in float64, made of its bits and so exact: -1022 <= n <= 1023.
+
+    >>> power_of_two(torch.tensor([-1, 10])).tolist()
+    [0.5, 1024.0]
+    """
+    return (exponent.long() + 1023 << 52).view(torch.float64)
+
+
+def bias_of(fmt: Float) -> int:
+    """The exponent bias: 2^(exponent-1) - 1 unless the format says otherwise."""
+    return (1 << fmt.exponent - 1) - 1 if fmt.bias is None else fmt.bias
+
+
+def without_zero(fmt: Float) -> bool:
+    """Whether exponent 0 is a power of two like the others: unsigned formats without mantissa, E8M0."""
+    return not fmt.signed and not fmt.mantissa
+
+
+def smallest_exponent(fmt: Float) -> int:
+    """emin, the exponent of the smallest normal value; the subnormals share it.
+
+    >>> smallest_exponent(Float(4, 3, max=448.0)), smallest_exponent(Float(8, 0, signed=False))
+    (-6, -127)
+    """
+    return (0 if without_zero(fmt) else 1) - bias_of(fmt)
+
+
+def smallest(fmt: Float) -> float:
+    """The smallest positive value, 2^(emin - mantissa).
+
+    >>> smallest(Float(4, 3, max=448.0)) == 2.0**-9
+    True
+    """
+    return 2.0 ** (smallest_exponent(fmt) - fmt.mantissa)
 
 
 def largest(fmt: Float) -> float:
@@ -20,42 +93,75 @@ def largest(fmt: Float) -> float:
     return fmt.max if fmt.max is not None else (2 - 2.0**-fmt.mantissa) * 2.0 ** ((1 << fmt.exponent) - 2 - bias_of(fmt))
 
 
-def bias_of(fmt: Float) -> int:
-    """The exponent bias: 2^(exponent-1) - 1 unless the format says otherwise."""
-    return (1 << fmt.exponent - 1) - 1 if fmt.bias is None else fmt.bias
-
-
 def has_infinity(fmt: Float) -> bool:
-    """Whether the highest exponent is kept for infinity and NaN, as in IEEE 754 and E5M2."""
-    return largest(fmt) < 2.0 ** ((1 << fmt.exponent) - 1 - bias_of(fmt))
+    """Whether the highest exponent is kept for infinity and NaN, as in IEEE 754 and E5M2.
 
-
-def nearest(x: Tensor, fmt: Float, rounding: str = "half_even", noise: Tensor | None = None) -> Tensor:
-    """x rounded to the values of a small float: R(x / u) * u with u = 2^(max(e(x), 1 - bias) - mantissa).
-
-    e(x) is floor(log2|x|).  Beyond `max` the value is +-max if the format saturates, else infinity if it has
-    one, else NaN.
-
-    Args:
-        x: In units of the scale, float32 or float64.
-        rounding: R, a name of `specs.ROUNDINGS`.
-    Returns:
-        Values of the format in the dtype of x.
-    Source: OCP 8-bit Floating Point Specification 1.0, section 5; OCP Microscaling Formats 1.0, section 5.3.
-
-    >>> nearest(torch.tensor([0.3, 17.5, 1e4]), Float(4, 3, max=448.0)).tolist()
-    [0.3125, 18.0, 448.0]
+    >>> has_infinity(Float(5, 2, max=57344.0)), has_infinity(Float(4, 3, max=448.0))
+    (True, False)
     """
-    exponent = (torch.frexp(x.double())[1] - 1).clamp(min=1 - bias_of(fmt)) - fmt.mantissa
-    step = torch.ldexp(torch.ones_like(x, dtype=torch.float64), exponent)
-    value = round_by(x.double() / step, rounding, 0, noise) * step
-    value = torch.where(torch.isinf(x), x.double(), value)
+    highest = (1 << fmt.exponent) - 1 - bias_of(fmt)
+    return bool(fmt.mantissa) and fmt.negative_zero and math.frexp(largest(fmt))[1] <= highest
+
+
+def has_nan(fmt: Float) -> bool:
+    """Whether some code is NaN: the FNUZ variants' -0, or any code above the largest value.
+
+    >>> has_nan(Float(4, 3, max=448.0)), has_nan(Float(2, 1, max=6.0))
+    (True, False)
+    """
+    fraction, exponent = math.frexp(largest(fmt))
+    full = exponent - 1 == (1 << fmt.exponent) - 1 - bias_of(fmt) and 2 * fraction == 2 - 2.0**-fmt.mantissa
+    return not fmt.negative_zero or not full
+
+
+def saturates(fmt: Float) -> bool:
+    """Whether overflow becomes the largest value: by choice, or for want of infinity and NaN."""
+    return fmt.saturate or not has_nan(fmt)
+
+
+_LAYOUT = {torch.float32: (torch.int32, 23, 128), torch.float64: (torch.int64, 52, 1024)}
+"""Of a dtype: its integers, bits of mantissa, and the exponent that it no longer holds."""
+
+
+def _computed(x: Tensor, fmt: Float) -> Tensor:
+    # x in the narrowest dtype that holds the format's normal values as normal ones.
+    low, high = smallest_exponent(fmt), _exponent_above(fmt)
+    for dtype in (torch.float32, torch.float64):
+        _, digits, beyond = _LAYOUT[dtype]
+        fits = 2 - beyond <= low and 2 - beyond - digits <= low - fmt.mantissa and high <= beyond
+        if fits and not (dtype == torch.float32 and x.dtype == torch.float64):
+            return x.to(dtype)
+    wanted, do = "a format whose values float64 holds", "Use another bias, or fewer bits of mantissa."
+    raise SpecError(where="minifloat.nearest", found=repr(fmt), wanted=wanted, do=do)
+
+
+def _exponent_above(fmt: Float) -> int:
+    # The smallest n for which every value is below 2^n.
+    return (1 << fmt.exponent) - 1 - bias_of(fmt) if fmt.max is None else math.frexp(fmt.max)[1]
+
+
+def _unit(x: Tensor, fmt: Float) -> Tensor:
+    # u, from the exponent field of x: a power of two when the mantissa is masked away.
+    ints, digits, beyond = _LAYOUT[x.dtype]
+    lowest, highest = smallest_exponent(fmt) + beyond - 1, 2 * beyond - 2
+    field = (x.view(ints) & (highest + 1 << digits)).clamp(lowest << digits, highest << digits)
+    return field.view(x.dtype) * 2.0**-fmt.mantissa
+
+
+def _bounded(value: Tensor, x: Tensor, fmt: Float) -> Tensor:
     top = largest(fmt)
-    over = value.abs() > top
-    beyond = top if fmt.saturate else math.inf if has_infinity(fmt) else math.nan
-    value = torch.where(over, torch.copysign(torch.full_like(value, beyond), value), value)
-    if not fmt.signed:
-        value = value.clamp(min=0)
-    if not fmt.negative_zero:
-        value = value + 0.0
-    return value.to(x.dtype)
+    lowest = -top if fmt.signed else smallest(fmt) if without_zero(fmt) else 0.0
+    if saturates(fmt):
+        value = value.clamp(lowest, top)
+    else:
+        value = torch.where(value.abs() > top, value * (math.inf if has_infinity(fmt) else math.nan), value)
+    if not saturates(fmt) and not fmt.signed:
+        invalid = x <= 0 if without_zero(fmt) else x < 0
+        value = torch.where(invalid, math.nan, value.clamp(min=lowest))
+    return value if fmt.negative_zero and fmt.signed else value + 0.0  # -0 becomes +0
+
+
+__all__ = [
+    "bias_of", "has_infinity", "has_nan", "largest", "nearest", "power_of_two", "saturates", "smallest",
+    "smallest_exponent", "without_zero",
+]  # fmt: skip

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.numerics import minifloat
+from qfunc.numerics import logarithmic
 from qfunc.numerics.rounding import round_by
-from qfunc.specs import FLOAT32, Float, Int, Levels, Log, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
+from qfunc.numerics.scales import TINY, allowed, divisor
+from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Scheme, ZeroPoint
 
 
 class Affine(NamedTuple):
@@ -151,87 +151,13 @@ def of_tensor(x: Tensor, scheme: Scheme) -> Affine:
     return from_range(*observed(x, scheme), scheme)
 
 
-def allowed(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]:
-    """(scale, outer): the scales nearest to `scale` that the hardware takes, in float32.
-
-    1 replaces a scale whose inverse float32 cannot hold.  Then powers of two by `Scale.rounding`, the bounds
-    `low` and `high`, and the scale's own `format`.  Two levels: outer = allowed(max(s) / largest of the
-    format), s = format(s / outer).
-
-    Args:
-        scale: Real, float64 for one rounding only; negative where `Scale.signed` allows it.
-
-    >>> from qfunc.specs import E8M0, PerBlock
-    >>> allowed(torch.tensor([0.3]), Scheme(scale=Scale(PerBlock(0, 32), format=E8M0, rounding="floor")))[0].item()
-    0.25
-    """
-    rule = scheme.scale
-    if isinstance(scheme.format, Log):
-        return scale.float(), None
-    if rule.within is None:
-        return _held(scale, rule), None
-    outer = _outermost(scale.abs(), rule.within) / minifloat.largest(rule.format)
-    outer = _held(outer, rule.within)
-    inner = scale / outer.double()
-    return torch.where(scale.abs() < _TINY, torch.ones_like(outer), _held(inner, rule)), outer
-
-
-_TINY = torch.finfo(torch.float32).tiny
-
-
-def _held(scale: Tensor, rule: Scale) -> Tensor:
-    magnitude = scale.abs()
-    # The smallest normal float32 keeps 1/s finite.
-    magnitude = torch.where(magnitude < _TINY, torch.ones_like(magnitude), magnitude)
-    if rule.power_of_two:
-        fraction, exponent = torch.frexp(magnitude)  # exact, where log2 could round onto an integer
-        up = {"ceil": fraction > 0.5, "floor": torch.zeros_like(fraction), "half_even": fraction > 0.5**0.5}[rule.rounding]
-        magnitude = torch.ldexp(torch.ones_like(magnitude), exponent - 1 + up.int())
-    if rule.low is not None or rule.high is not None:
-        magnitude = magnitude.clamp(rule.low, rule.high)
-    if rule.format != FLOAT32 and not rule.power_of_two:
-        smallest = 2.0 ** (1 - minifloat.bias_of(rule.format) - rule.format.mantissa)
-        magnitude = minifloat.nearest(magnitude, rule.format).clamp(min=smallest)
-    return torch.copysign(magnitude, scale).float() if rule.signed else magnitude.float()
-
-
-def _outermost(scale: Tensor, rule: Scale) -> Tensor:
-    # The largest scale of each group that shares an outer one, keeping the axes.
-    match rule.shared:
-        case PerTensor():
-            return scale.amax() if scale.numel() else scale.new_ones(())
-        case PerChannel(axis=int(axis)):
-            return scale.amax([i for i in range(scale.ndim) if i != axis % scale.ndim], keepdim=True)
-        case PerToken():
-            return scale.amax(-1, keepdim=True)
-    wanted = "PerTensor(), PerChannel(axis) or PerToken()"
-    raise SpecError(where="Scale.within", found=repr(rule.shared), wanted=wanted, do="Share the outer scale among blocks.")
-
-
 def _symmetric(low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:
     fmt, extreme = scheme.format, torch.maximum(-low, high)
     if isinstance(fmt, Log):
-        codes, steps = 1 << fmt.magnitude_bits, fmt.steps_per_octave
-        top = torch.where(extreme < _TINY, torch.ones_like(extreme), extreme)
-        return torch.exp2((torch.round(steps * torch.log2(top)) - (codes - 1)) / steps)
+        return logarithmic.smallest_of(torch.where(extreme < TINY, 1.0, extreme), fmt)
     # A signed scale sends the extreme to qmin, of which there is one more than of qmax.
     sign = torch.where(high > -low, -1.0, 1.0) if scheme.scale.signed else 1.0
-    return sign * extreme / _divisor(scheme)
-
-
-def _divisor(scheme: Scheme) -> float:
-    fmt = scheme.format
-    top = float(fmt.qmax) if isinstance(fmt, Int) else minifloat.largest(fmt) if isinstance(fmt, Float) else 0.0
-    if isinstance(fmt, Levels):
-        top = max(abs(fmt.values[0]), abs(fmt.values[-1]))
-    match scheme.scale.divisor, fmt:
-        case "half_range", Int():
-            return (fmt.qmax - fmt.qmin) / 2
-        case "-qmin", Int():
-            return -fmt.qmin
-        case "emax", _:
-            return float(2.0 ** (math.frexp(top)[1] - 1))
-    return top
+    return sign * extreme / divisor(scheme)
 
 
 def _reaching(low: Tensor, high: Tensor, zero: Tensor | float, fmt: Int) -> Tensor:

@@ -43,6 +43,13 @@ def negative_ceil_else_half_even(x: Tensor) -> Tensor:
     return torch.where(x < 0, half_up(x), torch.round(x))
 
 
+def _stochastic(x: Tensor, noise: Tensor) -> Tensor:
+    # floor(x + noise) by exact comparisons, where the sum could round up to the next integer.
+    whole = torch.trunc(x)
+    rest = x - whole
+    return whole + (rest >= 1 - noise).to(x.dtype) - (rest < -noise).to(x.dtype)
+
+
 _MODES: dict[str, Callable[[Tensor], Tensor]] = {
     "half_even": half_even,
     "half_away": half_away,
@@ -59,7 +66,7 @@ def round_by(x: Tensor, mode: str, low: int | Tensor = 0, noise: Tensor | None =
     """x rounded to integers by a named mode; the dtype stays.
 
     "half_even_on_index" rounds x - low and adds low again (OpenVINO rounds the level index);
-    "stochastic" is floor(x + noise) with noise uniform in [0, 1).
+    "stochastic" is floor(x + noise) with noise uniform in [0, 1), the sum not rounded: integers stay.
 
     Args:
         x: Any shape, in codes; exact for every float.  NaN stays NaN, infinities stay infinite.
@@ -79,6 +86,6 @@ def round_by(x: Tensor, mode: str, low: int | Tensor = 0, noise: Tensor | None =
     if mode == "half_even_on_index":
         return torch.round(x - low) + low
     if mode == "stochastic" and noise is not None:
-        return torch.floor(x + noise)
+        return _stochastic(x, noise)
     wanted = "noise for a stochastic mode" if mode == "stochastic" else "one of " + ", ".join(_MODES)
     raise SpecError(where="round_by", found=repr(mode), wanted=wanted, do="Pass noise, or use another mode.")

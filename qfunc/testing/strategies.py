@@ -11,21 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from attrs import evolve
 from hypothesis import strategies as st
 from torch import Tensor
 
+from qfunc import specs
+from qfunc.numerics import minifloat
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import (
-    Int,
-    PerBlock,
-    PerChannel,
-    PerTensor,
-    PerToken,
-    Scheme,
-    Target,
-    ZeroPoint,
-    edit,
-)
+from qfunc.specs import Float, Int, PerBlock, PerChannel, PerTensor, PerToken, Scheme, Target, ZeroPoint, edit
+from qfunc.specs.microscaling import READY
 from qfunc.testing.oracle import MODES
 from qfunc.testing.small_models import SmallNet, Step
 
@@ -198,3 +192,52 @@ def targets(draw: st.DrawFn, *, base: Target) -> Target:
 
 def _weights_estimator_everywhere(target: Target) -> Target:
     return edit.activations(estimator=target.weight.estimator)(target)
+
+
+FLOATS = (
+    specs.E4M3FN, specs.E5M2, specs.E4M3FNUZ, specs.E5M2FNUZ, specs.E3M2, specs.E2M3, specs.E2M1, specs.FLOAT16,
+    specs.BFLOAT16, specs.FLOAT32, specs.E8M0,
+)  # fmt: skip
+"""The named small floats."""
+
+
+@st.composite
+def float_formats(draw: st.DrawFn, *, max_bits: int = 8) -> Float:
+    """Small floats: a named one, or any of 3 to `max_bits` bits, IEEE's, FNUZ or without infinity, saturating or not.
+
+    Shrinks to E4M3FN.
+    """
+    if draw(st.booleans()):
+        return evolve(draw(st.sampled_from(FLOATS)), saturate=draw(st.booleans()))
+    exponent = draw(st.integers(1, max_bits - 2))
+    mantissa = draw(st.integers(1, max_bits - 1 - exponent))
+    bias = draw(st.integers(-3, 12)) + (1 << exponent - 1)
+    kind = draw(st.sampled_from(("ieee", "all", "all but NaN", "fnuz") if exponent > 1 else ("all", "all but NaN", "fnuz")))
+    lost = 2 if kind == "all but NaN" else 1  # of the highest binade: nothing, or NaN's pattern
+    top = None if kind == "ieee" else (2 - lost * 2.0**-mantissa) * 2.0 ** ((1 << exponent) - 1 - bias)
+    more = {"saturate": draw(st.booleans()), "negative_zero": kind != "fnuz", "signed": kind == "fnuz" or draw(st.booleans())}
+    return Float(exponent, mantissa, bias=bias, max=top, **more)
+
+
+@st.composite
+def floats_near_ties(draw: st.DrawFn, *, fmt: Float) -> float:
+    """One float32, mostly on a value of the format, midway between two, or one ulp beside; else any, or an extreme."""
+    if draw(st.integers(0, 3)) == 0:
+        return draw(st.floats(width=32, allow_nan=False))
+    low, high = minifloat.smallest_exponent(fmt) - 1, int(np.log2(minifloat.largest(fmt))) + 1
+    exponent = draw(st.integers(max(low, -126), min(high, 127)))
+    place = draw(st.integers(0, 2 << min(fmt.mantissa + 1, 23))) * 2.0 ** (exponent - min(fmt.mantissa + 1, 23))
+    value = np.float32(draw(st.sampled_from((1.0, -1.0))) * min(place, LARGEST))
+    side = draw(st.sampled_from((0.0, LARGEST, -LARGEST)))
+    return float(value) if side == 0.0 else float(np.nextafter(value, np.float32(side)))
+
+
+@st.composite
+def block_schemes(draw: st.DrawFn, *, shape: tuple[int, ...]) -> Scheme:
+    """The ready schemes of `specs.microscaling`, and log and codebook formats, at a granularity that fits the shape.
+
+    Shrinks to MXFP8_E4M3 per tensor.
+    """
+    more = (Scheme(specs.Log()), Scheme(specs.Levels((-1.0, -0.25, 0.0, 0.125, 0.5))))
+    scheme = draw(st.sampled_from(READY + more))
+    return evolve(scheme, scale=evolve(scheme.scale, shared=draw(granularities(shape=shape))))

@@ -1,0 +1,77 @@
+"""Ready schemes whose blocks of one axis share a scale: OCP MX, NVFP4, and 4-bit weights.
+
+All are schemes of the last axis; `attrs.evolve` names another.
+
+>>> from attrs import evolve
+>>> evolve(MXFP4, scale=evolve(MXFP4.scale, shared=PerBlock(0, 32))).scale.shared
+PerBlock(0, size=32)
+"""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from qfunc.specs.formats import E2M1, E2M3, E3M2, E4M3FN, E5M2, E8M0, FLOAT16, Int
+from qfunc.specs.scheme import PerBlock, Scale, Scheme, ZeroPoint
+
+_POWER = Scale(PerBlock(-1, 32), format=E8M0, rounding="floor", divisor="emax")
+
+MXFP8_E4M3 = Scheme(E4M3FN, _POWER)
+"""OCP MXFP8 with E4M3 elements: s = 2^(floor(log2 absmax) - 8), half to even, saturating.
+
+What lies between the largest value and 2^(emax+1) s is clipped, as the floor wants it.  A block of zeros has the
+smallest scale, 2^-127.  microxcaling, the reference library, rounds half away unless told otherwise.
+
+Source: OCP Microscaling Formats 1.0, table 1 and section 6.3.
+"""
+
+MXFP8_E5M2 = Scheme(E5M2, _POWER)
+"""OCP MXFP8 with E5M2 elements: s = 2^(floor(log2 absmax) - 15).  Source: as `MXFP8_E4M3`."""
+
+MXFP6_E3M2 = Scheme(E3M2, _POWER)
+"""OCP MXFP6 with E3M2 elements: s = 2^(floor(log2 absmax) - 4).  Source: as `MXFP8_E4M3`."""
+
+MXFP6_E2M3 = Scheme(E2M3, _POWER)
+"""OCP MXFP6 with E2M3 elements: s = 2^(floor(log2 absmax) - 2).  Source: as `MXFP8_E4M3`."""
+
+MXFP4 = Scheme(E2M1, _POWER)
+"""OCP MXFP4, E2M1 elements: s = 2^(floor(log2 absmax) - 2).  Source: as `MXFP8_E4M3`."""
+
+MXINT8 = Scheme(Int(8, low=-127), _POWER)
+"""OCP MXINT8: elements are codes in 64ths, so that s = 2^(floor(log2 absmax) - 6) is 1/64 of the stored scale.
+
+-128 is left unused, as the specification allows and microxcaling does.  Below absmax = 2^-121 s stays 2^-127,
+where the stored scale could still fall to 2^-133.  Source: as `MXFP8_E4M3`, section 5.3.4.
+"""
+
+NVFP4 = Scheme(E2M1, Scale(PerBlock(-1, 16), format=E4M3FN, within=Scale()))
+"""NVIDIA NVFP4: E2M1 in blocks of 16, E4M3 scales of the blocks, one float32 scale of the tensor.
+
+s2 = absmax(tensor) / (6 * 448), s1 = E4M3(absmax(block) / (6 * s2)), 1 where that is 0; x_hat = q * (s1 * s2).
+Source: TensorRT, "Working with quantized types"; TensorRT Model Optimizer, `NVFP4QTensor`.
+"""
+
+GGUF_Q4_0 = Scheme(Int(4), Scale(PerBlock(-1, 32), format=FLOAT16, divisor="-qmin", signed=True), rounding="half_up")
+"""llama.cpp's Q4_0: d = (the element of largest |x|, with its sign) / -8 in float16, q = floor(x/d + 1/2).
+
+Codes are those of the stored d; the reference divides by d before its rounding to float16.  Where the extremes
+are equal the negative one counts, the reference takes the first.  Source: llama.cpp, ggml/src/ggml-quants.c.
+"""
+
+GGUF_Q8_0 = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), format=FLOAT16), rounding="half_away")
+"""llama.cpp's Q8_0: d = absmax / 127 in float16, q = round(x/d).  Source and codes: as `GGUF_Q4_0`."""
+
+MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", signed=True))
+"""ONNX Runtime's MatMulNBits without zero points: s = (signed extreme) / -8, codes -8 to 7, stored plus 8.
+
+Source: ONNX Runtime, contrib operator MatMulNBits and core/mlas/lib/q4_dq.cpp.
+"""
+
+MATMUL_4BITS_AFFINE = Scheme(Int(4, signed=False), Scale(PerBlock(-1, 32)), ZeroPoint("half_away"), rounding="half_away")
+"""ONNX Runtime's MatMulNBits with zero points: s = (max - min) / 15, z = round(-min/s).  Source: as `MATMUL_4BITS`."""
+
+READY = (
+    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q8_0, MATMUL_4BITS,
+    MATMUL_4BITS_AFFINE,
+)  # fmt: skip
+"""All of them."""
