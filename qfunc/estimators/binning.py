@@ -1,0 +1,94 @@
+"""Bins that need no range beforehand: where they lie follows from the exponent of the largest magnitude alone."""
+
+from __future__ import annotations
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+MANTISSA = 7  # a float32's upper half: sign, exponent, 7 bits of mantissa
+OCTAVES = 20
+PATTERNS = 1 << 8 + MANTISSA
+
+
+@frozen
+class LogLinear:
+    """128 equal bins in each of the 20 octaves up to the largest magnitude, and one bin from there down to 0.
+
+    The bin of x is the upper half of x's float32 pattern, so no width is chosen and an outlier costs nothing:
+    every bin is at most 1/128 of its values wide.  A larger magnitude moves the window up by whole octaves,
+    whose bins then join the lowest one: the counts depend on the data only, not on its order.
+
+    >>> LogLinear().size
+    2561
+    """
+
+    @property
+    def size(self) -> int:
+        """Bins a sign."""
+        return (OCTAVES << MANTISSA) + 1
+
+    def level(self, largest: Tensor) -> Tensor:
+        """The biased exponent of the window's highest octave, int32."""
+        return ((largest.contiguous().view(torch.int32) >> 23) & 255).clamp(min=OCTAVES - 1)
+
+    def index(self, x: Tensor, level: Tensor) -> Tensor:
+        """The bins of |x|, int32."""
+        patterns = (x.view(torch.int32) >> 16).bitwise_and_(PATTERNS - 1)
+        lowest = (level - (OCTAVES - 1)) << MANTISSA
+        return patterns.sub_(lowest - 1).clamp_(0, self.size - 1)  # beyond only for NaN
+
+    def patterns(self, level: Tensor) -> Tensor:
+        """The patterns (the upper halves of positive float32 numbers) of all bins but the lowest, int64."""
+        steps = torch.arange(self.size - 1, device=level.device)
+        return ((level.long() - (OCTAVES - 1)) << MANTISSA) + steps
+
+    def moved(self, octaves: Tensor) -> Tensor:
+        """Where each bin goes when the window moves up: [*octaves.shape, size]."""
+        bins = torch.arange(self.size, device=octaves.device)
+        return (bins - (octaves.long() << MANTISSA).unsqueeze(-1)).clamp_(min=0)
+
+    def edges(self, level: Tensor) -> Tensor:
+        """The bounds of the bins of |x| in float64: [*level.shape, size + 1]."""
+        patterns = self.patterns(level.unsqueeze(-1))
+        patterns = torch.cat((patterns, patterns[..., -1:] + 1), -1)
+        exponent, fraction = patterns >> MANTISSA, patterns & (1 << MANTISSA) - 1
+        mantissa = (fraction + ((exponent > 0).long() << MANTISSA)).double()
+        values = torch.ldexp(mantissa, exponent.clamp(min=1) - 127 - MANTISSA)
+        return torch.cat((torch.zeros_like(values[..., :1]), values), -1)
+
+
+@frozen
+class Uniform:
+    """`size` bins of one width on |x|, the smallest power of two with which they hold the largest magnitude.
+
+    So at least half of them are in use.  A larger magnitude doubles the width, and pairs of bins join: the
+    counts depend on the data only, not on its order.
+
+    >>> Uniform(4).edges(Uniform(4).level(torch.tensor(3.0))).tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0]
+    """
+
+    size: int = 4096
+
+    def level(self, largest: Tensor) -> Tensor:
+        """log2 of the range [0, 2^level) that the bins cover, int32."""
+        exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0)).exponent
+        return exponent.to(torch.int32).clamp(min=-100)  # so that 1 / width stays a float32
+
+    def index(self, x: Tensor, level: Tensor) -> Tensor:
+        """The bins of |x|, int32."""
+        inverse = torch.ldexp(torch.full_like(level, self.size, dtype=torch.float32), -level)
+        return x.abs().mul_(inverse).to(torch.int32).clamp_(0, self.size - 1)  # beyond only for NaN and infinity
+
+    def moved(self, octaves: Tensor) -> Tensor:
+        """Where each bin goes when the width doubles so often: [*octaves.shape, size]."""
+        return torch.arange(self.size, device=octaves.device) >> octaves.long().clamp(max=32).unsqueeze(-1)
+
+    def edges(self, level: Tensor) -> Tensor:
+        """The bounds of the bins of |x| in float64: [*level.shape, size + 1]."""
+        steps = torch.arange(self.size + 1, dtype=torch.float64, device=level.device) / self.size
+        return torch.ldexp(steps, level.unsqueeze(-1))
+
+
+Bins = LogLinear | Uniform

@@ -1,0 +1,138 @@
+"""Clipping at quantiles: of the magnitudes, or of both tails."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from attrs import field, frozen
+from torch import Tensor
+
+from qfunc.errors import SpecError
+from qfunc.estimators.binning import LogLinear
+from qfunc.estimators.minmax import Range
+from qfunc.estimators.sketch import Sketch, clipped, elements, empty, merged, of_magnitudes, on_the_line, ranked, updated
+from qfunc.numerics.qparams import Affine, from_range
+from qfunc.specs import Scheme
+
+BINS = LogLinear()
+
+
+def _fraction(instance: object, attribute: object, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise SpecError(where="Quantile.q", found=repr(value), wanted="a number in (0, 1]", do="Give such a number.")
+
+
+@frozen
+class Quantile:
+    """low = max(min(x), -c), high = min(max(x), c), c the ceil(q n)-th smallest of the n magnitudes |x|.
+
+    Up to 4096 elements a block c is exact; beyond, it is less than c/128 off (one bin of a log-linear
+    histogram).  `Ema(Quantile())` is MQBench's EMAQuantileObserver, whose bins are max|x|/2048 wide.
+
+    Args:
+        q: The share of the magnitudes that is not clipped, in (0, 1].
+    Raises:
+        SpecError: a q outside (0, 1].
+        CalibrationError: by `calibrate`, if a value is NaN or infinite.
+    Source: MQBench, mqbench/observer.py, EMAQuantileObserver.
+
+    >>> import torch
+    >>> estimator, x = Quantile(0.75), torch.tensor([-1.0, 2.0, 3.0, -100.0])
+    >>> estimator.range(estimator.update(estimator.init(Scheme(), x), x, Scheme()), Scheme())
+    Range(low=tensor(-3.), high=tensor(3.))
+    """
+
+    q: float = field(default=0.99999, validator=_fraction)
+
+    def init(self, scheme: Scheme, like: Tensor) -> Sketch:
+        """Nothing seen: the identity of merge."""
+        return empty(scheme, like)
+
+    def update(self, state: Sketch, x: Tensor, scheme: Scheme) -> Sketch:
+        """The statistics after x; an empty x changes nothing."""
+        return updated(state, x, scheme, BINS)
+
+    def merge(self, a: Sketch, b: Sketch) -> Sketch:
+        """The statistics of a's data and b's."""
+        return merged(a, b, BINS)
+
+    def range(self, state: Sketch, scheme: Scheme) -> Range:
+        """The range between the clipping bounds, in float32."""
+        if not (n := elements(state)):
+            return Range(state.low, state.high)
+        rank = _rank(Fraction(repr(self.q)), n)
+        kept = state.values.shape[-1]
+        bound = state.values.abs().kthvalue(rank).values if kept else ranked(*of_magnitudes(state, BINS), rank)
+        return clipped(state, -bound, bound)
+
+    def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
+        """The qparams of the range."""
+        return from_range(*self.range(state, scheme), scheme)
+
+
+def _percent(instance: Percentile, attribute: object, value: object) -> None:
+    low, high = instance.low, instance.high
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
+    if not numbers or not 0 <= low < high <= 100:
+        wanted = "0 <= low < high <= 100 percent"
+        raise SpecError(where="Percentile.low, high", found=repr((low, high)), wanted=wanted, do="Give such numbers.")
+
+
+@frozen
+class Percentile:
+    """The range between two percentiles: the ceil(n low/100)-th and the ceil(n high/100)-th smallest of n values.
+
+    Up to 4096 elements a block both are exact; beyond, each is less than 1/128 of itself off (one bin of a
+    log-linear histogram).  A tail of fewer than n (100 - high)/100 elements is what is cut.
+
+    Args:
+        low, high: In percent; 0 and 100 cut nothing.
+    Raises:
+        SpecError: numbers that are no percents in this order.
+        CalibrationError: by `calibrate`, if a value is NaN or infinite.
+    Source: ONNX Runtime quantization tool, HistogramCollector.compute_percentile (99.999 %, its share that is
+        cut halved for each side); PPQ, TorchPercentileObserver.
+
+    >>> import torch
+    >>> estimator, x = Percentile(25, 75), torch.tensor([-100.0, 1.0, 2.0, 3.0])
+    >>> estimator.range(estimator.update(estimator.init(Scheme(), x), x, Scheme()), Scheme())
+    Range(low=tensor(-100.), high=tensor(2.))
+    """
+
+    low: float = field(default=0.001)
+    high: float = field(default=99.999, validator=_percent)
+
+    def init(self, scheme: Scheme, like: Tensor) -> Sketch:
+        """Nothing seen: the identity of merge."""
+        return empty(scheme, like)
+
+    def update(self, state: Sketch, x: Tensor, scheme: Scheme) -> Sketch:
+        """The statistics after x; an empty x changes nothing."""
+        return updated(state, x, scheme, BINS)
+
+    def merge(self, a: Sketch, b: Sketch) -> Sketch:
+        """The statistics of a's data and b's."""
+        return merged(a, b, BINS)
+
+    def range(self, state: Sketch, scheme: Scheme) -> Range:
+        """The range between the percentiles, in float32."""
+        if not (n := elements(state)):
+            return Range(state.low, state.high)
+        ranks = [_rank(Fraction(repr(percent)) / 100, n) for percent in (self.low, self.high)]
+        if state.values.shape[-1]:
+            return clipped(state, *(state.values.kthvalue(rank).values for rank in ranks))
+        edges, counts = on_the_line(state, BINS)
+        return clipped(state, *(ranked(edges, counts, rank) for rank in ranks))
+
+    def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
+        """The qparams of the range."""
+        return from_range(*self.range(state, scheme), scheme)
+
+
+def _rank(share: Fraction, n: int) -> int:
+    # Of decimal shares: 0.99999 * 100000 is 99999 and not a little more.
+    return max(1, math.ceil(share * n))
+
+
+__all__ = ["Percentile", "Quantile"]

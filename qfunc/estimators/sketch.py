@@ -1,0 +1,154 @@
+"""The statistics behind quantiles, errors and entropies: every value while there are few, then counts in bins."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qfunc.estimators.binning import PATTERNS, Bins, LogLinear
+from qfunc.estimators.minmax import Range
+from qfunc.numerics.qparams import blocks, qparams_shape
+from qfunc.specs import Scheme
+
+KEPT = 4096
+"""A block of up to so many elements is kept as it is: no more memory than its bins would take."""
+
+
+class Sketch(NamedTuple):
+    """Exact extremes, and either all values so far or integer counts: an ordered monoid, exact in every part.
+
+    low, high: float32, the shape of the qparams; +inf and -inf before any data, NaN after a NaN.
+    values: float32 [*shape, n], in order of arrival; n = 0 once there are counts.
+    counts: int64 [*shape, 2, bins], negative and positive; 0 bins while there are values.
+
+    How many elements a block has is known from shapes, so which of the two it is never depends on the data;
+    both have a size that does not grow with the number of batches.
+    """
+
+    low: Tensor
+    high: Tensor
+    values: Tensor
+    counts: Tensor
+
+
+def empty(scheme: Scheme, like: Tensor) -> Sketch:
+    """Nothing seen: the identity of `merged`."""
+    shape = qparams_shape(scheme, tuple(like.shape))
+    full = torch.full(shape, torch.inf, dtype=torch.float32, device=like.device)
+    return Sketch(full, -full, full.new_empty((*shape, 0)), torch.empty((*shape, 2, 0), dtype=torch.int64, device=like.device))
+
+
+def updated(state: Sketch, x: Tensor, scheme: Scheme, bins: Bins) -> Sketch:
+    """The sketch after x; an empty x changes nothing."""
+    if x.numel() == 0:
+        return state
+    split, axes = blocks(x.detach().float(), scheme)
+    few = state.counts.shape[-1] == 0 and state.values.shape[-1] + x.numel() // state.low.numel() <= KEPT
+    if few:
+        rows = split.movedim(axes, tuple(range(-len(axes), 0))) if len(axes) < split.ndim else split
+        rows = rows.reshape((*state.low.shape, -1))
+        low, high = torch.aminmax(rows, dim=-1)
+        values = torch.cat((state.values, rows), -1)
+        return Sketch(torch.minimum(state.low, low), torch.maximum(state.high, high), values, state.counts)
+    split = split.contiguous()
+    whole = len(axes) == split.ndim
+    low, high = torch.aminmax(split) if whole else (split.amin(axes), split.amax(axes))
+    low, high = torch.minimum(state.low, low), torch.maximum(state.high, high)
+    level = bins.level(magnitude(low, high))
+    counts = _counted(split, level, bins) + counted(state, low, high, bins)
+    return Sketch(low, high, state.values[..., :0], counts)
+
+
+def merged(a: Sketch, b: Sketch, bins: Bins) -> Sketch:
+    """The sketch of a's data followed by b's, bit for bit."""
+    low, high = torch.minimum(a.low, b.low), torch.maximum(a.high, b.high)
+    few = a.counts.shape[-1] == b.counts.shape[-1] == 0 and a.values.shape[-1] + b.values.shape[-1] <= KEPT
+    if few:
+        return Sketch(low, high, torch.cat((a.values, b.values), -1), a.counts)
+    counts = counted(a, low, high, bins) + counted(b, low, high, bins)
+    return Sketch(low, high, a.values[..., :0], counts)
+
+
+def counted(state: Sketch, low: Tensor, high: Tensor, bins: Bins) -> Tensor:
+    """The counts of all that was seen, in the bins that the range [low, high] takes: int64 [*shape, 2, size]."""
+    level = bins.level(magnitude(low, high))
+    if state.counts.shape[-1]:
+        octaves = level - bins.level(magnitude(state.low, state.high))
+        if not bool(octaves.any()):
+            return state.counts
+        target = bins.moved(octaves).unsqueeze(-2).expand_as(state.counts)
+        return torch.zeros_like(state.counts).scatter_add_(-1, target, state.counts)
+    shape, size = state.low.shape, bins.size
+    index = bins.index(state.values, level.unsqueeze(-1)).long() + torch.signbit(state.values) * size
+    counts = torch.zeros((*shape, 2 * size), dtype=torch.int64, device=state.low.device)
+    counts.scatter_add_(-1, index, torch.ones_like(index))
+    return counts.view(*shape, 2, size).flip(-2)
+
+
+def magnitude(low: Tensor, high: Tensor) -> Tensor:
+    """The largest magnitude, 0 before any data; NaN where there was one."""
+    return torch.maximum(-low, high).clamp(min=0)
+
+
+def on_the_line(state: Sketch, bins: Bins) -> tuple[Tensor, Tensor]:
+    """(edges, counts) of the bins in the order of the real line: float64 [*shape, 2 size + 1], int64 [*shape, 2 size]."""
+    edges = bins.edges(bins.level(magnitude(state.low, state.high)))
+    negative, positive = counted(state, state.low, state.high, bins).unbind(-2)
+    return torch.cat((-edges.flip(-1)[..., :-1], edges), -1), torch.cat((negative.flip(-1), positive), -1)
+
+
+def of_magnitudes(state: Sketch, bins: Bins) -> tuple[Tensor, Tensor]:
+    """(edges, counts) of the bins of |x|: float64 [*shape, size + 1], int64 [*shape, size]."""
+    edges = bins.edges(bins.level(magnitude(state.low, state.high)))
+    return edges, counted(state, state.low, state.high, bins).sum(-2)
+
+
+def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
+    # x viewed by `blocks`; one pass of bincount, the only counting of torch that costs less than several passes.
+    groups, size = level.numel(), bins.size
+    if groups == 1 and isinstance(bins, LogLinear):
+        # One block: its patterns are counted as they are, and put into the window afterwards.
+        patterns = (split.view(torch.int32) >> 16).bitwise_and_(2 * PATTERNS - 1)
+        every = torch.bincount(patterns.flatten(), minlength=2 * PATTERNS).view(2, PATTERNS)
+        # The upper half of the patterns is the negative numbers'.
+        window = every[:, bins.patterns(level.flatten())]
+        below = every.sum(-1, keepdim=True) - window.sum(-1, keepdim=True)
+        return torch.cat((below, window), -1).flip(-2).view(*level.shape, 2, size)
+    aligned = [n for length in level.shape for n in (length, 1)]
+    wide = groups * 2 * size >= 1 << 31
+    first = torch.arange(groups, dtype=torch.int64 if wide else torch.int32, device=split.device).mul_(2 * size).add_(size)
+    index = bins.index(split, level.view(aligned))
+    index -= (split.view(torch.int32) >> 31).bitwise_and_(size)
+    index = index + first.view(aligned) if wide else index.add_(first.view(aligned))
+    total = torch.bincount(index.flatten(), minlength=groups * 2 * size)
+    return total.view(*level.shape, 2, size)
+
+
+def elements(state: Sketch) -> int:
+    """How many elements each block has seen."""
+    if state.counts.shape[-1] == 0:
+        return state.values.shape[-1]
+    return int(state.counts.sum()) // math.prod(state.low.shape)
+
+
+def ranked(edges: Tensor, counts: Tensor, rank: int) -> Tensor:
+    """The rank-th smallest of binned values (1 is the smallest), in float64: less than one bin from the true one.
+
+    The j-th of the c values of a bin [a, b] is taken to lie at a + (b - a)(j - 1/2)/c.
+    """
+    total = counts.cumsum(-1)
+    place = (total < rank).sum(-1, keepdim=True).clamp(max=counts.shape[-1] - 1)
+    held = counts.gather(-1, place)
+    share = (rank - 0.5 - (total.gather(-1, place) - held)) / held.clamp(min=1)
+    low, high = edges.gather(-1, place), edges.gather(-1, place + 1)
+    return (low + (high - low) * share).squeeze(-1)
+
+
+def clipped(state: Sketch, low: Tensor, high: Tensor) -> Range:
+    """[low, high] within what was seen; all that was seen where that is not finite, so that it stays visible."""
+    seen = state.low.isfinite() & state.high.isfinite()
+    low, high = low.float().maximum(state.low), high.float().minimum(state.high)
+    return Range(torch.where(seen, low, state.low), torch.where(seen, high, state.high))
