@@ -1,0 +1,154 @@
+"""What `check_function` tries: schemes of every format and granularity, tensors at ties and beyond the range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from qfunc.errors import SpecError
+from qfunc.graph.params import named, rebuilt, template
+from qfunc.numerics.affine import dequantize, quantize, step
+from qfunc.numerics.qparams import Affine, of_tensor
+from qfunc.specs import E4M3FN, Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
+
+SHAPE = (3, 5, 8)
+
+WEIGHTS = (
+    Scheme(Int(8, low=-127)),
+    Scheme(Int(4), Scale(PerChannel(0))),
+    Scheme(Int(4), Scale(PerChannel(0)), ZeroPoint()),
+    Scheme(Int(8, signed=False), Scale(PerBlock(-1, 4)), ZeroPoint(), division=False),
+    Scheme(Int(3), Scale(power_of_two=True)),
+    Scheme(E4M3FN, Scale(PerChannel(0))),
+    Scheme(Levels((-1.0, -0.5, -0.1, 0.0, 0.2, 0.6, 1.0)), Scale(PerChannel(0))),
+    Scheme(Log()),
+)
+ACTIVATIONS = (
+    Scheme(Int(8, signed=False), zero_point=ZeroPoint()),
+    Scheme(Int(8)),
+    Scheme(Int(4, signed=False), zero_point=ZeroPoint(value=0)),
+    Scheme(Int(3), Scale(power_of_two=True), division=False),
+    Scheme(E4M3FN),
+    Scheme(Levels((-1.0, 0.0, 0.3, 1.0))),
+    Scheme(Log()),
+)
+
+
+@frozen(eq=False)
+class Case:
+    """One scheme with one tensor: a constant whose parameters know it, or an activation's batch."""
+
+    function: Any
+    scheme: Scheme
+    constant: bool
+    x: Tensor
+    qparams: Affine
+    noise: Tensor
+
+    def params(self, x: Tensor | None = None, qparams: Affine | None = None, scheme: Scheme | None = None) -> Any:
+        """The function's parameters for this case, or for others in their place."""
+        seen = (self.x if x is None else x) if self.constant else torch.zeros(())
+        return self.function.init(qparams or self.qparams, seen, scheme or self.scheme)
+
+    def apply(self, params: Any, x: Tensor) -> Tensor:
+        """The deployed value of x."""
+        value: Tensor = self.function.apply(params, x, self.scheme)
+        return value
+
+    def trained(self, params: Any, x: Tensor) -> Tensor:
+        """The value that training sees."""
+        relax = getattr(self.function, "relax", None)
+        value: Tensor = self.apply(params, x) if relax is None else relax(params, x, self.scheme, self.noise)
+        return value
+
+    def learned(self) -> tuple[str, ...]:
+        """The names of the parameters that train."""
+        return tuple(self.function.learned(self.scheme)) if hasattr(self.function, "learned") else ()
+
+    def kept(self, params: Any) -> tuple[Any, dict[str, Tensor]]:
+        """params as a template for `held` and its tensors by name."""
+        return template(params), dict(named(params))
+
+
+def held(kept: Any, tensors: dict[str, Tensor]) -> Any:
+    """The parameters again."""
+    return rebuilt(kept, tensors.__getitem__)
+
+
+def cases(function: Any, schemes: Iterable[Scheme], constant: bool, examples: int) -> Iterator[Case]:
+    """`examples` tensors for every scheme that the function's `init` accepts.
+
+    Raises:
+        AssertionError: it accepts none.
+    """
+    schemes, refused = tuple(schemes), list[str]()
+    for scheme in schemes:
+        for seed in range(examples):
+            case = _case(function, scheme, constant, seed)
+            try:
+                case.params()
+            except SpecError as e:
+                refused.append(str(e))
+                break
+            yield case
+    if len(refused) == len(schemes):
+        last = f"the last one: {refused[-1]}" if refused else "there is none"
+        raise AssertionError(f"check_function({function!r}): parameters: init accepts no scheme; {last}")
+
+
+def _case(function: Any, scheme: Scheme, constant: bool, seed: int) -> Case:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(SHAPE, generator=generator) * torch.tensor([0.3, 1.0, 2.5]).reshape(3, 1, 1)
+    qparams = of_tensor(x, scheme)
+    # Ties of integers: half a step above the grid; then zeros, values beyond the range, and tiny ones.
+    grid = dequantize(quantize(x, qparams, scheme), qparams, scheme)
+    tie = grid + step(qparams, x, scheme) / 2
+    place = torch.arange(x.numel()).reshape(SHAPE) % 11
+    x = torch.where(place == 1, tie, torch.where(place == 4, x * 3, torch.where(place == 6, x * 1e-6, x)))
+    x = torch.where(place == 8, torch.zeros_like(x), x)
+    return Case(function, scheme, constant, x, qparams, torch.rand(SHAPE, generator=generator))
+
+
+def slope(f: Callable[[Any, Tensor], Tensor], params: Any, x: Tensor, upstream: Tensor | None = None) -> Tensor:
+    """The gradient to x of f(params, x), summed with the weights `upstream`; zeros where there is none."""
+    x = x.detach().clone().requires_grad_()
+    value = f(params, x)
+    weight = torch.ones_like(value) if upstream is None else upstream
+    (gradient,) = torch.autograd.grad((value * weight).sum(), x, allow_unused=True, materialize_grads=True)
+    return gradient
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal shapes and values; NaN equals NaN."""
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def differ(x: Tensor, found: Tensor, wanted: Tensor, words: str, nearly: bool = False) -> str | None:
+    """What differs, in words, or None; `nearly` grants the last bits."""
+    # Nearly: sigmoid and tanh differ in their last bits between a vectorised loop and its scalar tail, so the
+    # shape of a batch shows in surrogates and gradients; 8 ulp of the largest value are those of a short sum of them.
+    if found.shape != wanted.shape:
+        return f"shape {tuple(found.shape)}, {words} {tuple(wanted.shape)}"
+    good = (found == wanted) | (found.isnan() & wanted.isnan())
+    if nearly:
+        good |= (found - wanted).abs() <= 2.0**-20 * wanted.abs().amax()
+    if good.all():
+        return None
+    index = tuple(int(i) for i in (~good).nonzero()[0])
+    place = f"first x{list(index)} = {x[index]}"
+    return f"{int((~good).sum())} of {good.numel()} differ, {place}: found {found[index]}, {words} {wanted[index]}"
+
+
+def unlike(x: Tensor, found: Tensor, good: Tensor, wanted: str) -> str | None:
+    """The first element that is not good, in words, or None."""
+    if good.all():
+        return None
+    index = tuple(int(i) for i in (~good).nonzero()[0])
+    return f"x{list(index)} = {x[index]}: found {found[index]}, wanted {wanted}"
+
+
+__all__ = ["ACTIVATIONS", "SHAPE", "WEIGHTS", "Case", "cases", "differ", "held", "same", "slope", "unlike"]
