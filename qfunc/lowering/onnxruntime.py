@@ -39,11 +39,23 @@ class OnnxRuntime:
         """A view of the integer tensors inside; None without optimisation, where there are no integer kernels."""
         return look_inside(artifact.files["model.onnx"], self.threads) if self.optimise else None
 
-    def comparable(self) -> str:
-        """ "" where integer kernels compute exactly, else the reason why they may not on this CPU."""
+    def comparable(self, artifact: Any = None) -> str:
+        """ "" where integer kernels compute an artifact (None: any) exactly, else why they may not on this CPU.
+
+        Without VNNI, AVX2 adds pairs of products u8 * s8 in 16 bits: 2 * 255 * |w| <= 2^15 - 1 holds up to
+        |w| = 64, so weights of 7 bits are exact.
+        """
         if platform.machine() not in ("x86_64", "AMD64"):
             return f"{platform.machine()} has other kernels than x86-64"
         flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "avx_vnni"
-        if "vnni" not in flags:
+        if "vnni" not in flags and (artifact is None or _beyond_seven_bits(artifact.files["model.onnx"])):
             return "without VNNI the kernels saturate sums of two products to 16 bits"
         return ""
+
+
+def _beyond_seven_bits(model: bytes) -> bool:
+    import onnx
+
+    stored = onnx.load_from_string(model).graph.initializer
+    arrays = (onnx.numpy_helper.to_array(t) for t in stored if t.data_type == onnx.TensorProto.INT8 and len(t.dims) > 1)
+    return any(a.size and max(a.max(), -int(a.min())) > 64 for a in arrays)

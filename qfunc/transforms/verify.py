@@ -166,7 +166,7 @@ class _Verification:
             Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values()
         )
         floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.float_units)
-        reason = getattr(self.runner, "comparable", lambda: "")() if self.emulation is not None else ""
+        reason = getattr(self.runner, "comparable", lambda _: "")(self.artifact) if self.emulation is not None else ""
         return Report(
             target=self.target.name,
             runtime=repr(self.runner) if hasattr(self.runner, "run") else getattr(self.runner, "__name__", "runtime"),
