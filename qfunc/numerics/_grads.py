@@ -1,7 +1,8 @@
-"""Every autograd.Function of the library."""
+"""The autograd.Functions of fake quantization: a value whose gradient passes straight through."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        return value.clone()
+        return _carried(x, value, mask) if torch.compiler.is_compiling() else value.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -24,7 +25,51 @@ class _StraightThrough(torch.autograd.Function):
         return grad_outputs[0] * ctx.saved_tensors[0], None, None
 
 
+class _Clipped(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, held: Held, mask: Mask, scale: Tensor, zero_point: Tensor, outer: Tensor | None
+    ) -> tuple[Tensor, Tensor]:  # no *arguments, by whose number Dynamo tells whether there is a ctx
+        value, seen = held(x.detach(), scale, zero_point, outer)
+        return _carried(x, value, mask(seen)) if torch.compiler.is_compiling() else value, seen
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)  # no zeros for `seen`
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(inputs[2](output[1]))
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        return grad_outputs[0] * ctx.saved_tensors[0], None, None, None, None, None
+
+
+def _carried(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    # Inside torch.func's transforms Dynamo differentiates `forward` itself and never calls `backward`: the
+    # gradient then comes from x - x, which is 0.  value - 0 keeps the sign of a zero.
+    return value - torch.where(mask != 0, x.detach() - x, 0)
+
+
+Held = Callable[..., tuple[Tensor, Tensor]]
+Mask = Callable[[Tensor], Tensor]
+
+
 def straight_through(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """`value`, whose gradient goes to x where `mask` holds."""
     result: Tensor = _StraightThrough.apply(x, value, mask)  # type: ignore[no-untyped-call]
     return result
+
+
+def clipped(x: Tensor, held: Held, mask: Mask, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> Tensor:
+    """value, with (value, seen) = held(x, scale, zero_point, outer); its gradient goes to x, times mask(seen).
+
+    The mask is all that is kept for the gradient, and is not computed if x needs none.
+    """
+    value: Tensor = _Clipped.apply(x, held, mask, scale, zero_point, outer)[0]  # type: ignore[no-untyped-call]
+    return value
+
+
+__all__ = ["clipped", "straight_through"]

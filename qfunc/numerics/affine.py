@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from qfunc.numerics import codebook, logarithmic, minifloat
-from qfunc.numerics._grads import straight_through
+from qfunc.numerics._grads import clipped
 from qfunc.numerics.qparams import Affine, spread
 from qfunc.numerics.rounding import round_by
-from qfunc.specs import Float, Int, Levels, Log, Scheme
+from qfunc.specs import Float, Int, Levels, Log, PerBlock, Scheme
 
 
 def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
@@ -32,16 +35,9 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
     >>> q.tolist()
     [-18.0, 0.0, 2.0]
     """
-    fmt, wide = scheme.format, widened(x, scheme)
-    match fmt:
-        case Int():
-            return _unclamped(wide, qparams, scheme, noise).clamp(fmt.qmin, fmt.qmax)
-        case Float():
-            return minifloat.nearest(_ratio(wide, qparams, scheme), fmt, scheme.rounding, noise)
-        case Levels():
-            return codebook.index(_ratio(wide, qparams, scheme), fmt)
-        case Log():
-            return logarithmic.encode(wide, step(qparams, wide, scheme), fmt)
+    view, fitted = _fitted(widened(x, scheme), qparams, scheme)
+    noise = None if noise is None else noise.reshape(view.shape)
+    return _whole(_codes(_real(view, fitted, scheme, noise), fitted, scheme, noise), x)
 
 
 def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -52,16 +48,8 @@ def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     >>> dequantize(torch.tensor([3.0]), Affine(torch.tensor(0.5), torch.tensor(1.0)), affine).tolist()
     [1.0]
     """
-    scale, fmt = step(qparams, codes, scheme), scheme.format
-    match fmt:
-        case Int():
-            return codes * scale if scheme.zero_point is None else (codes - spread(qparams.zero_point, codes, scheme)) * scale
-        case Float():
-            return codes * scale
-        case Levels():
-            return codebook.values(codes, fmt) * scale
-        case Log():
-            return logarithmic.decode(codes, scale, fmt)
+    view, fitted = _fitted(codes, qparams, scheme)
+    return _whole(_values(view, fitted, scheme), codes)
 
 
 def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -70,16 +58,18 @@ def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     d x_hat / d x = 1 where qmin <= R(x/s) + z <= qmax, else 0; for other formats where x lies between the
     smallest and the largest value.  Qparams get no gradient.
 
+    Computed in float32, or in float64 for float64 x and for codes of more than 24 bits; rounded to the dtype
+    of x at the end.  NaN stays NaN, infinities become the ends of an integer range; both get gradient 0.
+    Denormals are numbers as others are.  An empty x gives an empty x_hat.
+
     Source: Bengio et al., arXiv:1308.3432 (straight-through estimator).
 
     >>> fake_quantize(torch.tensor([0.3]), Affine(torch.tensor(0.25), torch.tensor(0.0)), Scheme()).tolist()
     [0.25]
     """
     if not torch.is_grad_enabled():  # not x.requires_grad, which is False inside vmap under grad
-        return dequantize(quantize(x, qparams, scheme), qparams, scheme).to(x.dtype)
-    qparams = Affine(*(p if p is None else p.detach() for p in qparams))
-    value = dequantize(quantize(x.detach(), qparams, scheme), qparams, scheme).to(x.dtype)
-    return straight_through(x, value, inside(x.detach(), qparams, scheme))
+        return _held(scheme, x, *qparams)[0]
+    return clipped(x, partial(_held, scheme), partial(_kept, scheme), *qparams)
 
 
 def inside(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -88,42 +78,119 @@ def inside(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     >>> inside(torch.tensor([63.6, 63.8]), Affine(torch.tensor(0.5), torch.tensor(0.0)), Scheme()).tolist()
     [True, False]
     """
-    fmt, wide = scheme.format, widened(x, scheme)
-    match fmt:
-        case Int():
-            codes = _unclamped(wide, qparams, scheme)
-            return (codes >= fmt.qmin) & (codes <= fmt.qmax)
-        case Float():
-            return _ratio(wide, qparams, scheme).abs() <= minifloat.largest(fmt)
-        case Levels():
-            real = _ratio(wide, qparams, scheme)
-            return (real >= fmt.values[0]) & (real <= fmt.values[-1])
-        case Log():
-            top = torch.exp2(torch.tensor(((1 << fmt.magnitude_bits) - 1) / fmt.steps_per_octave, dtype=torch.float64))
-            return wide.abs() <= step(qparams, wide, scheme) * top.to(x.device)
+    view, fitted = _fitted(widened(x, scheme), qparams, scheme)
+    return _whole(_kept(scheme, _seen(_real(view, fitted, scheme), fitted, scheme)), x).bool()
 
 
 def step(qparams: Affine, x: Tensor, scheme: Scheme) -> Tensor:
     """The scale of every element: s, or s * outer where the scheme has two levels; broadcasts against x."""
-    scale = qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
-    return spread(scale, x, scheme)
+    return spread(_level(qparams), x, scheme)
 
 
-def _ratio(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    scale = step(qparams, x, scheme)
-    return x / scale if scheme.division else x * (1 / scale)
+def _held(scheme: Scheme, x: Tensor, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> tuple[Tensor, Tensor]:
+    # (x_hat, what `_kept` judges).
+    qparams = Affine(scale.detach(), zero_point.detach(), outer if outer is None else outer.detach())
+    view, fitted = _fitted(widened(x, scheme), qparams, scheme)
+    real = _real(view, fitted, scheme)
+    codes, seen = _codes(real, fitted, scheme), _seen(real, fitted, scheme)
+    if isinstance(scheme.format, Int):
+        # Its own tensor, and under vmap batched wherever a qparam is: it may be overwritten.
+        value = (codes if scheme.zero_point is None else codes.sub_(fitted.zero_point)).mul_(_level(fitted))
+    else:
+        value = _values(codes, fitted, scheme)
+    return _whole(value, x).to(x.dtype), _whole(seen, x)
 
 
-def _unclamped(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
-    # R(x / s) + z; only rounding of the level index needs to know where the codes begin.
-    real, low = _ratio(x, qparams, scheme), codes_of(scheme)[0]
+def _kept(scheme: Scheme, seen: Tensor) -> Tensor:
+    # 1 where x is not clipped, else 0, in int8: the bytes of bools, but products with them are twice as fast.
+    limited = seen.clamp(*_ends(scheme))
+    if torch.compiler.is_compiling():  # compiled code stores floats as int8 much faster than it stores bools
+        return (limited == seen).to(seen.dtype).to(torch.int8)
+    return limited.sub_(seen).logical_not().view(torch.int8)
+
+
+def _ends(scheme: Scheme) -> tuple[float, float]:
+    match scheme.format:
+        case Int(qmin=low, qmax=high):
+            return low, high
+        case Float() as fmt:
+            return -minifloat.largest(fmt), minifloat.largest(fmt)
+        case Levels(values=values):
+            return values[0], values[-1]
+    return -math.inf, 0.0
+
+
+def _seen(real: Tensor, fitted: Affine, scheme: Scheme) -> Tensor:
+    # What lies between `_ends` if x is not clipped.
+    if not isinstance(scheme.format, Log):
+        return real
+    codes, steps = 1 << scheme.format.magnitude_bits, scheme.format.steps_per_octave
+    return real.abs() - _level(fitted) * torch.full((), 2.0 ** ((codes - 1) / steps), dtype=torch.float64, device=real.device)
+
+
+def _real(x: Tensor, fitted: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
+    # Before clamping: R(x / s) + z of integers, x / s of other formats, x itself of logarithms.
+    scale, fmt = _level(fitted), scheme.format
+    if isinstance(fmt, Log):
+        return x
+    real = x / scale if scheme.division else x * (1 / scale)
+    if not isinstance(fmt, Int):
+        return real
+    zero, low = fitted.zero_point, fmt.qmin
     if scheme.zero_point is None:
-        return round_by(real, scheme.rounding, low, noise)
-    zero = spread(qparams.zero_point, x, scheme)
+        return _rounded(real, scheme, low, noise)
     if scheme.zero_point.added == "before":
-        return round_by(real + zero, scheme.rounding, low, noise)
-    first = low - zero if scheme.rounding == "half_even_on_index" else low
-    return round_by(real, scheme.rounding, first, noise) + zero
+        return _rounded(real + zero, scheme, low, noise)
+    return _rounded(real, scheme, low - zero, noise) + zero
+
+
+def _rounded(real: Tensor, scheme: Scheme, low: int | Tensor, noise: Tensor | None) -> Tensor:
+    # `real` is its caller's own: the most frequent mode overwrites it.
+    return real.round_() if scheme.rounding == "half_even" else round_by(real, scheme.rounding, low, noise)
+
+
+def _codes(real: Tensor, fitted: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
+    match scheme.format:
+        case Int(qmin=low, qmax=high):
+            return real.clamp(low, high)
+        case Float() as fmt:
+            return minifloat.nearest(real, fmt, scheme.rounding, noise)
+        case Levels() as fmt:
+            return codebook.index(real, fmt)
+        case Log() as fmt:
+            return logarithmic.encode(real, _level(fitted), fmt)
+
+
+def _values(codes: Tensor, fitted: Affine, scheme: Scheme) -> Tensor:
+    scale = _level(fitted)
+    match scheme.format:
+        case Int():
+            return codes * scale if scheme.zero_point is None else (codes - fitted.zero_point) * scale
+        case Float():
+            return codes * scale
+        case Levels() as fmt:
+            return codebook.values(codes, fmt) * scale
+        case Log() as fmt:
+            return logarithmic.decode(codes, scale, fmt)
+
+
+def _level(qparams: Affine) -> Tensor:
+    return qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
+
+
+def _whole(x: Tensor, like: Tensor) -> Tensor:
+    return x if x.ndim == like.ndim else x.reshape(like.shape)
+
+
+def _fitted(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Affine]:
+    # Views of both that broadcast: blocks get an axis of their own, behind that of their number.
+    shared = scheme.scale.shared
+    if not isinstance(shared, PerBlock) or qparams.scale.ndim == 0:
+        return x, qparams
+    axis = shared.axis % x.ndim
+    view = x.unflatten(axis, (x.shape[axis] // shared.size, shared.size))
+    scale, zero_point, outer = (p if p is None or p.ndim == 0 else p.unsqueeze(axis + 1) for p in qparams)
+    return view, Affine(scale, zero_point, outer)  # type: ignore[arg-type]
 
 
 def widened(x: Tensor, scheme: Scheme) -> Tensor:
