@@ -40,7 +40,9 @@ def moments(x: Tensor, scheme: Scheme) -> Moments:
     mean = ratio.mean(axes, keepdim=True)
     squares = ratio.sub_(mean).square_().sum(axes)
     count = torch.full((), x.numel() // max(unit.numel(), 1), dtype=torch.int64, device=x.device)
-    return Moments(count, mean.reshape(low.shape).double() * unit, squares.double() * unit * unit, low, high)
+    # Rounding may leave the mean of equal values an ulp beside them.
+    inside = (mean.reshape(low.shape).double() * unit).clamp(low.double(), high.double())
+    return Moments(count, inside, squares.double() * unit * unit, low, high)
 
 
 def merged(a: Moments, b: Moments) -> Moments:

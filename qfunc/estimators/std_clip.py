@@ -53,9 +53,8 @@ class StdClip:
     def range(self, state: Moments, scheme: Scheme) -> Range:
         """The clipped range."""
         mean, std = mean_and_std(state)
-        # Rounding may leave the mean of equal values an ulp beside them.
-        low, high = (torch.minimum(torch.maximum(mean + side * self.k * std, state.low), state.high) for side in (-1, 1))
-        return Range(low.float(), high.float())
+        low = torch.maximum(mean - self.k * std, state.low)
+        return Range(low.float(), torch.minimum(mean + self.k * std, state.high).float())
 
     def finalize(self, state: Moments, scheme: Scheme) -> Affine:
         """The qparams of the clipped range."""

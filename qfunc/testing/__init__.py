@@ -1,7 +1,8 @@
-"""What vendors run: `check_target`, `check_function`, strategies of models and qparams, exact oracles.  Needs hypothesis."""
+"""What vendors run: `check_target`, `check_estimator`, `check_function`, strategies of models and qparams, exact oracles.  Needs hypothesis."""
 
 from qfunc.testing import integer_oracle, oracle, strategies
 from qfunc.testing.check import check_target
+from qfunc.testing.estimator_check import check_estimator
 from qfunc.testing.function_laws import check_function
 
-__all__ = ["check_function", "check_target", "integer_oracle", "oracle", "strategies"]
+__all__ = ["check_estimator", "check_function", "check_target", "integer_oracle", "oracle", "strategies"]

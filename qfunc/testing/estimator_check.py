@@ -1,0 +1,178 @@
+"""check_estimator: what our own estimators pass, and what users run on theirs."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+import hypothesis
+import torch
+from attrs import frozen
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint, from_json, to_json
+from qfunc.testing.estimator_laws import LAWS, Case, compiles
+from qfunc.testing.scheme_strategies import all_schemes
+
+SHAPE = (2, 4, 6)
+TRACED = (
+    Scheme(Int(8, signed=False), zero_point=ZeroPoint()),
+    Scheme(Int(4), Scale(PerChannel(1))),
+)
+NAMES = ("a frozen value", *(law.__name__ for law in (*LAWS, compiles)))
+
+
+def check_estimator(
+    estimator: Any,
+    *,
+    schemes: Iterable[Scheme] | st.SearchStrategy[Scheme] | None = None,
+    examples: int = 30,
+    skip: Mapping[str, str] | None = None,
+) -> None:
+    """Checks that an estimator keeps the library's promises; needs no test framework.
+
+    A frozen value: immutable, hashable, equal to what pickle, JSON and deepcopy give back, printed as code.
+    For every scheme, on batches that are ordinary, far from zero, constant, huge, denormal or with an outlier:
+
+    * init reads shapes and devices only; update and finalize change nothing that they were given; an empty x
+      changes nothing; the same batches give the same bits;
+    * finalize gives qparams that the scheme allows: finite, float32, of the right shape, the zero point a code;
+    * one update per channel is the loop over the channels; channels, and the elements of a batch, may be
+      permuted; bfloat16 and float64 give what float32 gives; a power of two passes through to the scale;
+    * merge, if there is one: merge(fold(A), fold(B)) is fold(A + B), and init its identity;
+    * NaN and infinities show in the state;
+    * update and finalize trace under torch.compile(fullgraph=True), whose caches are emptied for it.
+
+    Scales are compared up to 2^-18 of themselves, the freedom of float32 sums of some tens of numbers.
+
+    Args:
+        estimator: A frozen value with init, update, finalize, and merge if it can.
+        schemes: For tensors of shape [2, 4, 6]; None for all that there are.
+        examples: How many pairs of a scheme and batches are drawn, always the same ones.
+        skip: Name of a law -> the reason why this estimator cannot keep it.
+    Raises:
+        AssertionError: the law, what does not hold, the scheme and the batches as code.
+        ValueError: `skip` names no law.
+
+    >>> from qfunc.estimators import MinMax
+    >>> check_estimator(MinMax(), schemes=[Scheme()], examples=2)
+    """
+    left_out = dict(skip or {})
+    unknown = [name for name in left_out if name not in NAMES]
+    if unknown:
+        raise ValueError(f"skip: {unknown[0]!r} is no law. The laws: {', '.join(NAMES)}.")
+    if NAMES[0] not in left_out:
+        check_value(estimator)
+    drawn = all_schemes(shape=SHAPE) if schemes is None else schemes
+    drawn = drawn if isinstance(drawn, st.SearchStrategy) else st.sampled_from(list(drawn))
+
+    def check(law: Callable[[Case], None], scheme: Scheme, batches: tuple[Batch, ...]) -> None:
+        if law.__name__ in left_out:
+            return
+        try:
+            law(Case(estimator, scheme, tuple(b.tensor() for b in batches)))
+        except Exception as e:
+            found = str(e) if isinstance(e, AssertionError) else f"{type(e).__name__}: {e}"
+            made = "\n           ".join(map(repr, batches))
+            where = f"check_estimator({estimator!r}), law {law.__name__!r}: {found}"
+            raise AssertionError(f"{where}\nThe scheme: {scheme!r}\nThe input: {made}") from e
+
+    def check_all(scheme: Scheme, batches: list[Batch]) -> None:
+        for law in LAWS:
+            check(law, scheme, tuple(batches))
+
+    _settings(examples)(given(drawn, st.lists(BATCHES, min_size=1, max_size=3))(check_all))()
+    for scheme in TRACED:
+        check(compiles, scheme, (Batch("ordinary", 1), Batch("outlier", 2)))
+
+
+EXPRESSIONS = {
+    "ordinary": "{0}",
+    "positive": "{0}.abs()",
+    "coarse": "(4 * {0}).round() / 4",
+    "far from zero": "{0} + 1000",
+    "negative": "-(1 + {0}.abs())",
+    "outlier": "{0} ** 9",
+    "constant": "torch.full({1}, {2}.5)",
+    "zero": "torch.zeros({1})",
+    "huge": "2.0**100 * {0}",
+    "denormal": "2.0**-149 * {0}.mul(64).round()",
+}
+"""Batches, by name; {0} is a normal random tensor, {1} its shape, {2} the seed."""
+
+
+@frozen
+class Batch:
+    """A batch of shape [2, 4, 6] that prints as the code that makes it.
+
+    >>> Batch("zero", 0)
+    torch.zeros((2, 4, 6))
+    """
+
+    kind: str
+    seed: int
+
+    def __repr__(self) -> str:
+        normal = f"torch.randn({SHAPE}, generator=torch.Generator().manual_seed({self.seed}))"
+        return EXPRESSIONS[self.kind].format(normal, SHAPE, self.seed)
+
+    def tensor(self) -> Tensor:
+        """The batch itself."""
+        made: Tensor = eval(repr(self), {"torch": torch})  # our own text: so the message cannot lie
+        return made
+
+
+BATCHES = st.builds(Batch, st.sampled_from(list(EXPRESSIONS)), st.integers(0, 63))
+
+
+def check_value(estimator: Any) -> None:
+    """The laws of an estimator as a value.
+
+    Raises:
+        AssertionError: it can change, or comes back from pickle, JSON or deepcopy as another value.
+    """
+    where = f"check_estimator({estimator!r}), law {NAMES[0]!r}"
+    name = next((a.name for a in attrs.fields(type(estimator))), "anything") if attrs.has(type(estimator)) else "anything"
+    try:
+        object_setattr = type(estimator).__setattr__
+        object_setattr(estimator, name, getattr(estimator, name, None))
+    except (AttributeError, TypeError):
+        pass
+    else:
+        raise AssertionError(f"{where}: {name} can be set; decorate the class with attrs.frozen")
+    copies: dict[str, Callable[[], Any]] = {
+        "pickle": lambda: pickle.loads(pickle.dumps(estimator)),
+        "deepcopy": lambda: copy.deepcopy(estimator),
+        "from_json(to_json(...))": lambda: from_json(to_json(estimator), tuple(_classes(estimator))),
+    }
+    for way, made in copies.items():
+        try:
+            again = made()
+            good = again == estimator and hash(again) == hash(estimator)
+        except Exception as e:
+            raise AssertionError(f"{where}: {way} fails: {type(e).__name__}: {e}") from e
+        assert good, f"{where}: {way} gives another value"
+    assert " at 0x" not in repr(estimator), f"{where}: its repr shows an address, not the code that builds it"
+
+
+def _classes(value: Any) -> set[type]:
+    if not attrs.has(type(value)):
+        return set()
+    parts = (getattr(value, a.name) for a in attrs.fields(type(value)))
+    return {type(value)}.union(*(_classes(part) for part in parts))
+
+
+def _settings(examples: int) -> hypothesis.settings:
+    slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
+    return hypothesis.settings(
+        max_examples=examples, derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=False,
+        phases=[Phase.generate, Phase.shrink], suppress_health_check=slow,
+    )  # fmt: skip
+
+
+__all__ = ["check_estimator"]

@@ -1,0 +1,86 @@
+"""Hypothesis strategies of schemes: every format with every rule about scales and zero points that it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve
+from hypothesis import strategies as st
+
+from qfunc import specs
+from qfunc.specs import E8M0, Float, Int, Levels, Log, Scale, Scheme, ZeroPoint
+from qfunc.testing.oracle import MODES
+from qfunc.testing.strategies import granularities, int_formats, zero_points
+
+FLOATS = (specs.E4M3FN, specs.E5M2, specs.E4M3FNUZ, specs.E5M2FNUZ, specs.E3M2, specs.E2M3, specs.E2M1, specs.FLOAT16)
+LOGS = (Log(), Log(3, 1), Log(5, 4))
+LEVELS = (Levels((-1.0, -0.25, 0.0, 0.5, 1.0)), Levels((0.0, 1.0, 3.0)))
+KINDS = ("symmetric", "affine", "fixed zero point", "float", "log", "levels", "mx", "two levels")
+
+
+@st.composite
+def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) -> Scheme:
+    """Schemes of every format and granularity for a tensor of this shape, with every rule that fits them.
+
+    Integers, symmetric (every divisor, signed extremes) and affine (every nudge and rounding, fixed zero
+    points); small floats, logarithms, codebooks; OCP MX scales; two-level scales.  Scales that are free,
+    powers of two (every rounding) or bounded; minimum ranges.  Shrinks to a symmetric `Int` per tensor.
+
+    >>> all_schemes(shape=(2, 6))
+    all_schemes(shape=(2, 6))
+    """
+    kind, shared = draw(st.sampled_from(KINDS)), draw(granularities(shape=shape))
+    fmt: Any = draw(_formats(kind, max_bits))
+    if kind == "two levels":
+        return Scheme(fmt, Scale(shared, format=specs.E4M3FN, within=Scale()))
+    if kind == "mx":
+        rounding = draw(st.sampled_from(("ceil", "floor", "half_even")))
+        return Scheme(fmt, Scale(shared, format=E8M0, rounding=rounding, divisor=draw(st.sampled_from(("qmax", "emax")))))
+    if kind == "log":
+        return Scheme(fmt, Scale(shared))
+    scale, rounding, division = draw(_scales(shared)), draw(st.sampled_from(MODES)), draw(st.booleans())
+    if kind not in ("affine", "fixed zero point"):
+        return Scheme(fmt, draw(_symmetric(scale, fmt)), rounding=rounding, division=division)
+    zero = ZeroPoint(
+        draw(st.sampled_from(MODES[:-1])),  # the last counts from the lowest code, which a zero point has not
+        nudge=draw(st.sampled_from(("low", "nearest", "outward"))),
+        added=draw(st.sampled_from(("after", "before"))),
+    )
+    if kind == "fixed zero point":
+        zero = ZeroPoint(value=draw(zero_points(low=fmt.qmin, high=fmt.qmax)))
+    return Scheme(fmt, scale, zero, rounding=rounding, division=division)
+
+
+def _formats(kind: str, max_bits: int) -> st.SearchStrategy[Any]:
+    match kind:
+        case "float" | "two levels":
+            return st.sampled_from(FLOATS)
+        case "mx":
+            return st.sampled_from((*FLOATS[:7], Int(8)))
+        case "log":
+            return st.sampled_from(LOGS)
+        case "levels":
+            return st.sampled_from(LEVELS)
+    return int_formats(max_bits=max_bits)
+
+
+@st.composite
+def _scales(draw: st.DrawFn, shared: Any) -> Scale:
+    bounds = draw(st.sampled_from(((None, None), (None, None), (2.0**-10, None), (2.0**-6, 4.0))))
+    widths = draw(st.sampled_from((0.0, 0.0, 2.0**-10, 3.0)))
+    scale = Scale(shared, low=bounds[0], high=bounds[1], minimum_range=widths)
+    if draw(st.booleans()):
+        return evolve(scale, power_of_two=True, rounding=draw(st.sampled_from(("ceil", "floor", "half_even"))))
+    return scale
+
+
+@st.composite
+def _symmetric(draw: st.DrawFn, scale: Scale, fmt: Int | Float | Levels) -> Scale:
+    divisors = ["qmax", "emax"]
+    if isinstance(fmt, Int):
+        divisors += ["half_range"] + ["-qmin"] * (fmt.qmin < 0)
+    divisor = draw(st.sampled_from(divisors))
+    return evolve(scale, divisor=divisor, signed=divisor == "-qmin" and draw(st.booleans()))
+
+
+__all__ = ["all_schemes"]
