@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.estimators import Ema, MinMax
+from qfunc.estimators import Ema, LsqInit, MinMax, StdClip
 from qfunc.specs import Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 
 SHAPE = (2, 3, 10)
@@ -151,6 +151,59 @@ def test_nan_reaches_the_qparams(estimator: Any) -> None:
     state = fold(estimator, [[1.0], [float("nan"), 2.0], [3.0]])
 
     assert estimator.finalize(state, AFFINE).scale.isnan()
+
+
+@given(BATCHES.filter(bool))
+def test_ema_averages_the_ranges_of_batches_alone(batches: list[list[float]]) -> None:
+    """Any inner estimator starts anew with every batch: the range of each, averaged in exact fractions.
+
+    The bound is that of `test_ema_follows_its_equation`.
+    """
+    inner = StdClip(k=1.0)
+    ranges = [inner.range(fold(inner, [batch]), AFFINE) for batch in batches]
+    state = fold(Ema(inner, decay=0.75), batches)
+
+    bound = 5 * len(batches) * Fraction(1, 2**24) * max(abs(Fraction(v)) for b in batches for v in b)
+    for found, ends in ((state.value.low, [r.low for r in ranges]), (state.value.high, [r.high for r in ranges])):
+        assert abs(Fraction(found.item()) - exact_average([e.item() for e in ends], Fraction(0.75))) <= bound
+    assert Ema(inner).range(state, AFFINE) is state.value
+
+
+def test_ema_merges_ranges_whose_difference_leaves_float32() -> None:
+    """a.value - b.first = 6e38, times a small weight."""
+    ema = Ema(decay=0.5)
+    a, b = fold(ema, [[3e38]]), fold(ema, [[-3e38], [-3e38]])
+
+    assert ema.merge(a, b).value.high.item() == pytest.approx(-1.5e38, rel=2.0**-22)  # a few float32 roundings
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "transposed", "strided", "expanded"])
+@pytest.mark.parametrize("shared", [PerTensor(), PerChannel(1), PerChannel(-1), PerBlock(1, 2), PerToken()])
+def test_the_layout_in_memory_does_not_matter(layout: str, shared: Any) -> None:
+    x = torch.randn(3, 4, 6, 5, generator=torch.Generator().manual_seed(3))
+    x = {
+        "channels_last": x.to(memory_format=torch.channels_last), "transposed": x.transpose(0, 3),
+        "strided": x[:, :, ::2], "expanded": x[:, :, :, :1].expand(3, 4, 6, 5),
+    }[layout]  # fmt: skip
+    scheme = Scheme(scale=Scale(shared))
+    strided, dense = (MinMax().update(MinMax().init(scheme, y), y, scheme) for y in (x, x.contiguous().clone()))
+
+    assert torch.equal(strided.low, dense.low)
+    assert torch.equal(strided.high, dense.high)
+
+
+@pytest.mark.parametrize(("inner", "shown"), [(LsqInit(), "LsqInit()"), (3, "3"), (None, "None")])
+def test_an_inner_estimator_without_a_range_is_refused(inner: Any, shown: str) -> None:
+    """The whole message."""
+    with pytest.raises(SpecError) as caught:
+        Ema(inner)
+    wanted, do = "an estimator that offers range(state, scheme) -> Range", "Give one of them, such as MinMax() or StdClip()."
+    assert str(caught.value) == f"Ema.inner: found {shown}, wanted {wanted}. {do}"
+
+
+def test_a_class_is_no_inner_estimator() -> None:
+    with pytest.raises(SpecError, match=r"^Ema.inner: found <class 'qfunc.estimators.minmax.MinMax'>, wanted "):
+        Ema(MinMax)
 
 
 @pytest.mark.parametrize("decay", [1.0, -0.1, float("nan"), "0.9", True])

@@ -2,6 +2,7 @@
 
 from mutants.deployment import DEPLOYMENT
 from mutants.emulation import EMULATION
+from mutants.estimators import ESTIMATORS
 from mutants.graph import GRAPH
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
@@ -9,6 +10,6 @@ from mutants.placement import PLACEMENT
 from mutants.specs import SPECS
 from mutants.transforms import TRANSFORMS
 
-MUTATIONS: tuple[Mutation, ...] = (*NUMERICS, *GRAPH, *PLACEMENT, *TRANSFORMS, *EMULATION, *DEPLOYMENT, *SPECS)
+MUTATIONS: tuple[Mutation, ...] = (*NUMERICS, *ESTIMATORS, *GRAPH, *PLACEMENT, *TRANSFORMS, *EMULATION, *DEPLOYMENT, *SPECS)
 
 __all__ = ["MUTATIONS", "Mutation"]

@@ -1,10 +1,9 @@
-"""Breakages of the numerics and of the estimators."""
+"""Breakages of the numerics."""
 
 from mutants.mutation import Mutation
 
 ROUNDING, AFFINE, QPARAMS = (f"qfunc/numerics/{name}.py" for name in ("rounding", "affine", "qparams"))
 FIXED_POINT, INTEGER = "qfunc/numerics/fixed_point.py", "qfunc/numerics/integer.py"
-EMA, MINMAX = "qfunc/estimators/ema.py", "qfunc/estimators/minmax.py"
 
 TIES = "tests/numerics/test_rounding.py::test_every_mode_is_exact_on_and_beside_its_ties"
 CODE_TIES = "tests/numerics/test_affine.py::test_every_tie_goes_the_right_way"
@@ -213,24 +212,5 @@ NUMERICS = (
         "value = fma(value, x, torch.tensor(c, dtype=torch.float32))",
         "value = value * x + c",
         "tests/numerics/test_tables.py::test_logistic_is_the_fused_polynomial",
-    ),
-    # estimators
-    Mutation(
-        "ema-weights-swapped", EMA,
-        "Range(self.decay * old.low + new * seen.low",
-        "Range(new * old.low + self.decay * seen.low",
-        "tests/estimators/test_minmax_ema.py::test_ema_follows_its_equation",
-    ),
-    Mutation(
-        "ema-merge-by-the-wrong-count", EMA,
-        "self.decay ** int(b.batches)",
-        "self.decay ** int(a.batches)",
-        "tests/estimators/test_minmax_ema.py::test_ema_merge_respects_the_order",
-    ),
-    Mutation(
-        "minmax-forgets", MINMAX,
-        "return Range(torch.minimum(state.low, seen.low), torch.maximum(state.high, seen.high))",
-        "return seen",
-        "tests/estimators/test_minmax_ema.py::test_minmax_does_not_depend_on_order",
     ),
 )  # fmt: skip
