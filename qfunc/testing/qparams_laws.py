@@ -1,0 +1,92 @@
+"""What qparams must be for a scheme, and how those of two ways are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from attrs import evolve
+from torch import Tensor
+
+from qfunc.numerics import minifloat
+from qfunc.numerics.qparams import Affine, from_range, observed, qparams_shape
+from qfunc.specs import FLOAT32, Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme
+
+TOLERANCE = 2.0**-18
+"""Relative, of scales: sums of some tens of float32 numbers in another order, 2^-24 for each addition."""
+
+
+def feasible(found: Affine, scheme: Scheme, shape: tuple[int, ...], when: str) -> None:
+    """Asserts that qparams are float32, of the right shape, and what the scheme allows."""
+    scale, zero, outer = found.scale, found.zero_point, found.outer
+    rule, wanted, magnitude = scheme.scale, qparams_shape(scheme, shape), found.scale.abs()
+    assert scale.dtype == zero.dtype == torch.float32, f"{when}: qparams are {scale.dtype} and {zero.dtype}, not float32"
+    assert tuple(scale.shape) == tuple(zero.shape) == wanted, f"{when}: shapes {tuple(scale.shape)}, not {wanted}"
+    good = scale.isfinite() & (scale != 0 if rule.signed else scale > 0)
+    assert bool(good.all()), (
+        f"{when}: scale {scale[~good][0].item()!r} is not finite and {'not 0' if rule.signed else 'above 0'}"
+    )
+    first, last, fmt = 0, 0, scheme.format
+    if scheme.zero_point is not None and isinstance(fmt, Int):
+        value = scheme.zero_point.value
+        first, last = (fmt.qmin, fmt.qmax) if value is None else (value, value)
+    codes = (zero >= first) & (zero <= last) & (zero == zero.round())
+    assert bool(codes.all()), f"{when}: zero point {zero[~codes][0].item()!r} is no code in [{first}, {last}]"
+    assert (outer is None) == (rule.within is None), f"{when}: two levels of scales are not those of the scheme"
+    assert outer is None or bool((outer.isfinite() & (outer > 0)).all()), f"{when}: the outer scale is not finite and above 0"
+    if isinstance(fmt, Log):
+        return
+    bounds = [b for b in (rule.low, rule.high) if b is not None]
+    assert not bounds or bool((magnitude == magnitude.clamp(rule.low, rule.high)).all()), f"{when}: a scale out of bounds"
+    powers = not rule.power_of_two or bool((torch.frexp(magnitude)[0] == 0.5).all())
+    assert powers, f"{when}: a scale that is no power of two"
+    held = rule.format == FLOAT32 or rule.power_of_two or same(magnitude, minifloat.nearest(magnitude, rule.format))
+    assert held, f"{when}: a scale that {rule.format} does not hold"
+
+
+def plain(scheme: Scheme, shared: PerTensor | PerChannel | PerBlock | PerToken) -> Scheme:
+    """The scheme without the rules that make qparams jump or bound them; only then can results be close."""
+    scale = Scale(shared, divisor=scheme.scale.divisor, signed=False)
+    zero = scheme.zero_point if scheme.zero_point is None else evolve(scheme.zero_point, nudge="low")
+    return evolve(scheme, scale=scale, zero_point=zero)
+
+
+def cancelled(batches: Iterable[Tensor], scheme: Scheme) -> Tensor:
+    """What averages of ranges of both signs may lose: 2^-20 of the scale of the largest magnitude."""
+    tops = [torch.maximum(-low, high) for low, high in (observed(x, scheme) for x in batches)]
+    top = torch.stack(tops).amax(0)
+    return from_range(-top, top, scheme).scale * 2.0**-20
+
+
+def close(found: Affine, wanted: Affine, scheme: Scheme, what: str, lost: Tensor | float = 0.0) -> None:
+    """Asserts scales within TOLERANCE (a Log format's: its next step), zero points within the one code of a tie.
+
+    `lost` is an absolute error of the scales that is allowed beside it.
+    """
+    fmt = scheme.format
+    far = 2.0 ** (1 / fmt.steps_per_octave) - 1 if isinstance(fmt, Log) else 0.0
+    bound = (TOLERANCE + far) * torch.maximum(found.scale.abs(), wanted.scale.abs()) + lost
+    codes = 1 + (lost / wanted.scale * (fmt.qmax - fmt.qmin) if isinstance(fmt, Int) else 0)
+    wrong = ~((found.scale - wanted.scale).abs() <= bound) | ~((found.zero_point - wanted.zero_point).abs() <= codes)
+    if bool(wrong.any()):
+        at = tuple(int(i) for i in wrong.nonzero()[0])
+        values = [p[at].item() for p in (found.scale, found.zero_point, wanted.scale, wanted.zero_point)]
+        raise AssertionError("{}: scale {!r}, zero point {:g}, wanted {!r}, {:g}".format(what, *values))
+
+
+def leaves(state: Any) -> list[Any]:
+    """The tensors of nested tuples."""
+    return [leaf for part in state for leaf in leaves(part)] if isinstance(state, tuple | list) else [state]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether tensors of nested tuples are equal, NaN to NaN, in shape and dtype too."""
+    pairs = list(zip(leaves(a), leaves(b), strict=True))
+    return all(
+        x is y or (x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all()))
+        for x, y in pairs
+    )
+
+
+__all__ = ["TOLERANCE", "cancelled", "close", "feasible", "leaves", "plain", "same"]
