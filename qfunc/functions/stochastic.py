@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from attrs import field, frozen
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from qfunc.functions.fixed import Fixed
 from qfunc.numerics import minifloat
 from qfunc.numerics.affine import dequantize, spread, widened
 from qfunc.numerics.qparams import Affine
+from qfunc.numerics.rounding import round_by
 from qfunc.specs import Float, Int, Scheme
 
 
@@ -34,6 +34,7 @@ class Stochastic:
             two neighbours (Log, Levels), or an inner function that quantizes something else than x.
     Source: Gupta, Agrawal, Gopalakrishnan, Narayanan, arXiv:1502.02551, section 3.1.
 
+    >>> import torch
     >>> function, params = Stochastic(), Affine(torch.tensor(1.0), torch.tensor(0.0))
     >>> x, noise = torch.full((4,), 0.25), torch.tensor([0.0, 0.25, 0.5, 0.75])
     >>> function.relax(params, x, Scheme(), noise).tolist(), function.apply(params, x, Scheme()).tolist()
@@ -65,9 +66,7 @@ class Stochastic:
         qparams, wide = qparams_of(self.inner, params, x, scheme), widened(x.detach(), scheme)
         real, fmt = ratio(wide, qparams, scheme), scheme.format
         if isinstance(fmt, Int):
-            whole = torch.floor(real)
-            # Not floor(real + noise): the sum would round, and 100 + (1 - 2^-24) is 101.
-            codes = whole + (noise >= 1 - (real - whole))
+            codes = round_by(real, "stochastic", noise=noise)
             codes = codes if scheme.zero_point is None else codes + spread(qparams.zero_point, wide, scheme)
             codes = codes.clamp(fmt.qmin, fmt.qmax)
         else:

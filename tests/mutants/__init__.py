@@ -7,9 +7,20 @@ from mutants.graph import GRAPH
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
 from mutants.placement import PLACEMENT
+from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
 from mutants.transforms import TRANSFORMS
 
-MUTATIONS: tuple[Mutation, ...] = (*NUMERICS, *ESTIMATORS, *GRAPH, *PLACEMENT, *TRANSFORMS, *EMULATION, *DEPLOYMENT, *SPECS)
+MUTATIONS: tuple[Mutation, ...] = (
+    *NUMERICS,
+    *ESTIMATORS,
+    *GRAPH,
+    *PLACEMENT,
+    *TRANSFORMS,
+    *EMULATION,
+    *DEPLOYMENT,
+    *SPECS,
+    *ROUNDING_FUNCTIONS,
+)
 
 __all__ = ["MUTATIONS", "Mutation"]
