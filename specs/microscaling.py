@@ -51,15 +51,17 @@ s2 = absmax(tensor) / (6 * 448), s1 = E4M3(absmax(block) / (6 * s2)), 1 where th
 Source: TensorRT, "Working with quantized types"; TensorRT Model Optimizer, `NVFP4QTensor`.
 """
 
-GGUF_Q4_0 = Scheme(Int(4), Scale(PerBlock(-1, 32), format=FLOAT16, divisor="-qmin", signed=True), rounding="half_up")
-"""llama.cpp's Q4_0: d = (the element of largest |x|, with its sign) / -8 in float16, q = floor(x/d + 1/2).
+GGUF_Q4_0 = Scheme(
+    Int(4), Scale(PerBlock(-1, 32), format=FLOAT16, divisor="-qmin", signed=True), rounding="half_up", division=False
+)
+"""llama.cpp's Q4_0: d = (the element of largest |x|, with its sign) / -8 in float16, q = floor(x * (1/d) + 1/2).
 
 Codes are those of the stored d; the reference divides by d before its rounding to float16.  Where the extremes
 are equal the negative one counts, the reference takes the first.  Source: llama.cpp, ggml/src/ggml-quants.c.
 """
 
-GGUF_Q8_0 = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), format=FLOAT16), rounding="half_away")
-"""llama.cpp's Q8_0: d = absmax / 127 in float16, q = round(x/d).  Source and codes: as `GGUF_Q4_0`."""
+GGUF_Q8_0 = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), format=FLOAT16), rounding="half_away", division=False)
+"""llama.cpp's Q8_0: d = absmax / 127 in float16, q = round(x * (1/d)).  Source and codes: as `GGUF_Q4_0`."""
 
 MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", signed=True))
 """ONNX Runtime's MatMulNBits without zero points: s = (signed extreme) / -8, codes -8 to 7, stored plus 8.
@@ -67,8 +69,14 @@ MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", 
 Source: ONNX Runtime, contrib operator MatMulNBits and core/mlas/lib/q4_dq.cpp.
 """
 
-MATMUL_4BITS_AFFINE = Scheme(Int(4, signed=False), Scale(PerBlock(-1, 32)), ZeroPoint("half_away"), rounding="half_away")
-"""ONNX Runtime's MatMulNBits with zero points: s = (max - min) / 15, z = round(-min/s).  Source: as `MATMUL_4BITS`."""
+MATMUL_4BITS_AFFINE = Scheme(
+    Int(4, signed=False), Scale(PerBlock(-1, 32)), ZeroPoint("half_away", added="before"), rounding="half_away", division=False
+)
+"""ONNX Runtime's MatMulNBits with zero points: s = (max - min) / 15, z = round(-min/s), q = round(x * (1/s) + z).
+
+ONNX Runtime rounds max - min to float32 before its division, so that its scale can differ by one unit in the last
+place.  Source: as `MATMUL_4BITS`.
+"""
 
 READY = (
     MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q8_0, MATMUL_4BITS,

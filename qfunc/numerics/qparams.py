@@ -52,7 +52,7 @@ def qparams_shape(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of scale and zero point: [] per tensor, else x's rank with one entry a block."""
     if isinstance(scheme.scale.shared, PerTensor):
         return ()
-    return tuple(n // b for n, b in zip(shape, block_size(scheme, shape), strict=True))
+    return tuple(n // b if b else 1 for n, b in zip(shape, block_size(scheme, shape), strict=True))  # an empty block is one
 
 
 def blocks(x: Tensor, scheme: Scheme) -> tuple[Tensor, tuple[int, ...]]:
