@@ -7,6 +7,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 from torch import fx
 
+from qfunc import functions
 from qfunc.errors import SpecError
 from qfunc.graph.fuse import Group, Groups, fuse, with_roots
 from qfunc.graph.select import Context, constant_shape, is_personal, require_match, selects
@@ -167,6 +168,8 @@ class _Placement:
                 estimator, function = change.estimator or estimator, change.function or function
                 bits = change.bits or bits
         value = value if bits is None else _narrow(value, bits)
+        if isinstance(value, Fixed | Derived):  # the hardware dictates these scales: nothing trains them
+            function = functions.Fixed()
         path = self.context.fact(tensor).path if tensor.op != "get_attr" else str(tensor.target)
         taken = {p.site.name for p in self.made.values()}
         name = path if path not in taken else f"{path}@{self.context.fact(group.root).path}"
