@@ -1,9 +1,19 @@
 """Quantize functions: what value the hardware will hold, and which gradient training sees."""
 
 from qfunc.functions.adaround import AdaRound
+from qfunc.functions.dorefa import DoReFa
+from qfunc.functions.dsq import Dsq
 from qfunc.functions.fixed import Fixed
+from qfunc.functions.lsq import Lsq
+from qfunc.functions.lsq_plus import LsqPlus
 from qfunc.functions.nnie_log import NnieLog
+from qfunc.functions.own_gradient import WithGradient, with_gradient
+from qfunc.functions.pact import Pact
 from qfunc.functions.qdrop import QDrop
 from qfunc.functions.stochastic import Stochastic
+from qfunc.functions.tqt import Tqt
 
-__all__ = ["AdaRound", "Fixed", "NnieLog", "QDrop", "Stochastic"]
+__all__ = [
+    "AdaRound", "DoReFa", "Dsq", "Fixed", "Lsq", "LsqPlus", "NnieLog", "Pact", "QDrop", "Stochastic", "Tqt", "WithGradient",
+    "with_gradient",
+]  # fmt: skip

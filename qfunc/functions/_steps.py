@@ -1,0 +1,151 @@
+"""What the functions with a learned step share: the scale that the hardware takes, and the step's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qfunc.errors import SpecError
+from qfunc.numerics import codebook, minifloat
+from qfunc.numerics._learned_grads import summed
+from qfunc.numerics.affine import dequantize, quantize, spread, step, widened
+from qfunc.numerics.qparams import Affine
+from qfunc.numerics.scales import TINY, allowed
+from qfunc.specs import Float, Int, Levels, Scheme
+
+EVERY_STEP = (Int, Float, Levels)
+
+
+def refuse_unless(kinds: tuple[type, ...], scheme: Scheme, function: str) -> None:
+    """Raises a SpecError for a scheme whose format the function's equation does not know."""
+    if not isinstance(scheme.format, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        do = "Use Fixed(), or another format."
+        raise SpecError(where=f"{function}, scheme.format", found=repr(scheme.format), wanted=wanted, do=do)
+
+
+def whole(qparams: Affine) -> Tensor:
+    """The scale of qparams, both levels in one: what trains."""
+    return qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
+
+
+def held(scale: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
+    """The qparams that the hardware holds for a trained scale: allowed(max(|s|, 2^-126)).
+
+    >>> from qfunc.specs import Scale
+    >>> held(torch.tensor(-0.3), torch.tensor(0.0), Scheme(scale=Scale(power_of_two=True))).scale.item()
+    0.5
+    """
+    magnitude = scale.abs().clamp(min=TINY)
+    inner, outer = allowed(torch.copysign(magnitude, scale) if scheme.scale.signed else magnitude, scheme)
+    return Affine(inner, zero_point, outer)
+
+
+def through_magnitude(gradient: Tensor, scale: Tensor, scheme: Scheme) -> Tensor:
+    """The gradient of the held scale as that of the trained one: straight through `allowed`, by sign through |s|."""
+    return gradient if scheme.scale.signed else torch.where(scale < 0, -gradient, gradient)
+
+
+def value_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
+    """What the hardware holds for x, in the dtype of x."""
+    return dequantize(quantize(x, qparams, scheme), qparams, scheme).to(x.dtype)
+
+
+def in_codes(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
+    """t = x / s + z in the dtype of the computation: where x lies among the codes, before rounding; a new tensor."""
+    wide = widened(x, scheme)
+    scale, zero = (p.to(wide.dtype) for p in (step(qparams, x, scheme), spread(qparams.zero_point, x, scheme)))
+    if scheme.zero_point is None:
+        return wide / scale if scheme.division else wide * (1 / scale)
+    return torch.addcdiv(zero, wide, scale) if scheme.division else torch.addcmul(zero, wide, 1 / scale)
+
+
+def ends(scheme: Scheme) -> tuple[float, float]:
+    """(n, p): the smallest and the largest code, for formats without integers the value of it."""
+    match scheme.format:
+        case Int(qmin=low, qmax=high):
+            return low, high
+        case Levels(values=values):
+            return values[0], values[-1]
+        case Float() as fmt:
+            return -minifloat.largest(fmt) if fmt.signed else 0.0, minifloat.largest(fmt)
+    raise TypeError(scheme.format)
+
+
+def through_inside(grad: Tensor, t: Tensor, scheme: Scheme) -> Tensor:
+    """grad where n < t < p, else 0: LSQ's gradient to x."""
+    # One pass of one kernel; masks and choices make copies as large as x.
+    gate: Tensor = torch.ops.aten.hardtanh_backward(grad, t, *ends(scheme))
+    return gate
+
+
+class Gradients(NamedTuple):
+    """To x; to the step, summed over the elements that share it; and the sum of what does not reach x, if wanted."""
+
+    x: Tensor
+    step: Tensor
+    outside: Tensor | None
+
+
+Gate = Callable[[Tensor, Tensor, Tensor, Affine], Tensor]
+
+
+def gradients(
+    grad: Tensor, x: Tensor, qparams: Affine, scheme: Scheme, gate: Gate | None = None, outside: bool = False
+) -> Gradients:
+    """The gradients of x_hat = (q - z) s: {R(x/s) - x/s where it passes through to x;  n - z or p - z elsewhere}.
+
+    gate(grad, x, t, qparams) is the gradient to x, `through_inside` if not given.  Large tensors are gone
+    through in parts that stay in the cache: fresh memory costs more than the arithmetic.
+    """
+    parts = [_of_part(*part, scheme, gate, outside) for part in _parts(grad, x, qparams)]
+    if len(parts) == 1:
+        return parts[0]
+    dx, steps, rest = zip(*parts, strict=True)
+    together = torch.cat if qparams.scale.ndim else lambda totals: torch.stack(totals).sum()
+    return Gradients(torch.cat(dx).reshape(x.shape), together(steps), together(rest) if outside else None)
+
+
+_PART = 1 << 16
+
+
+def _parts(grad: Tensor, x: Tensor, qparams: Affine) -> list[tuple[Tensor, Tensor, Affine]]:
+    whole_thing, per = [(grad, x, qparams)], qparams.scale
+    if torch.compiler.is_compiling() or x.numel() < 2 * _PART:
+        return whole_thing
+    if per.ndim == 0 and x.is_contiguous() and grad.is_contiguous():
+        pairs = zip(torch.split(grad.reshape(-1), _PART), torch.split(x.reshape(-1), _PART), strict=True)
+        return [(g, part, qparams) for g, part in pairs]
+    if per.ndim == 0 or per.shape[0] != x.shape[0] or (qparams.outer is not None and qparams.outer.ndim):
+        return whole_thing
+    rows = max(_PART * x.shape[0] // x.numel(), 1)
+    split = (torch.split(t, rows) for t in (grad, x, per, qparams.zero_point))
+    return [(g, part, Affine(s, z, qparams.outer)) for g, part, s, z in zip(*split, strict=True)]
+
+
+def _of_part(grad: Tensor, x: Tensor, qparams: Affine, scheme: Scheme, gate: Gate | None, outside: bool) -> Gradients:
+    t = in_codes(x, qparams, scheme)
+    wide, like = grad.to(t.dtype), qparams.scale
+    through = through_inside(wide, t, scheme) if gate is None else gate(wide, x, t, qparams)
+    rest = summed(wide - through, like, scheme) if outside else None
+    level, fmt, largest = quantize(x, qparams, scheme), scheme.format, torch.finfo(t.dtype).max
+    if isinstance(fmt, Levels):
+        level = codebook.values(level, fmt)
+    if scheme.zero_point is not None:
+        zero = spread(qparams.zero_point, x, scheme)
+        level, t = level.sub_(zero), t.sub_(zero)
+    terms = (wide * level).addcmul_(through, t.clamp_(-largest, largest), value=-1)  # 0 * infinity would be NaN
+    return Gradients(through.to(grad.dtype), summed(terms, like, scheme), rest)
+
+
+def largest_level(scheme: Scheme) -> float:
+    """Q_p: the largest level in steps, at least 1."""
+    return max(ends(scheme)[1], 1.0)
+
+
+def sharing(x: Tensor, scale: Tensor) -> int:
+    """N: how many elements of x share one scale, at least 1."""
+    return max(x.numel() // max(scale.numel(), 1), 1)

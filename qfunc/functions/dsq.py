@@ -1,0 +1,144 @@
+"""DSQ: the gradient of a staircase of tanh, whose bounds and steepness are learned."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from attrs import field, frozen
+from torch import Tensor
+
+from qfunc.functions import _steps as steps
+from qfunc.numerics._learned_grads import by_rule, summed
+from qfunc.numerics.affine import codes_of, quantize, spread, step
+from qfunc.numerics.qparams import Affine, from_range
+from qfunc.specs import Int, Scheme
+from qfunc.specs._check import instance_of, number, refuse
+
+
+class Staircase(NamedTuple):
+    """Bounds (low, high) and None, or None and (scale, zero point), in the shape of the qparams; alpha, a scalar."""
+
+    low: Tensor | None
+    high: Tensor | None
+    scale: Tensor | None
+    zero_point: Tensor | None
+    alpha: Tensor
+
+
+def _steepness(instance: Any, attribute: Any, value: Any) -> None:
+    number(positive=True)(instance, attribute, value)
+    if not _LOW <= value <= _HIGH:
+        raise refuse(instance, attribute.name, value, f"a number in [{_LOW}, {_HIGH}]", "Use the usual 0.4 or 0.2.")
+
+
+_LOW, _HIGH = 0.001, 0.499
+
+
+@frozen
+class Dsq:
+    """x_hat is x rounded on the grid l + i D of [l, u]; its gradient is that of a soft staircase.
+
+    D = (u - l) / (qmax - qmin).  In the interval i, l + i D <= x < l + (i+1) D with middle m_i,
+
+        Q_S(x) = l + D (i + (phi(x) + 1) / 2),  phi(x) = s tanh(k (x - m_i))
+        s = 1 / tanh(k D / 2) = 1 / (1 - alpha),  k = ln(2 / alpha - 1) / D
+
+    and Q_S(x) = l below l, u above u.  As in the paper the value in training is the hard one, which replaces
+    phi by its sign, and x, l, u and alpha get the derivatives of Q_S.  Schemes with a zero point train l and
+    u, and the hardware's from_range(l, u) gives D and the grid; the others train D alone, l = qmin D and
+    u = qmax D.  alpha counts as the nearest number in [0.001, 0.499], the gradient passing straight through;
+    the paper's L2 penalty on it is the optimizer's weight decay.  The curve assumes rounding to nearest.
+
+    NaN in x gives NaN there and in the gradients of what is learned; infinities saturate.
+
+    Args:
+        alpha: How far the curve is from the staircase at first; small is steep.
+        trains_alpha: Whether alpha trains, as in the paper; MQBench keeps 0.4.
+    Raises:
+        SpecError: an alpha outside [0.001, 0.499]; a format that is no `Int`, from `init`.
+    Source: Gong et al., arXiv:1908.05033, equations 3 to 9.
+
+    >>> x = torch.tensor([0.5, 0.9], requires_grad=True)
+    >>> params = Dsq().init(Affine(torch.tensor(1.0), torch.tensor(0.0)), x, Scheme())
+    >>> value = Dsq().apply(params, x, Scheme())
+    >>> value.sum().backward()
+    >>> value.tolist(), [round(g, 4) for g in x.grad.tolist()]  # ln(4) / 1.2 in the middle, flatter at the ends
+    ([0.0, 1.0], [1.1552, 0.8619])
+    """
+
+    alpha: float = field(default=0.4, validator=_steepness)
+    trains_alpha: bool = field(default=True, validator=instance_of(bool))
+
+    def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Staircase:
+        """The range that the estimated qparams hold."""
+        steps.refuse_unless((Int,), scheme, "Dsq")
+        scale, zero = steps.whole(qparams), qparams.zero_point
+        alpha = torch.full((), self.alpha, device=scale.device)
+        if not _has_bounds(scheme):
+            return Staircase(None, None, scale, zero, alpha)
+        low, high = codes_of(scheme)
+        return Staircase((low - zero) * scale, (high - zero) * scale, None, None, alpha)
+
+    def learned(self, scheme: Scheme) -> tuple[str, ...]:
+        """The bounds or the scale, and alpha if it trains."""
+        return (*(("low", "high") if _has_bounds(scheme) else ("scale",)), *(("alpha",) if self.trains_alpha else ()))
+
+    def apply(self, params: Staircase, x: Tensor, scheme: Scheme) -> Tensor:
+        """x as the hardware holds it."""
+        first, second = (p.detach() if name == "zero_point" else p for name, p in _two(params))
+        return by_rule(_SoftGradient(scheme), x, first, second, params.alpha)
+
+    def export(self, params: Staircase, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
+        """The codes of x and the qparams that the hardware holds."""
+        first, second = (p.detach() for _, p in _two(params))
+        qparams = _held(first, second, scheme)
+        return quantize(x.detach(), qparams, scheme), qparams
+
+
+def _has_bounds(scheme: Scheme) -> bool:
+    return scheme.zero_point is not None and scheme.zero_point.value is None
+
+
+def _two(params: Staircase) -> list[tuple[str, Tensor]]:
+    # The two tensors that make the grid.
+    return [(name, p) for name, p in zip(params._fields[:4], params[:4], strict=True) if p is not None]
+
+
+def _held(first: Tensor, second: Tensor, scheme: Scheme) -> Affine:
+    return from_range(first, second, scheme) if _has_bounds(scheme) else steps.held(first, second, scheme)
+
+
+@frozen
+class _SoftGradient:
+    scheme: Scheme
+
+    def forward(self, x: Tensor, first: Tensor, second: Tensor, alpha: Tensor) -> Tensor:
+        return steps.value_of(x, _held(first, second, self.scheme), self.scheme)
+
+    def backward(
+        self, grad: Tensor, x: Tensor, first: Tensor, second: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        scheme, qparams = self.scheme, _held(first, second, self.scheme)
+        qmin, qmax = codes_of(scheme)
+        # In codes: t = (x - l) / D + qmin, and the staircase h(t) = Q_S / D + z.
+        t = steps.in_codes(x, qparams, scheme)
+        zero = spread(qparams.zero_point, t, scheme)
+        inside = (t >= qmin) & (t <= qmax)
+        held = alpha.clamp(_LOW, _HIGH).to(t.dtype)
+        s, k = 1 / (1 - held), torch.log(2 / held - 1)
+        t = t.clamp(qmin, qmax)
+        index = torch.floor(t).clamp(max=qmax - 1)
+        offset = t - index - 0.5
+        curve = torch.tanh(k * offset)
+        bend = 1 - curve * curve
+        height, slope = index + 0.5 + 0.5 * s * curve, 0.5 * s * k * bend * inside
+        d_alpha = 0.5 * (s * s * curve - s * bend * offset * 2 / (held * (2 - held))) * inside
+        per_alpha = summed(grad * d_alpha * step(qparams, t, scheme), alpha, Scheme())
+        through = (grad * slope).to(grad.dtype)
+        if not _has_bounds(scheme):
+            total = summed(grad * (height - zero - slope * (t - zero)), first, scheme)
+            return through, steps.through_magnitude(total, first, scheme), None, per_alpha
+        to_high = (height - qmin - slope * (t - qmin)) / (qmax - qmin)
+        to_low = 1 - slope - to_high
+        return through, summed(grad * to_low, first, scheme), summed(grad * to_high, second, scheme), per_alpha

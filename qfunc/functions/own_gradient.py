@@ -1,0 +1,163 @@
+"""A user's own quantize function, from a value and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from attrs import field, frozen
+from torch import Tensor
+
+from qfunc.errors import SpecError
+from qfunc.functions import _steps as steps
+from qfunc.numerics._learned_grads import by_rule, summed
+from qfunc.numerics.affine import codes_of, quantize, spread, widened
+from qfunc.numerics.qparams import Affine
+from qfunc.numerics.rounding import round_by
+from qfunc.specs import Int, Scheme
+from qfunc.specs._check import as_tuple, refuse
+from qfunc.specs._frozen import flaw
+
+TRAINS = ("scale", "zero_point", "low", "high")
+
+
+class Bounded(NamedTuple):
+    """Scale and bounds in real units, the zero point in codes: float32, of the shape of the qparams."""
+
+    scale: Tensor
+    zero_point: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def _pure(instance: Any, attribute: Any, value: Any) -> None:
+    wanted = "a module-level function or a frozen callable value"
+    if not callable(value) or isinstance(value, type):
+        do = f"Call it: {value.__name__}()." if isinstance(value, type) else "Write a function of x and the parameters."
+        raise refuse(instance, attribute.name, value, wanted, do)
+    if bad := flaw(value):
+        raise refuse(instance, attribute.name, value, f"{wanted}, not {bad}", "Define it with def at the top of a module.")
+
+
+def _trainable(instance: Any, attribute: Any, value: Any) -> None:
+    if type(value) is not tuple or len(set(value)) < len(value) or not set(value) <= set(TRAINS):
+        wanted = "different names among " + ", ".join(map(repr, TRAINS))
+        raise refuse(instance, attribute.name, value, wanted, "Name what trains.")
+
+
+@frozen
+class WithGradient:
+    """What `with_gradient` makes: a quantize function whose value and gradient are the user's.
+
+    >>> from qfunc.numerics.affine import quantize
+    >>> WithGradient(quantize, quantize).trains  # any function at the top of its module
+    ('scale', 'zero_point', 'low', 'high')
+    """
+
+    forward: Callable[..., Tensor] = field(validator=_pure)
+    backward: Callable[..., Sequence[Tensor | None]] = field(validator=_pure)
+    trains: tuple[str, ...] = field(default=TRAINS, converter=as_tuple, validator=_trainable)
+
+    def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Bounded:
+        """The estimated scale and zero point, and the real values of the smallest and largest code."""
+        steps.refuse_unless(steps.EVERY_STEP, scheme, "with_gradient")
+        scale = steps.whole(qparams)
+        low, high = ((end - qparams.zero_point) * scale for end in steps.ends(scheme))
+        return Bounded(scale, qparams.zero_point, low, high)
+
+    def learned(self, scheme: Scheme) -> tuple[str, ...]:
+        """The names that train; a zero point only where the hardware has one to choose."""
+        return tuple(name for name in self.trains if name != "zero_point" or _is_free(scheme))
+
+    def apply(self, params: Bounded, x: Tensor, scheme: Scheme) -> Tensor:
+        """The value of the code nearest to forward(...): what the hardware holds."""
+        names = self.learned(scheme)
+        tensors = (p if name in names else p.detach() for name, p in zip(TRAINS, params, strict=True))
+        return by_rule(_Own(self, scheme), x, *tensors)
+
+    def export(self, params: Bounded, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
+        """The codes of forward(...), and the qparams that the hardware holds."""
+        rule, detached = _Own(self, scheme), [p.detach() for p in params]
+        qparams = rule.held(*detached[:2])
+        return quantize(self.forward(*rule.arguments(x.detach(), *detached)), qparams, scheme), qparams
+
+
+def with_gradient(
+    forward: Callable[..., Tensor],
+    backward: Callable[..., Sequence[Tensor | None]],
+    trains: tuple[str, ...] = TRAINS,
+) -> WithGradient:
+    """A quantize function from a value and the gradient that training shall see.
+
+    forward(x, scale, zero_point, low, high) -> x_hat, and backward(grad, x, scale, zero_point, low, high) ->
+    (dx, dscale, dzero_point, dlow, dhigh), each a Tensor or None for no gradient.  Both are pure functions
+    of tensors.  x is float32 or float64; the others broadcast against it, scale and zero point being those that
+    the hardware holds (|scale| made one that the scheme allows, an integer zero point in the code range), low
+    and high the real bounds, at first the values of the smallest and largest code.  A gradient may be given per
+    element, then it is summed over the elements that share the parameter, or in the parameter's own shape.
+
+    The library takes the code nearest to x_hat and its value, so that codes and value always agree.  A weight
+    is deployed as these codes; an activation is quantized by the hardware from x itself, so there forward(x)
+    must be what the scheme's own rounding gives.
+
+    Args:
+        forward, backward: Functions at the top of a module, or frozen callable values.
+        trains: Which of "scale", "zero_point", "low", "high" are trained; the zero point only where the scheme
+            leaves it free.
+    Raises:
+        SpecError: a lambda or a local function, which can neither be compared nor serialised; an unknown name
+            in `trains`; from `init` a `Log` format; in training a backward that does not return five.
+    Source: the straight-through estimator as a user writes it, Bengio et al., arXiv:1308.3432.
+
+    >>> from qfunc.numerics.affine import quantize
+    >>> with_gradient(quantize, quantize) == with_gradient(quantize, quantize)
+    True
+    >>> with_gradient(lambda x, *_: x, quantize)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    qfunc.errors.SpecError: WithGradient.forward: ...
+    """
+    return WithGradient(forward, backward, trains)
+
+
+def _is_free(scheme: Scheme) -> bool:
+    return scheme.zero_point is not None and scheme.zero_point.value is None
+
+
+@frozen
+class _Own:
+    function: WithGradient
+    scheme: Scheme
+
+    def held(self, scale: Tensor, zero_point: Tensor) -> Affine:
+        scheme = self.scheme
+        if _is_free(scheme) and isinstance(scheme.format, Int):
+            zero_point = round_by(zero_point, scheme.zero_point.rounding).clamp(*codes_of(scheme))  # type: ignore[union-attr]
+        return steps.held(scale, zero_point, scheme)
+
+    def arguments(self, x: Tensor, scale: Tensor, zero_point: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
+        wide, qparams = widened(x, self.scheme), self.held(scale, zero_point)
+        given = (steps.whole(qparams), qparams.zero_point, low, high)
+        return [wide, *(spread(p, wide, self.scheme) for p in given)]
+
+    def forward(self, x: Tensor, scale: Tensor, zero_point: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        wanted = self.function.forward(*self.arguments(x, scale, zero_point, low, high))
+        return steps.value_of(wanted, self.held(scale, zero_point), self.scheme).to(x.dtype)
+
+    def backward(self, grad: Tensor, x: Tensor, *tensors: Tensor) -> list[Tensor | None]:
+        arguments = self.arguments(x, *tensors)
+        found = self.function.backward(grad.to(arguments[0].dtype), *arguments)
+        if not isinstance(found, (tuple, list)) or len(found) != 5:
+            wanted, do = "(dx, dscale, dzero_point, dlow, dhigh)", "Return None for what gets no gradient."
+            count = f"{len(found)} values" if isinstance(found, (tuple, list)) else f"a {type(found).__name__}"
+            raise SpecError(where="with_gradient, backward", found=count, wanted=wanted, do=do)
+        dx, *rest = found
+        shared = [None if g is None else self._shared(g, x, p) for g, p in zip(rest, tensors, strict=True)]
+        if shared[0] is not None:
+            shared[0] = steps.through_magnitude(shared[0], tensors[0], self.scheme)
+        return [None if dx is None else dx.expand(x.shape).to(x.dtype), *shared]
+
+    def _shared(self, gradient: Tensor, x: Tensor, parameter: Tensor) -> Tensor:
+        if gradient.shape == parameter.shape:
+            return gradient.to(parameter.dtype)
+        return summed(gradient.expand(x.shape), parameter, self.scheme)

@@ -1,0 +1,67 @@
+"""The autograd.Function of quantize functions that learn: a value beside a gradient that is written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from qfunc.numerics.qparams import blocks
+from qfunc.specs import Scheme
+
+
+class Rule(Protocol):
+    """A frozen pair of pure functions of the same tensors."""
+
+    @property
+    def forward(self) -> Callable[..., Tensor]:
+        """forward(*tensors): the value."""
+        ...
+
+    @property
+    def backward(self) -> Callable[..., Sequence[Tensor | None]]:
+        """backward(grad, *tensors): the gradient of each tensor, None for those that have none."""
+        ...
+
+
+class _ByRule(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rule: Rule, *tensors: Tensor) -> Tensor:
+        return rule.forward(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.rule = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.rule.backward(grad_outputs[0], *ctx.saved_tensors)
+
+
+def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
+    """rule.forward(*tensors), whose gradient is what rule.backward says; only the tensors are kept for it."""
+    if not torch.is_grad_enabled():
+        return rule.forward(*tensors)
+    result: Tensor = _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
+    return result
+
+
+def summed(terms: Tensor, like: Tensor, scheme: Scheme) -> Tensor:
+    """The sum over the elements that share a qparam: terms of x's shape -> the shape and dtype of `like`.
+
+    >>> from qfunc.specs import PerChannel, Scale
+    >>> summed(torch.ones(2, 3), torch.zeros(2, 1), Scheme(scale=Scale(PerChannel(0)))).tolist()
+    [[3.0], [3.0]]
+    """
+    if like.ndim == 0:
+        return terms.sum().to(like.dtype)
+    split, axes = blocks(terms, scheme)
+    return split.sum(axes).reshape(like.shape).to(like.dtype)
+
+
+__all__ = ["Rule", "by_rule", "summed"]
