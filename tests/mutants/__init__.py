@@ -3,6 +3,7 @@
 from mutants.deployment import DEPLOYMENT
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
+from mutants.formats import FORMATS
 from mutants.graph import GRAPH
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
@@ -13,6 +14,7 @@ from mutants.transforms import TRANSFORMS
 
 MUTATIONS: tuple[Mutation, ...] = (
     *NUMERICS,
+    *FORMATS,
     *ESTIMATORS,
     *GRAPH,
     *PLACEMENT,

@@ -1,0 +1,54 @@
+"""Breakages of the number formats: small floats, bit patterns, scales, codebooks, logarithms."""
+
+from mutants.mutation import Mutation
+
+MINIFLOAT, BITS, SCALES, CODEBOOK, LOGARITHMIC, ROUNDING, QPARAMS = (
+    f"qfunc/numerics/{name}.py"
+    for name in ("minifloat", "bits", "scales", "codebook", "logarithmic", "rounding", "qparams")
+)  # fmt: skip
+
+PATTERNS = "tests/numerics/test_minifloat.py::test_every_bfloat16_pattern_is_rounded_as_in_ml_dtypes"
+MODES = "tests/numerics/test_minifloat_modes.py::test_every_mode_equals_the_rational_equation"
+TABLE = "tests/numerics/test_minifloat.py::test_overflow_follows_the_table_of_the_formats"
+HELD = "tests/numerics/test_bits.py"
+POWERS = "tests/numerics/test_scales.py::test_powers_of_two_are_rounded_exactly"
+TWO_LEVELS = "tests/numerics/test_scales.py::test_two_levels_follow_the_formula"
+BLOCKS = "tests/numerics/test_blocks.py::test_mx_floats_follow_the_specification"
+LEVELS = "tests/numerics/test_codebook.py"
+VENDOR = "tests/numerics/test_logarithmic.py::test_codes_and_values_follow_the_vendors_equation"
+
+FORMATS = (
+    # small floats
+    Mutation("subnormals-one-exponent-lower", MINIFLOAT, "return (0 if without_zero(fmt) else 1) -", "return 0 -", PATTERNS),
+    Mutation("zero-loses-its-sign", MINIFLOAT, "value = torch.copysign(value, wide)", "value = value + 0.0", MODES),
+    Mutation("fnuz-keeps-minus-zero", MINIFLOAT, "else value + 0.0", "else value", PATTERNS),
+    Mutation("overflow-is-always-nan", MINIFLOAT, "math.inf if has_infinity(fmt) else math.nan", "math.nan", TABLE),
+    Mutation("overflow-before-rounding", MINIFLOAT, "torch.where(value.abs() > top", "torch.where(x.abs() > top", TABLE),
+    Mutation("infinity-escapes", MINIFLOAT, "lowest << digits, highest << digits)", "min=lowest << digits)", PATTERNS),
+    Mutation("float64-by-way-of-float32", MINIFLOAT, "if fits and not (dtype == torch.float32 and x.dtype == torch.float64):",
+             "if fits:", "tests/numerics/test_minifloat_modes.py::test_float64_is_rounded_once"),
+    Mutation("stochastic-by-adding", ROUNDING, "(rest >= 1 - noise).to(x.dtype) - (rest < -noise)",
+             "torch.floor(rest + noise) - 0 * (rest < -noise)", MODES),
+    # bit patterns
+    Mutation("nan-is-infinity", BITS, "return _infinity(fmt) | 1 << fmt.mantissa - 1 if", "return _infinity(fmt) if", HELD),
+    Mutation("first-nibble-high", BITS, "last[..., ::2] | last[..., 1::2] << 4", "last[..., ::2] << 4 | last[..., 1::2]", HELD),
+    Mutation("patterns-not-compared", BITS, "(back == real) & (torch.signbit", "(back == back) & (torch.signbit", HELD),
+    # scales
+    Mutation("root-of-two-rounds-down", SCALES, "fraction >= 0.5**0.5", "fraction > 0.5**0.5", POWERS),
+    Mutation("power-of-two-doubled", SCALES, "exponent - 1 + up)", "exponent + up)", POWERS),
+    Mutation("zeros-hold-one-in-e8m0", SCALES, "if not minifloat.without_zero(fmt):", "if True:", BLOCKS),
+    Mutation("scale-zero-for-zeros", SCALES, "torch.where(magnitude < TINY, 1.0, magnitude)", "magnitude",
+             "tests/numerics/test_qparams.py::test_the_range_of_nothing_and_of_zero_has_scale_one"),
+    Mutation("zero-blocks-keep-zero", SCALES, "torch.where(scale.abs() < TINY, 1.0, scale / outer.double())",
+             "(scale / outer.double()).clamp(min=2.0**-100)", TWO_LEVELS),
+    Mutation("half-range-is-qmax", SCALES, "return (fmt.qmax - fmt.qmin) / 2", "return float(fmt.qmax)",
+             "tests/numerics/test_scales.py::test_every_divisor_divides_the_extreme"),
+    Mutation("positive-extreme-to-qmax", QPARAMS, "torch.where(high > -low, -1.0, 1.0)", "torch.where(high > -low, 1.0, 1.0)",
+             "tests/numerics/test_scales.py::test_a_signed_scale_sends_the_extreme_to_qmin"),
+    # codebooks, logarithms
+    Mutation("ties-to-the-level-above", CODEBOOK, "((excess == 0) & even)", "((excess == 0) & ~even & even)", LEVELS),
+    Mutation("middles-in-float32", CODEBOOK, "device=like.device).double() / 2", "device=like.device) / 2", LEVELS),
+    Mutation("threshold-left-out", LOGARITHMIC, "real >= torch.exp2(z / steps - 1)", "real > torch.exp2(z / steps - 1)",
+             "tests/numerics/test_logarithmic.py::test_the_thresholds_themselves_are_quantized"),
+    Mutation("negative-zero-code", LOGARITHMIC, "codes + magnitude.clamp(min=1)", "codes + magnitude.clamp(min=0)", VENDOR),
+)  # fmt: skip
