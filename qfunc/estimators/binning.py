@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
-from attrs import frozen
 from torch import Tensor
 
 MANTISSA = 7  # a float32's upper half: sign, exponent, 7 bits of mantissa
@@ -11,8 +12,7 @@ OCTAVES = 20
 PATTERNS = 1 << 8 + MANTISSA
 
 
-@frozen
-class LogLinear:
+class LogLinear(NamedTuple):
     """128 equal bins in each of the 20 octaves up to the largest magnitude, and one bin from there down to 0.
 
     The bin of x is the upper half of x's float32 pattern, so no width is chosen and an outlier costs nothing:
@@ -54,12 +54,11 @@ class LogLinear:
         patterns = torch.cat((patterns, patterns[..., -1:] + 1), -1)
         exponent, fraction = patterns >> MANTISSA, patterns & (1 << MANTISSA) - 1
         mantissa = (fraction + ((exponent > 0).long() << MANTISSA)).double()
-        values = torch.ldexp(mantissa, exponent.clamp(min=1) - 127 - MANTISSA)
+        values = mantissa * torch.exp2((exponent.clamp(min=1) - 127 - MANTISSA).double())
         return torch.cat((torch.zeros_like(values[..., :1]), values), -1)
 
 
-@frozen
-class Uniform:
+class Uniform(NamedTuple):
     """`size` bins of one width on |x|, the smallest power of two with which they hold the largest magnitude.
 
     So at least half of them are in use.  A larger magnitude doubles the width, and pairs of bins join: the
@@ -88,7 +87,7 @@ class Uniform:
     def edges(self, level: Tensor) -> Tensor:
         """The bounds of the bins of |x| in float64: [*level.shape, size + 1]."""
         steps = torch.arange(self.size + 1, dtype=torch.float64, device=level.device) / self.size
-        return torch.ldexp(steps, level.unsqueeze(-1))
+        return steps * torch.exp2(level.double()).unsqueeze(-1)
 
 
 Bins = LogLinear | Uniform

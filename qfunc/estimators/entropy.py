@@ -9,7 +9,7 @@ from torch import Tensor
 from qfunc.errors import SpecError
 from qfunc.estimators.binning import Uniform
 from qfunc.estimators.minmax import Range
-from qfunc.estimators.sketch import Sketch, clipped, elements, empty, merged, of_magnitudes, updated
+from qfunc.estimators.sketch import Sketch, clipped, empty, merged, nothing, of_magnitudes, updated
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.specs import Float, Int, Levels, Log, Scheme
 
@@ -70,11 +70,10 @@ class Entropy:
 
     def range(self, state: Sketch, scheme: Scheme) -> Range:
         """The range between the clipping bounds, in float32."""
-        if not elements(state):
+        if nothing(state):
             return Range(state.low, state.high)
         edges, counts = of_magnitudes(state, Uniform(self.bins))
-        kept = [least_divergent(row, _groups(scheme)) for row in counts.reshape(-1, self.bins)]
-        index = torch.tensor(kept, device=edges.device).view(*state.low.shape, 1)
+        index = least_divergent(counts, _groups(scheme)).unsqueeze(-1)
         bound = edges.gather(-1, index).squeeze(-1)
         return clipped(state, -bound, bound)
 
@@ -83,49 +82,51 @@ class Entropy:
         return from_range(*self.range(state, scheme), scheme)
 
 
-def least_divergent(counts: Tensor, groups: int) -> int:
+def least_divergent(counts: Tensor, groups: int) -> Tensor:
     """How many of the bins, up to the last that is not empty, to keep; all of them where there are at most 128.
 
     >>> least_divergent(torch.tensor([100] * 200 + [1] * 100), 128)
-    300
+    tensor(300)
     """
-    used = int(counts.count_nonzero() and counts.nonzero()[-1]) + 1
-    if used <= START:
-        return used
-    divergence = divergences(counts[:used], groups)
-    best = divergence <= divergence.amin() + TIE
-    return START + int(best.nonzero()[-1])
+    places = torch.arange(counts.shape[-1], device=counts.device)
+    used = torch.where(counts > 0, places, 0).amax(-1) + 1
+    if groups >= counts.shape[-1]:
+        return used  # every bin is its own group, and nothing is lost without clipping
+    divergence = divergences(counts, groups)
+    kept = torch.arange(START, counts.shape[-1] + 1, device=counts.device)
+    divergence = torch.where(kept <= used.unsqueeze(-1), divergence, torch.inf)
+    best = divergence <= divergence.amin(-1, keepdim=True) + TIE
+    return torch.where(used <= START, used, torch.where(best, kept, 0).amax(-1))
 
 
 def divergences(counts: Tensor, groups: int) -> Tensor:
-    """KL(P || Q) in float64 for i = 128 .. n of the n bins, in O(groups) operations for each i.
+    """KL(P || Q) in float64 for i = 128 .. n of the n bins, in O(groups) operations for each i: [*shape, n - 127].
 
     With P's total T, Q's total C_i, group sums S_g and their numbers of non-zero bins Z_g:
     T KL = sum_j p_j log p_j - sum_g S_g log(S_g / Z_g) - (T - C_i) log q_i-1 - T log(T / C_i).
     """
-    bins = counts.double()
-    bins[0] = bins[1]
-    n, total = len(bins), bins.sum()
+    bins = torch.cat((counts[..., 1:2], counts[..., 1:]), -1).double()
+    total = bins.sum(-1, keepdim=True)
     mass, held, entropy = (_running(t) for t in (bins, (bins > 0).double(), torch.special.xlogy(bins, bins)))
-    starts, found = torch.arange(START, n + 1, device=bins.device), list[Tensor]()
+    starts = torch.arange(START, bins.shape[-1] + 1, device=bins.device)
+    found: list[Tensor] = []
     for i in torch.split(starts, max(1, (1 << 18) // groups)):
         bounds = (torch.arange(groups + 1, device=bins.device) * i.unsqueeze(-1) + groups - 1) // groups
-        sums, sizes = mass[bounds].diff(), held[bounds].diff()
-        inside, beyond = mass[i], total - mass[i]
+        sums, sizes = mass[..., bounds].diff(), held[..., bounds].diff()
+        inside, last, beyond = mass[..., i], bins[..., i - 1], total - mass[..., i]
         own = torch.special.xlogy(sums, sums / sizes.clamp(min=1)).sum(-1)
-        last = bins[i - 1] + beyond
         # The group of bin i - 1: its mean stands where that bin is not empty, else 0.
-        group = ((i - 1) * groups // i).unsqueeze(-1)
+        group = ((i - 1) * groups // i).unsqueeze(-1).expand(*sums.shape[:-1], 1)
         mean = (sums.gather(-1, group) / sizes.gather(-1, group).clamp(min=1)).squeeze(-1)
-        lost = torch.special.xlogy(beyond, torch.where(bins[i - 1] > 0, mean, 0.0))
-        value = entropy[i - 1] + torch.special.xlogy(last, last) - own - lost
+        lost = torch.special.xlogy(beyond, torch.where(last > 0, mean, 0.0))
+        value = entropy[..., i - 1] + torch.special.xlogy(last + beyond, last + beyond) - own - lost
         value = value / total - torch.log(total) + torch.log(inside)
-        found.append(torch.where(inside > 0, value, torch.inf))
-    return torch.cat(found)
+        found.append(torch.where((inside > 0) & value.isfinite(), value, torch.inf))
+    return torch.cat(found, -1)
 
 
 def _running(values: Tensor) -> Tensor:
-    return torch.nn.functional.pad(values.cumsum(0), (1, 0))
+    return torch.nn.functional.pad(values.cumsum(-1), (1, 0))
 
 
 def _groups(scheme: Scheme) -> int:

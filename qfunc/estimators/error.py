@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch import Tensor
 
 from qfunc.estimators.binning import Bins
 from qfunc.estimators.sketch import Sketch, magnitude, on_the_line
 from qfunc.numerics.affine import dequantize, quantize
 from qfunc.numerics.qparams import Affine, from_range
-from qfunc.specs import Int, Scale, Scheme
+from qfunc.numerics.rounding import round_by
+from qfunc.specs import Int, PerBlock, Scale, Scheme
 
 Error = Callable[[Tensor, Tensor], Tensor]
 """Candidates' low and high, float32 [n, *shape], to their errors, float64 [n, *shape] in units of max|x|^p."""
@@ -43,78 +45,70 @@ def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
     unit = magnitude(state.low, state.high).double()
     unit = torch.where(unit > 0, unit, 1.0)
     if state.values.shape[-1]:
-        return _Points(state.values, torch.ones((), dtype=torch.float64, device=unit.device), unit, scheme, p)
+        return partial(_of_points, state.values, torch.ones_like(unit).unsqueeze(-1), unit, scheme, p)
     edges, counts = on_the_line(state, bins)
     if isinstance(scheme.format, Int):
-        return _integrals(edges, counts, unit, scheme, p)
-    used = counts.reshape(-1, counts.shape[-1]).any(0).nonzero().squeeze(-1)
+        return partial(_of_bins, *_densities(edges, counts, unit), unit, scheme, p)
+    used = _used(counts)
     middles = ((edges[..., 1:] + edges[..., :-1]) / 2)[..., used]
-    return _Points(middles.float(), counts[..., used].double(), unit, scheme, p)
+    return partial(_of_points, middles.float(), counts[..., used].double(), unit, scheme, p)
 
 
-@frozen(eq=False)
-class _Points:
-    """sum w |x_hat - x|^p over points x of weight w, by the scheme's own numerics."""
-
-    points: Tensor
-    weights: Tensor
-    unit: Tensor
-    scheme: Scheme
-    p: float
-
-    def __call__(self, low: Tensor, high: Tensor) -> Tensor:
-        qparams, flat = _qparams(low, high, self.scheme), evolve(self.scheme, scale=Scale())
-        costs = []
-        for part in _parts(qparams, self.points.numel()):
-            affine = Affine(part.scale.unsqueeze(-1), part.zero_point.unsqueeze(-1))
-            points = self.points.expand(len(part.scale), *self.points.shape)
-            error = dequantize(quantize(points, affine, flat), affine, flat) - points
-            relative = error.double().div_(self.unit.unsqueeze(-1)).abs_()
-            costs.append((relative.square_() if self.p == 2 else relative.pow_(self.p)).mul_(self.weights).sum(-1))
-        return torch.cat(costs)
+def _of_points(points: Tensor, weights: Tensor, unit: Tensor, scheme: Scheme, p: float, low: Tensor, high: Tensor) -> Tensor:
+    # sum w |x_hat - x|^p over points x of weight w, by the scheme's own numerics.
+    qparams = _qparams(low, high, scheme)
+    costs: list[Tensor] = []
+    if isinstance(scheme.scale.shared, PerBlock):
+        scheme = evolve(scheme, scale=Scale())  # here every block is a row
+    for part in _parts(qparams, points.numel()):
+        affine, each = (
+            Affine(part.scale.unsqueeze(-1), part.zero_point.unsqueeze(-1)),
+            points.expand(len(part.scale), *points.shape),
+        )
+        error = dequantize(quantize(each, affine, scheme), affine, scheme) - each
+        relative = error.double().div_(unit.unsqueeze(-1)).abs_()
+        costs.append((relative.square_() if p == 2 else relative.pow_(p)).mul_(weights).sum(-1))
+    return torch.cat(costs)
 
 
-def _integrals(edges: Tensor, counts: Tensor, unit: Tensor, scheme: Scheme, p: float) -> Error:
-    # sum_i w_i (G(e_i+1) - G(e_i)) with densities w_i = c_i / (e_i+1 - e_i) is sum_j (w_j-1 - w_j) G(e_j).
+def _densities(edges: Tensor, counts: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+    # sum_i w_i (G(e_i+1) - G(e_i)) with densities w_i = c_i / (e_i+1 - e_i) is sum_j fall_j G(e_j), fall_j = w_j-1 - w_j.
     edges = edges / unit.unsqueeze(-1)
     width = edges.diff()
     density = torch.where(width > 0, counts / width, 0.0)
     fall = -torch.nn.functional.pad(density, (1, 1)).diff()
-    used = fall.reshape(-1, fall.shape[-1]).any(0).nonzero().squeeze(-1)
-    return _Integrals(edges[..., used].contiguous(), fall[..., used].contiguous(), unit, scheme, p)
+    used = _used(fall)
+    return edges[..., used].contiguous(), fall[..., used].contiguous()
 
 
-@frozen(eq=False)
-class _Integrals:
-    """sum_j fall_j G(edge_j / s) s^(p+1)."""
+def _used(values: Tensor) -> Tensor | slice:
+    # Where any block is not 0; the compiler would not know how many that are.
+    if torch.compiler.is_compiling():
+        return slice(None)
+    return values.reshape(-1, values.shape[-1]).any(0).nonzero().squeeze(-1)
 
-    edges: Tensor
-    fall: Tensor
-    unit: Tensor
-    scheme: Scheme
-    p: float
 
-    def __call__(self, low: Tensor, high: Tensor) -> Tensor:
-        fmt, rounding = self.scheme.format, self.scheme.rounding
-        assert isinstance(fmt, Int)
-        directed = {"floor": torch.Tensor.floor_, "trunc": torch.Tensor.trunc_}.get(rounding, torch.Tensor.round_)
-        cell = (1.0 if rounding in ("floor", "trunc") else 2.0**-self.p) / (self.p + 1)
-        costs = []
-        for part in _parts(_qparams(low, high, self.scheme), self.edges.numel()):
-            scale = part.scale.double() / self.unit
-            real = self.edges * scale.reciprocal().unsqueeze(-1)
-            code = directed(real.clone())
-            if self.scheme.zero_point is None:
-                code.clamp_(fmt.qmin, fmt.qmax)
-            else:
-                zero = part.zero_point.double().unsqueeze(-1)
-                code.clamp_(fmt.qmin - zero, fmt.qmax - zero)
-            real.sub_(code)
-            cube = self.p == 2
-            beyond = (real * real).mul_(real) if cube else torch.copysign(real.abs().pow_(self.p + 1), real)
-            total = code.mul_(cell).add_(beyond, alpha=1 / (self.p + 1))
-            costs.append(torch.linalg.vecdot(total, self.fall) * scale.abs() ** (self.p + 1))
-        return torch.cat(costs)
+def _of_bins(edges: Tensor, fall: Tensor, unit: Tensor, scheme: Scheme, p: float, low: Tensor, high: Tensor) -> Tensor:
+    # sum_j fall_j G(edge_j / s) s^(p+1)
+    fmt = scheme.format
+    costs: list[Tensor] = []
+    assert isinstance(fmt, Int)
+    directed = scheme.rounding in ("floor", "trunc")
+    cell = (1.0 if directed else 2.0**-p) / (p + 1)
+    for part in _parts(_qparams(low, high, scheme), edges.numel()):
+        scale = part.scale.double() / unit
+        real = edges * scale.reciprocal().unsqueeze(-1)
+        code = round_by(real, scheme.rounding) if directed else torch.round(real)
+        if scheme.zero_point is None:
+            code.clamp_(fmt.qmin, fmt.qmax)
+        else:
+            zero = part.zero_point.double().unsqueeze(-1)
+            code.clamp_(fmt.qmin - zero, fmt.qmax - zero)
+        real.sub_(code)
+        beyond = (real * real).mul_(real) if p == 2 else torch.copysign(real.abs().pow_(p + 1), real)
+        total = code.mul_(cell).add_(beyond, alpha=1 / (p + 1))
+        costs.append(torch.linalg.vecdot(total, fall) * scale.abs() ** (p + 1))
+    return torch.cat(costs)
 
 
 def _qparams(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:

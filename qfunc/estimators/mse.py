@@ -10,7 +10,7 @@ from qfunc.errors import SpecError
 from qfunc.estimators.error import Error, error_of
 from qfunc.estimators.minmax import Range
 from qfunc.estimators.quantile import BINS
-from qfunc.estimators.sketch import Sketch, clipped, elements, empty, merged, updated
+from qfunc.estimators.sketch import Sketch, clipped, empty, merged, nothing, updated
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.specs import Scheme
 
@@ -74,7 +74,7 @@ class Mse:
 
     def range(self, state: Sketch, scheme: Scheme) -> Range:
         """The best of the candidates, in float32; the widest of equally good ones."""
-        if not elements(state):
+        if nothing(state):
             return Range(state.low, state.high)
         error = error_of(state, BINS, scheme, self.p)
         factors = 1 - 0.95 * torch.arange(self.candidates, dtype=torch.float64, device=state.low.device) / self.candidates

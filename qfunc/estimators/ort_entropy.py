@@ -10,7 +10,7 @@ from qfunc.errors import SpecError
 from qfunc.estimators.binning import Uniform
 from qfunc.estimators.entropy import bin_count
 from qfunc.estimators.minmax import Range
-from qfunc.estimators.sketch import Sketch, clipped, elements, empty, merged, on_the_line, updated
+from qfunc.estimators.sketch import Sketch, clipped, empty, merged, nothing, on_the_line, updated
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.specs import Scheme
 
@@ -68,7 +68,7 @@ class OrtEntropy:
 
     def range(self, state: Sketch, scheme: Scheme) -> Range:
         """The range between the clipping bounds, in float32."""
-        if not elements(state):
+        if nothing(state):
             return Range(state.low, state.high)
         edges, counts = on_the_line(state, Uniform(self.bins // 2))
         rows = [least_divergent_ends(row, self.groups) for row in counts.reshape(-1, self.bins)]

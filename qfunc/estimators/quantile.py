@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 from attrs import field, frozen
 from torch import Tensor
@@ -11,7 +10,18 @@ from torch import Tensor
 from qfunc.errors import SpecError
 from qfunc.estimators.binning import LogLinear
 from qfunc.estimators.minmax import Range
-from qfunc.estimators.sketch import Sketch, clipped, elements, empty, merged, of_magnitudes, on_the_line, ranked, updated
+from qfunc.estimators.sketch import (
+    FORGIVEN,
+    Sketch,
+    clipped,
+    empty,
+    merged,
+    nothing,
+    of_magnitudes,
+    on_the_line,
+    ranked,
+    updated,
+)
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.specs import Scheme
 
@@ -59,11 +69,10 @@ class Quantile:
 
     def range(self, state: Sketch, scheme: Scheme) -> Range:
         """The range between the clipping bounds, in float32."""
-        if not (n := elements(state)):
+        if nothing(state):
             return Range(state.low, state.high)
-        rank = _rank(Fraction(repr(self.q)), n)
         kept = state.values.shape[-1]
-        bound = state.values.abs().kthvalue(rank).values if kept else ranked(*of_magnitudes(state, BINS), rank)
+        bound = _smallest(state.values.abs(), self.q) if kept else ranked(*of_magnitudes(state, BINS), self.q)
         return clipped(state, -bound, bound)
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
@@ -117,22 +126,23 @@ class Percentile:
 
     def range(self, state: Sketch, scheme: Scheme) -> Range:
         """The range between the percentiles, in float32."""
-        if not (n := elements(state)):
+        if nothing(state):
             return Range(state.low, state.high)
-        ranks = [_rank(Fraction(repr(percent)) / 100, n) for percent in (self.low, self.high)]
+        shares = (self.low / 100, self.high / 100)
         if state.values.shape[-1]:
-            return clipped(state, *(state.values.kthvalue(rank).values for rank in ranks))
+            return clipped(state, *(_smallest(state.values, share) for share in shares))
         edges, counts = on_the_line(state, BINS)
-        return clipped(state, *(ranked(edges, counts, rank) for rank in ranks))
+        return clipped(state, *(ranked(edges, counts, share) for share in shares))
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
         """The qparams of the range."""
         return from_range(*self.range(state, scheme), scheme)
 
 
-def _rank(share: Fraction, n: int) -> int:
-    # Of decimal shares: 0.99999 * 100000 is 99999 and not a little more.
-    return max(1, math.ceil(share * n))
+def _smallest(values: Tensor, share: float) -> Tensor:
+    # The ceil(share n)-th smallest of the last axis, by selection.
+    n = values.shape[-1]
+    return values.kthvalue(max(1, math.ceil(share * n - FORGIVEN))).values
 
 
 __all__ = ["Percentile", "Quantile"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -12,6 +11,9 @@ from qfunc.estimators.binning import PATTERNS, Bins, LogLinear
 from qfunc.estimators.minmax import Range
 from qfunc.numerics.qparams import blocks, qparams_shape
 from qfunc.specs import Scheme
+
+FORGIVEN = 1e-6
+"""What a rank may lose to binary: 0.99999 * 100000 is 99999."""
 
 KEPT = 4096
 """A block of up to so many elements is kept as it is: no more memory than its bins would take."""
@@ -77,8 +79,6 @@ def counted(state: Sketch, low: Tensor, high: Tensor, bins: Bins) -> Tensor:
     level = bins.level(magnitude(low, high))
     if state.counts.shape[-1]:
         octaves = level - bins.level(magnitude(state.low, state.high))
-        if not bool(octaves.any()):
-            return state.counts
         target = bins.moved(octaves).unsqueeze(-2).expand_as(state.counts)
         return torch.zeros_like(state.counts).scatter_add_(-1, target, state.counts)
     shape, size = state.low.shape, bins.size
@@ -112,7 +112,7 @@ def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
     if groups == 1 and isinstance(bins, LogLinear):
         # One block: its patterns are counted as they are, and put into the window afterwards.
         patterns = (split.view(torch.int32) >> 16).bitwise_and_(2 * PATTERNS - 1)
-        every = torch.bincount(patterns.flatten(), minlength=2 * PATTERNS).view(2, PATTERNS)
+        every = _tally(patterns, 2 * PATTERNS).view(2, PATTERNS)
         # The upper half of the patterns is the negative numbers'.
         window = every[:, bins.patterns(level.flatten())]
         below = every.sum(-1, keepdim=True) - window.sum(-1, keepdim=True)
@@ -123,28 +123,44 @@ def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
     index = bins.index(split, level.view(aligned))
     index -= (split.view(torch.int32) >> 31).bitwise_and_(size)
     index = index + first.view(aligned) if wide else index.add_(first.view(aligned))
-    total = torch.bincount(index.flatten(), minlength=groups * 2 * size)
-    return total.view(*level.shape, 2, size)
+    return _tally(index, groups * 2 * size).view(*level.shape, 2, size)
 
 
-def elements(state: Sketch) -> int:
-    """How many elements each block has seen."""
-    if state.counts.shape[-1] == 0:
-        return state.values.shape[-1]
-    return int(state.counts.sum()) // math.prod(state.low.shape)
+def _tally(index: Tensor, size: int) -> Tensor:
+    index = index.flatten()
+    if torch.compiler.is_compiling():  # bincount's shape depends on data, as far as the compiler knows
+        return torch.zeros(size, dtype=torch.int64, device=index.device).scatter_add_(
+            0, index.long(), torch.ones_like(index).long()
+        )
+    return torch.bincount(index, minlength=size)
 
 
-def ranked(edges: Tensor, counts: Tensor, rank: int) -> Tensor:
-    """The rank-th smallest of binned values (1 is the smallest), in float64: less than one bin from the true one.
+def nothing(state: Sketch) -> bool:
+    """Whether there was no data yet: known from shapes."""
+    return state.values.shape[-1] == state.counts.shape[-1] == 0
+
+
+def rank(share: float, n: int | Tensor) -> Tensor:
+    """max(1, ceil(share n - FORGIVEN)).
+
+    >>> int(rank(0.99999, 100000)), int(rank(0.5, 5))
+    (99999, 3)
+    """
+    return torch.ceil(torch.as_tensor(n).double() * share - FORGIVEN).clamp(min=1)
+
+
+def ranked(edges: Tensor, counts: Tensor, share: float) -> Tensor:
+    """The ceil(share n)-th smallest of n binned values, in float64: less than one bin from the true one.
 
     The j-th of the c values of a bin [a, b] is taken to lie at a + (b - a)(j - 1/2)/c.
     """
     total = counts.cumsum(-1)
-    place = (total < rank).sum(-1, keepdim=True).clamp(max=counts.shape[-1] - 1)
+    wanted = rank(share, total[..., -1:])
+    place = (total < wanted).sum(-1, keepdim=True).clamp(max=counts.shape[-1] - 1)
     held = counts.gather(-1, place)
-    share = (rank - 0.5 - (total.gather(-1, place) - held)) / held.clamp(min=1)
+    part = (wanted - 0.5 - (total.gather(-1, place) - held)) / held.clamp(min=1)
     low, high = edges.gather(-1, place), edges.gather(-1, place + 1)
-    return (low + (high - low) * share).squeeze(-1)
+    return (low + (high - low) * part).squeeze(-1)
 
 
 def clipped(state: Sketch, low: Tensor, high: Tensor) -> Range:
