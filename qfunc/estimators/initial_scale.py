@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics import minifloat
-from qfunc.numerics.qparams import Affine, allowed, from_range
+from qfunc.numerics.qparams import Affine, from_range
 from qfunc.numerics.rounding import round_by
+from qfunc.numerics.scales import allowed
 from qfunc.specs import Float, Format, Int, Levels, Log, Scheme
 
 

@@ -18,7 +18,7 @@ from qfunc.specs import Scheme
 class Magnitudes(NamedTuple):
     """n of every block (int64 []), sum of |x| in float64, and the smallest value in float32."""
 
-    count: Tensor
+    number: Tensor
     total: Tensor
     low: Tensor
 
@@ -52,13 +52,13 @@ class LsqInit:
         low, high = observed(x, scheme)
         ratio, unit, axes = in_units(x, low, high, scheme)
         total = ratio.abs_().sum(axes).double() * unit
-        return Magnitudes(state.count + x.numel() // unit.numel(), state.total + total, torch.minimum(state.low, low))
+        return Magnitudes(state.number + x.numel() // unit.numel(), state.total + total, torch.minimum(state.low, low))
 
     def merge(self, a: Magnitudes, b: Magnitudes) -> Magnitudes:
         """The sums of both."""
-        return Magnitudes(a.count + b.count, a.total + b.total, torch.minimum(a.low, b.low))
+        return Magnitudes(a.number + b.number, a.total + b.total, torch.minimum(a.low, b.low))
 
     def finalize(self, state: Magnitudes, scheme: Scheme) -> Affine:
         """The qparams of the formula."""
-        mean = state.total / state.count.clamp(min=1)
+        mean = state.total / state.number.clamp(min=1)
         return from_scale(2 * mean / largest(scheme.format) ** 0.5, state.low, scheme)

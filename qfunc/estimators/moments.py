@@ -15,7 +15,7 @@ from qfunc.specs import Scheme
 class Moments(NamedTuple):
     """n of every block (int64 []), mean and sum of (x - mean)^2 in float64, low and high in float32."""
 
-    count: Tensor
+    number: Tensor
     mean: Tensor
     squares: Tensor
     low: Tensor
@@ -39,10 +39,10 @@ def moments(x: Tensor, scheme: Scheme) -> Moments:
     ratio, unit, axes = in_units(x, low, high, scheme)
     mean = ratio.mean(axes, keepdim=True)
     squares = ratio.sub_(mean).square_().sum(axes)
-    count = torch.full((), x.numel() // max(unit.numel(), 1), dtype=torch.int64, device=x.device)
+    number = torch.full((), x.numel() // max(unit.numel(), 1), dtype=torch.int64, device=x.device)
     # Rounding may leave the mean of equal values an ulp beside them.
     inside = (mean.reshape(low.shape).double() * unit).clamp(low.double(), high.double())
-    return Moments(count, inside, squares.double() * unit * unit, low, high)
+    return Moments(number, inside, squares.double() * unit * unit, low, high)
 
 
 def merged(a: Moments, b: Moments) -> Moments:
@@ -56,11 +56,11 @@ def merged(a: Moments, b: Moments) -> Moments:
     >>> merged(moments(torch.tensor([1.0]), Scheme()), moments(torch.tensor([2.0, 6.0]), Scheme())).squares.item()
     14.0
     """
-    count = a.count + b.count
-    share, apart = b.count.double() / count.clamp(min=1), b.mean - a.mean
-    squares = a.squares + b.squares + apart * apart * (a.count * share)
+    number = a.number + b.number
+    share, apart = b.number.double() / number.clamp(min=1), b.mean - a.mean
+    squares = a.squares + b.squares + apart * apart * (a.number * share)
     return Moments(
-        count, a.mean + apart * share, squares, torch.minimum(a.low, b.low), torch.maximum(a.high, b.high)
+        number, a.mean + apart * share, squares, torch.minimum(a.low, b.low), torch.maximum(a.high, b.high)
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def mean_and_std(state: Moments) -> tuple[Tensor, Tensor]:
     >>> [t.item() for t in mean_and_std(moments(torch.tensor([1.0, 2.0, 6.0]), Scheme()))]
     [3.0, 2.6457513110645907]
     """
-    return state.mean, (state.squares / (state.count - 1).clamp(min=1)).sqrt()
+    return state.mean, (state.squares / (state.number - 1).clamp(min=1)).sqrt()
 
 
 def in_units(x: Tensor, low: Tensor, high: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor, tuple[int, ...]]:

@@ -130,7 +130,7 @@ def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
     if not axes:  # which amin would take for all axes
         low, high = x.clone(), x.clone()
     elif isinstance(shared, PerBlock):
-        split = x.unflatten(axes[0], (-1, shared.size))
+        split = x.reshape(*shape[: axes[0]], -1, shared.size, *shape[axes[0] + 1 :])
         low, high = split.amin(axes[0] + 1), split.amax(axes[0] + 1)
     else:
         low, high = x.amin(axes, keepdim=True), x.amax(axes, keepdim=True)

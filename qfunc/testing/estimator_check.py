@@ -139,8 +139,7 @@ def check_value(estimator: Any) -> None:
     where = f"check_estimator({estimator!r}), law {NAMES[0]!r}"
     name = next((a.name for a in attrs.fields(type(estimator))), "anything") if attrs.has(type(estimator)) else "anything"
     try:
-        object_setattr = type(estimator).__setattr__
-        object_setattr(estimator, name, getattr(estimator, name, None))
+        setattr(estimator, name, getattr(estimator, name, None))
     except (AttributeError, TypeError):
         pass
     else:

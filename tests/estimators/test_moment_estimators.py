@@ -54,7 +54,7 @@ def test_moments_are_those_of_all_values(batches: list[list[float]], exponent: i
     largest = max(map(abs, everything))
 
     found_mean, found_std = (t.item() for t in mean_and_std(state))
-    assert int(state.count) == len(everything)
+    assert int(state.number) == len(everything)
     assert (state.low.item(), state.high.item()) == (min(everything), max(everything))
     # A ratio to the unit below 2^-126 becomes a float32 subnormal, far below the bound.
     assert abs(found_mean - mean) <= NEAR * largest

@@ -56,13 +56,13 @@ ESTIMATORS = (
     # moments
     Mutation(
         "population-std", MOMENTS,
-        "(state.count - 1).clamp(min=1)",
-        "state.count.clamp(min=1)",
+        "(state.number - 1).clamp(min=1)",
+        "state.number.clamp(min=1)",
         (f"{MEANS}::test_moments_are_those_of_all_values", f"{MQBENCH}::test_mean_and_std"),
     ),
     Mutation(
         "moments-forget-the-distance-of-means", MOMENTS,
-        "squares = a.squares + b.squares + apart * apart * (a.count * share)",
+        "squares = a.squares + b.squares + apart * apart * (a.number * share)",
         "squares = a.squares + b.squares",
         f"{MEANS}::test_moments_are_those_of_all_values",
     ),
