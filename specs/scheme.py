@@ -149,11 +149,12 @@ class Scheme:
 
     q = clamp(R(x / s) + z, qmin, qmax) and x_hat = (q - z) * s, with R the `rounding`, s the scale, z the
     zero point (0 when `zero_point` is None: symmetric).  `division=False`: x * (1/s) in float32 instead.
-    Formats without integers have no zero point: R(x / s) is then their nearest value.
+    Formats without integers have no zero point: R(x / s) is then their nearest value, for codebooks and
+    logarithms always half-even in the index.
 
     Raises:
         SpecError: a zero point on a format without integers, or outside the codes; a divisor that the
-            format does not have, or that is 0.
+            format does not have, or that is 0; a rounding that the format does not have.
 
     >>> Scheme(Int(8, signed=False), zero_point=ZeroPoint()).symmetric
     False
@@ -175,6 +176,10 @@ class Scheme:
             raise refuse(self, "scale.divisor", self.scale.divisor, "'qmax' or 'emax', for only Int has others", "Drop it.")
         if self.scale.divisor == "-qmin" and self.format.qmin >= 0:  # type: ignore[union-attr]
             raise refuse(self, "scale.divisor", "-qmin", "a divisor above 0", f"Drop it: {self.format!r} has no negative code.")
+        if isinstance(self.format, Levels | Log) and self.rounding != "half_even":
+            raise refuse(self, "rounding", self.rounding, "'half_even', the one of codebooks and logarithms", "Drop it.")
+        if isinstance(self.format, Float) and self.rounding == "half_even_on_index":
+            raise refuse(self, "rounding", self.rounding, "a rounding of values, for floats have no index", "Name another.")
         if self.zero_point is None:
             return
         if not isinstance(self.format, Int):

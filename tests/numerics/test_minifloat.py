@@ -29,6 +29,8 @@ from qfunc.specs import (
     FLOAT16,
     FLOAT32,
     Float,
+    Levels,
+    Log,
     Scheme,
 )  # fmt: skip
 from qfunc.testing import oracle
@@ -215,3 +217,18 @@ def test_what_has_no_meaning_is_refused() -> None:
         "minifloat.nearest: found Float(4, mantissa=3, bias=4000), wanted a format whose values float64 holds. "
         "Use another bias, or fewer bits of mantissa."
     )
+
+
+@pytest.mark.parametrize(
+    ("fmt", "rounding", "wanted"),
+    [
+        (E4M3FN, "half_even_on_index", "a rounding of values, for floats have no index. Name another."),
+        (Log(), "half_up", "'half_even', the one of codebooks and logarithms. Drop it."),
+        (Levels((0.0, 1.0)), "stochastic", "'half_even', the one of codebooks and logarithms. Drop it."),
+    ],
+)
+def test_a_scheme_refuses_a_rounding_that_its_format_does_not_have(fmt: Any, rounding: str, wanted: str) -> None:
+    """Rather than leave it unused."""
+    with pytest.raises(SpecError) as error:
+        Scheme(fmt, rounding=rounding)
+    assert str(error.value) == f"Scheme.rounding: found {rounding!r}, wanted {wanted}"

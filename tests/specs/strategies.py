@@ -106,7 +106,8 @@ def schemes(draw):
     )
     codes = st.none() | st.integers(fmt.qmin, fmt.qmax) if affine else st.none()
     zero_point = ZeroPoint(draw(roundings), draw(codes)) if affine else None
-    return Scheme(fmt, scale, zero_point, rounding=draw(roundings), division=draw(flags))
+    rounding = draw(roundings) if isinstance(fmt, Int) else "half_even"
+    return Scheme(fmt, scale, zero_point, rounding=rounding, division=draw(flags))
 
 
 fixed = st.builds(lambda f, s: Fixed(Scheme(f, zero_point=ZeroPoint()), s, f.qmin), ints(), positive)
