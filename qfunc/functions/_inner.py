@@ -34,8 +34,9 @@ def learned_by(inner: Any, scheme: Scheme) -> tuple[str, ...]:
 
 def qparams_of(inner: Any, params: Any, x: Tensor, scheme: Scheme) -> Affine:
     """The qparams that the inner function exports, without gradient."""
-    qparams = params if type(inner) is Fixed else inner.export(params, x.detach(), scheme)[1]
-    return Affine(*(p if p is None else p.detach() for p in qparams))
+    qparams: Affine = params if type(inner) is Fixed else inner.export(params, x.detach(), scheme)[1]
+    outer = None if qparams.outer is None else qparams.outer.detach()
+    return Affine(qparams.scale.detach(), qparams.zero_point.detach(), outer)
 
 
 def require_of_x(name: str, inner: Any, params: Any, x: Tensor, scheme: Scheme) -> None:

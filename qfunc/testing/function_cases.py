@@ -79,6 +79,11 @@ def held(kept: Any, tensors: dict[str, Tensor]) -> Any:
     return rebuilt(kept, tensors.__getitem__)
 
 
+def each(f: Callable[[Tensor], Tensor], qparams: Affine) -> Affine:
+    """f of every tensor of the qparams."""
+    return Affine(f(qparams.scale), f(qparams.zero_point), None if qparams.outer is None else f(qparams.outer))
+
+
 def cases(function: Any, schemes: Iterable[Scheme], constant: bool, examples: int) -> Iterator[Case]:
     """`examples` tensors for every scheme that the function's `init` accepts.
 
@@ -151,4 +156,4 @@ def unlike(x: Tensor, found: Tensor, good: Tensor, wanted: str) -> str | None:
     return f"x{list(index)} = {x[index]}: found {found[index]}, wanted {wanted}"
 
 
-__all__ = ["ACTIVATIONS", "SHAPE", "WEIGHTS", "Case", "cases", "differ", "held", "same", "slope", "unlike"]
+__all__ = ["ACTIVATIONS", "SHAPE", "WEIGHTS", "Case", "cases", "differ", "each", "held", "same", "slope", "unlike"]

@@ -9,11 +9,12 @@ from typing import Any
 
 import attrs
 import torch
+from torch import Tensor
 
-from qfunc.numerics.qparams import Affine
+from qfunc.graph.params import named
 from qfunc.specs import Scheme, from_json, to_json
 from qfunc.specs._frozen import flaw
-from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, Case, cases, same
+from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, Case, cases, each, same
 from qfunc.testing.function_gradients import GRADIENTS
 from qfunc.testing.function_values import VALUES
 
@@ -124,7 +125,7 @@ def _parameters(case: Case) -> str | None:
 
 
 def _pure(case: Case) -> str | None:
-    x, qparams = case.x.clone(), Affine(*(q if q is None else q.clone() for q in case.qparams))
+    x, qparams = case.x.clone(), each(Tensor.clone, case.qparams)
     params = case.params()
     before = {n: t.clone() for n, t in case.kept(params)[1].items()}
     generator = torch.get_rng_state()
@@ -135,7 +136,7 @@ def _pure(case: Case) -> str | None:
     second = [case.apply(params, x), case.trained(params, x), *case.function.export(params, x, case.scheme)[:1]]
     torch.set_rng_state(generator)
     after = {"x": (x, case.x), **{n: (t, before[n]) for n, t in case.kept(params)[1].items()}}
-    after |= {f"qparams.{n}": (a, b) for n, a, b in zip(Affine._fields, qparams, case.qparams, strict=True) if a is not None}
+    after |= {f"qparams.{n}": (a, b) for (n, a), (_, b) in zip(named(qparams), named(case.qparams), strict=True)}
     changed = [n for n, (a, b) in after.items() if not same(a, b)]
     if changed:
         return f"changes its argument {', '.join(changed)}"

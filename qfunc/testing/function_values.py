@@ -14,7 +14,7 @@ from qfunc.numerics import minifloat
 from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine, block_size, of_tensor, qparams_shape
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, PerChannel, PerTensor, Scheme
-from qfunc.testing.function_cases import SHAPE, Case, differ, unlike
+from qfunc.testing.function_cases import SHAPE, Case, differ, each, unlike
 
 
 def _codes(case: Case) -> str | None:
@@ -71,7 +71,7 @@ def _exported(case: Case, params: Any, x: Tensor) -> str | None:
 def _idempotent(case: Case) -> str | None:
     params = case.params()
     value = case.apply(params, case.x).detach()
-    exported = Affine(*(q if q is None else q.detach() for q in case.function.export(params, case.x, case.scheme)[1]))
+    exported = each(Tensor.detach, case.function.export(params, case.x, case.scheme)[1])
     again = case.apply(case.params(value, exported), value)
     return differ(value, again, value, "apply(apply(x)) should be")
 
@@ -117,14 +117,14 @@ def _channels(case: Case) -> str | None:
         return None
     one = evolve(case.scheme, scale=evolve(case.scheme.scale, shared=PerTensor()))
     rows = []
-    for i, x in enumerate(case.x):
-        qparams = Affine(*(q if q is None else q[i].reshape(()) for q in case.qparams))
+    for index, x in enumerate(case.x):
+        qparams = each(lambda q: q[index].reshape(()), case.qparams)  # noqa: B023  (called at once)
         rows.append(case.function.apply(case.params(x, qparams, one), x, one))
     return differ(case.x, case.apply(case.params(), case.x), torch.stack(rows), "the loop over channels gives")
 
 
 def _permutation(case: Case) -> str | None:
-    flipped = Affine(*(q if q is None or q.ndim == 0 else q.flip(0) for q in case.qparams))
+    flipped = each(lambda q: q.flip(0) if q.ndim else q, case.qparams)
     x = case.x.flip(0)
     found = case.apply(case.params(x, flipped), x)
     return differ(x, found, case.apply(case.params(), case.x).flip(0), "the reversed result is")

@@ -165,12 +165,14 @@ def test_learning_beats_nearest_rounding() -> None:
     params = function.init(qparams, weight, scheme)
     v = params.v.clone().requires_grad_()
     optimizer = torch.optim.Adam([v], lr=0.05)
-    error = lambda w: ((w - weight) @ inputs.T).square().mean()  # noqa: E731
+
+    def error(w: Tensor) -> Tensor:
+        return ((w - weight) @ inputs.T).square().mean()
+
     for i in range(300):
         now = params._replace(v=v)
         loss = error(function.relax(now, weight, scheme)) + 0.01 * function.regulariser(now, 20 - 18 * i / 300) * (i > 60)
-        optimizer.zero_grad()
-        loss.backward()
+        v.grad = torch.autograd.grad(loss, v)[0]
         optimizer.step()
     learned = params._replace(v=v.detach())
 

@@ -25,7 +25,7 @@ ROWS = json.loads((GOLDEN / "mqbench_rounding.json").read_text())["rows"]
 ARRAYS = {name: torch.from_numpy(a) for name, a in np.load(GOLDEN / "mqbench_rounding.npz").items()}
 
 
-def rows(function: str) -> Any:
+def rows(function: str) -> pytest.MarkDecorator:
     chosen = [row for row in ROWS if row["fq"].startswith(function)]
     return pytest.mark.parametrize("row", chosen, ids=lambda r: r["key"].split("_", 1)[1])
 

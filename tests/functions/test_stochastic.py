@@ -37,7 +37,9 @@ def averaged(scheme: Scheme, params: Affine, x: Tensor) -> Tensor:
 def test_the_mean_over_noise_is_x(scheme: Scheme, zero: float) -> None:
     """Exactly: x/s has 8 binary digits behind the point and the noise takes each of 256 values once."""
     params = Affine(torch.tensor(0.5), torch.tensor(zero))
-    low, high = ((scheme.format.qmin - zero) / 2, (scheme.format.qmax - zero) / 2)  # type: ignore[union-attr]
+    fmt = scheme.format
+    assert isinstance(fmt, Int)
+    low, high = (fmt.qmin - zero) / 2, (fmt.qmax - zero) / 2
     x = torch.arange(low - 1, high + 1, 2.0**-9)
 
     assert torch.equal(averaged(scheme, params, x), x.double().clamp(low, high))
@@ -63,6 +65,7 @@ def test_codes_are_floors_of_exact_sums(data: st.DataObject) -> None:
     found = Stochastic().relax(params, torch.tensor(x), scheme, torch.tensor(u))
 
     fmt, z = scheme.format, int(params.zero_point)
+    assert isinstance(fmt, Int)
     code = oracle.clamp(math.floor(Fraction(x) / Fraction(float(params.scale)) + Fraction(u)) + z, fmt.qmin, fmt.qmax)
     assert float(found) == (code - z) * float(params.scale)
 
