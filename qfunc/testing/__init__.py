@@ -1,4 +1,4 @@
-"""What vendors run: `check_target`, `check_estimator`, `check_function`, strategies of models and qparams, exact oracles.  Needs hypothesis."""
+"""What vendors run: `check_target`, `check_estimator`, `check_function`, strategies, exact oracles.  Needs hypothesis."""
 
 from qfunc.testing import integer_oracle, oracle, strategies
 from qfunc.testing.check import check_target
