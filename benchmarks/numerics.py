@@ -9,6 +9,7 @@ machine that does other work, `--clock cpu --threads 1` disturbs the ratios leas
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import time
 import warnings
@@ -120,9 +121,13 @@ def function_table(timed: Timed, runs: int, quick: bool) -> None:
         ours = lambda x, p=params, s=scheme: lsq.apply(p, x, s)  # noqa: E731
         torch.compiler.reset()
         works = {"torch": both(base, value, (scale, zero)), "eager": both(ours, value, learned.values())}
-        works["compiled"] = both(torch.compile(ours, fullgraph=True), value, learned.values())
+        compiled = both(torch.compile(ours, fullgraph=True), value, learned.values())
+        with contextlib.suppress(torch._dynamo.exc.Unsupported):
+            compiled()
+            works["compiled"] = compiled
         times = timed(works, runs)
-        cells = [ms(times, "torch"), ratio(times, "eager", "torch"), ratio(times, "compiled", "torch")]
+        whole = ratio(times, "compiled", "torch") if "compiled" in works else "does not trace"
+        cells = [ms(times, "torch"), ratio(times, "eager", "torch"), whole]
         rows.append(["tensor, activation" if axis is None else "channel, weight", *cells])
     print("\nLSQ, forward and backward: ratio to torch's learnable fake quantization")
     print(table(("scale per", "torch, ms", "eager", "compiled"), rows))

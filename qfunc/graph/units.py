@@ -5,18 +5,16 @@ from __future__ import annotations
 from attrs import field, frozen
 from torch import Tensor, fx
 
+from qfunc.graph.coding import Coding, require_integers
 from qfunc.graph.derived import derived
 from qfunc.graph.fuse import Group, fuse, with_roots
-from qfunc.graph.network import Seat, float_network, seats
+from qfunc.graph.network import float_network, seats
 from qfunc.graph.plan import moves_codes
 from qfunc.graph.select import Context, selects
 from qfunc.graph.vocabulary import attribute, is_constant, slots
-from qfunc.numerics.affine import quantize
-from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import (
     Copy,
-    Derived,
     FloatMultiplier,
     Format,
     InsideActivation,
@@ -31,46 +29,6 @@ from qfunc.specs import (
 
 INNER = "inner"
 """The name of a unit's codes inside an op that is written as several."""
-
-
-@frozen(eq=False)
-class Coding:
-    """The qparams and scheme of one tensor."""
-
-    qparams: Affine
-    seat: Seat
-
-    @property
-    def format(self) -> Int:
-        """Its number format."""
-        fmt = self.seat.module.site.scheme.format
-        assert isinstance(fmt, Int)
-        return fmt
-
-    @property
-    def scale(self) -> float:
-        """The scale of a per-tensor coding."""
-        return float(self.qparams.scale)
-
-    @property
-    def zero_point(self) -> int:
-        """The zero point of a per-tensor coding."""
-        return int(self.qparams.zero_point)
-
-    def codes(self, constant: Tensor) -> Tensor:
-        """The integers that the hardware stores for a weight or bias."""
-        site, value = self.seat.module.site, constant.detach()
-        return (
-            quantize(value, self.qparams, site.scheme) if isinstance(site.value, Derived) else self.seat.module.export(value)[0]
-        )
-
-    def same(self, other: Coding) -> bool:
-        """Whether both map codes to the same values."""
-        return self.format == other.format and _equal(self.qparams, other.qparams)
-
-
-def _equal(a: Affine, b: Affine) -> bool:
-    return all(x.shape == y.shape and bool((x == y).all()) for x, y in ((a.scale, b.scale), (a.zero_point, b.zero_point)))
 
 
 @frozen(eq=False)
@@ -110,6 +68,8 @@ class Partition:
         self._of_output: dict[str, Coding] = {}
         self.at_path: dict[str, Coding] = {}
         places = seats(model)
+        for seat in places:
+            require_integers(seat)
         qparams = {s.path: s.module.qparams() for s in places}
         qparams.update(derived(model, places, qparams))  # the scales that they derive from may have been trained
         for seat in places:

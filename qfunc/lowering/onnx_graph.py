@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from qfunc.errors import DeployError
-from qfunc.graph.units import Coding
+from qfunc.graph.coding import Coding
 from qfunc.lowering.shapes import Shape
 from qfunc.specs import Int, PerChannel
 

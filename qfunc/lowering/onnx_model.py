@@ -8,10 +8,11 @@ import onnx
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
+from qfunc.graph.coding import Coding
 from qfunc.graph.fold import read_attr
 from qfunc.graph.record import TensorInfo
 from qfunc.graph.trees import leaves
-from qfunc.graph.units import INNER, Coding, Partition, Unit
+from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.graph.vocabulary import slots
 from qfunc.lowering.onnx_call import Call
 from qfunc.lowering.onnx_graph import OnnxGraph

@@ -188,7 +188,7 @@ def _fitted(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Affine]
     if not isinstance(shared, PerBlock) or qparams.scale.ndim == 0:
         return x, qparams
     axis = shared.axis % x.ndim
-    view = x.unflatten(axis, (x.shape[axis] // shared.size, shared.size))
+    view = x.reshape(*x.shape[:axis], x.shape[axis] // shared.size, shared.size, *x.shape[axis + 1 :])
     scale, zero_point, outer = (p if p is None or p.ndim == 0 else p.unsqueeze(axis + 1) for p in qparams)
     return view, Affine(scale, zero_point, outer)  # type: ignore[arg-type]
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc.errors import EmulationError
+from qfunc.graph.coding import Coding
 from qfunc.graph.fold import read_attr
 from qfunc.graph.network import Walk, seats
-from qfunc.graph.units import Coding, Partition
+from qfunc.graph.units import Partition
 from qfunc.graph.vocabulary import is_constant, kind_of
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Scheme, Target, Unknown

@@ -10,7 +10,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx, nn
 
-from qfunc.graph.units import Coding
+from qfunc.graph.coding import Coding
 from qfunc.numerics.integer import dequantize_codes, quantize_codes
 
 

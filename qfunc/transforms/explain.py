@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import field, fields, frozen
 from torch import Tensor, fx
 
+from qfunc.graph.coding import in_integers
 from qfunc.graph.fuse import fuse
 from qfunc.graph.network import float_network, require, seats
 from qfunc.graph.select import Context
@@ -86,7 +87,7 @@ def explain(model: fx.GraphModule) -> Explanation:
     found = fuse(context, target.fusions)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     floats: tuple[tuple[str, str, str], ...]
-    if public and all(s.module.ready for s in seats(model)):
+    if public and all(s.module.ready and in_integers(s) for s in seats(model)):
         floats = tuple((u.path, u.kind, u.reason) for u in Partition(model, target).float_units)
     else:
         quantized = {s.module.site.op for s in seats(model)}

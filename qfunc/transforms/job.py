@@ -6,8 +6,9 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx
 
+from qfunc.graph.coding import Coding
 from qfunc.graph.fold import read_attr
-from qfunc.graph.units import Coding, Partition, Unit
+from qfunc.graph.units import Partition, Unit
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics.rounding import round_by
 from qfunc.transforms.emitter import Codes, Emitter, Value

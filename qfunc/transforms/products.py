@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.errors import EmulationError
+from qfunc.graph.coding import Coding
 from qfunc.graph.fold import read_attr
-from qfunc.graph.units import Coding
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import fixed_point, integer
 from qfunc.numerics.rounding import round_by

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.errors import EmulationError, VerifyError
+from qfunc.graph.coding import Coding
 from qfunc.graph.network import Walk, require
 from qfunc.graph.trees import leaves
-from qfunc.graph.units import INNER, Coding, Partition, Unit
+from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.specs import Target
 from qfunc.transforms.batches import Binder, require_batches, tensors_of
 from qfunc.transforms.deploy import deploy, run_evaluated

@@ -3,6 +3,7 @@
 from mutants.deployment import DEPLOYMENT
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
+from mutants.fake_quantize import FAKE_QUANTIZE
 from mutants.formats import FORMATS
 from mutants.graph import GRAPH
 from mutants.mutation import Mutation
@@ -14,6 +15,7 @@ from mutants.transforms import TRANSFORMS
 
 MUTATIONS: tuple[Mutation, ...] = (
     *NUMERICS,
+    *FAKE_QUANTIZE,
     *FORMATS,
     *ESTIMATORS,
     *GRAPH,

@@ -56,8 +56,8 @@ DEPLOYMENT = (
     ),
     Mutation(
         "weights-stored-as-float", MODEL,
-        "return self.graph.weight(codes, coding, name)",
-        "return self.graph.constant((codes * coding.qparams.scale).float(), name)",
+        "return self.graph.weight(coding.codes(value), coding, name)",
+        "return self.graph.constant((coding.codes(value) * coding.qparams.scale).float(), name)",
         STORED,
     ),
     Mutation(

@@ -95,7 +95,7 @@ PLACEMENT = (
         f"{PLACED}::test_both_bounds_of_a_clip_must_lie_at_the_ends_of_the_codes",
     ),
     Mutation(
-        "codings-of-one-format-are-the-same", UNITS,
+        "codings-of-one-format-are-the-same", "qfunc/graph/coding.py",
         "return self.format == other.format and _equal(self.qparams, other.qparams)",
         "return self.format == other.format",
         f"{PLACED}::test_codes_are_copied_between_equal_qparams_only",

@@ -35,7 +35,33 @@ TRANSFORMS = (
         "add_(shift)",
         "tests/transforms/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
     ),
-    Mutation("bias-scale-of-the-weight-alone", RECONCILE, "for slot in value.of}", "for slot in value.of[1:]}", BIASES),
+    Mutation(
+        "bias-scale-of-the-weight-alone", "qfunc/graph/derived.py", "for slot in value.of}", "for slot in value.of[1:]}", BIASES
+    ),
+    Mutation(
+        "derived-scales-as-calibrated", "qfunc/graph/units.py",
+        "qparams.update(derived(model, places, qparams))",
+        "derived(model, places, qparams)",
+        "tests/transforms/test_algorithms.py::test_a_bias_follows_scales_that_were_trained",
+    ),
+    Mutation(
+        "trained-softmax", "qfunc/graph/plan.py",
+        "if isinstance(value, Fixed | Derived):",
+        "if isinstance(value, Fixed):",
+        "tests/transforms/test_algorithms.py::test_what_the_hardware_dictates_does_not_train",
+    ),
+    Mutation(
+        "surrogate-in-evaluation", "qfunc/graph/site.py",
+        "if self.training else None",
+        "if not self.training else None",
+        "tests/transforms/test_algorithms.py::test_training_sees_the_surrogate_with_noise_of_seed_and_step",
+    ),
+    Mutation(
+        "dynamic-scale-of-the-range-before", "qfunc/graph/site.py",
+        "of_tensor(x, scheme), x.detach()",
+        "of_tensor(2 * x, scheme), x.detach()",
+        "tests/transforms/test_algorithms.py::test_a_dynamic_scale_is_that_of_each_tensor",
+    ),
     Mutation("widening-too-late", RECONCILE, "2.0 ** (bits - 2)", "2.0**bits", BIASES),
     Mutation(
         "widening-narrows", RECONCILE,
@@ -65,8 +91,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "fixed-qparams-estimated", CALIBRATE,
-        "if site.constant or not isinstance(site.value, Scheme):",
-        "if site.constant:",
+        "if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):",
+        "if site.constant or seat.module.dynamic:",
         "tests/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
     ),
     Mutation(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import torch
-from torch import fx
+from attrs import evolve
+from torch import fx, nn
 
 import qfunc
 from qfunc import estimators, functions, targets
+from qfunc.errors import SpecError
 from qfunc.graph.network import seats
-from qfunc.specs import edit
+from qfunc.specs import NVFP4, Log, Op, PerToken, Rule, Scale, Scheme, edit
 from tests.transforms.nets import network
 
-ESTIMATORS = sorted(n for n in estimators.__all__ if n not in ("Range",))
+ESTIMATORS = sorted(estimators.__all__)
 ACTIVATIONS = ("Fixed", "Lsq", "LsqPlus", "Pact", "Dsq", "Tqt", "QDrop", "Stochastic")
 WEIGHTS = ("Fixed", "Lsq", "LsqPlus", "DoReFa", "Dsq", "Tqt", "QDrop", "Stochastic", "AdaRound")
 
@@ -58,3 +61,89 @@ def test_every_function_trains_and_deploys_what_it_simulates(role: str, name: st
             assert set(function.learned(seat.module.site.scheme)) <= {k for k, _ in seat.module.named_parameters()}
     assert not learned or any(not torch.equal(before[k], p) for k, p in model.named_parameters() if k in learned)
     assert qfunc.verify(target)(model, [x]).verdict.startswith("bit-exact")
+
+
+def test_a_bias_follows_scales_that_were_trained() -> None:
+    # The oracle is the definition: s_bias = float32(s_input * s_weight), in the artifact's own report.
+    target = edit.weights(function=functions.Lsq())(targets.onnxruntime)
+    model, _ = pipeline(target)
+    with torch.no_grad():
+        model.get_parameter("quantizers.conv1.weight.scale").mul_(1.5)
+    held = {t["name"]: t for t in json.loads(qfunc.deploy(target)(model).files["qfunc.json"])["tensors"]}
+    (x,) = held["x"]["scale"]
+    want = [float(torch.tensor(x) * torch.tensor(w)) for w in held["conv1.weight"]["scale"]]
+    assert held["conv1.bias"]["scale"] == want
+    assert held["conv1.weight"]["scale"] != (1.5 * torch.tensor(want)).tolist()
+
+
+def test_what_the_hardware_dictates_does_not_train() -> None:
+    target = edit.pipe(targets.onnxruntime, edit.weights(function=functions.Lsq()), edit.activations(function=functions.Lsq()))
+    model, _ = pipeline(target)
+    dictated = [s for s in seats(model) if not isinstance(s.module.site.value, Scheme)]
+    assert dictated
+    assert not [name for s in dictated for name, _ in s.module.named_parameters()]
+
+
+def test_training_sees_the_surrogate_with_noise_of_seed_and_step() -> None:
+    # The oracle is QDrop's definition: with p = 1/2 each element is either x or its quantized value.
+    target = edit.activations(function=functions.QDrop())(targets.tensorrt)
+    model, x = pipeline(target)
+    seat = next(s for s in seats(model) if s.tensor == "x").module
+    hard = seat.eval()(x)
+    assert torch.equal(seat(x), hard)
+    seat.train()
+    first, second = seat(x), seat(x)
+    kept = (first == x) & (hard != x)
+    assert 0.4 < kept.sum() / (hard != x).sum() < 0.6  # 0.5 +- 5 standard errors of some thousand draws
+    assert torch.equal(torch.where(kept, x, hard), first)
+    assert not torch.equal(first, second)
+    seat.step.zero_()
+    assert torch.equal(seat(x), first)
+    assert int(seat.step) == 1
+
+
+def test_a_dynamic_scale_is_that_of_each_tensor() -> None:
+    target = evolve(targets.tensorrt, rules=(Rule(Op("linear"), input=Scheme(scale=Scale(PerToken(), dynamic=True))),), ties=())
+    net = nn.Linear(6, 5).eval()
+    made = qfunc.quantize(target)(net)
+    x = torch.randn(3, 6) * torch.tensor([[1.0], [10.0], [0.1]])
+    scale = x.abs().amax(1, keepdim=True) / 127
+    assert torch.allclose(made(x), net(torch.round(x / scale) * scale), atol=1e-6)  # the order of float32 sums
+    assert "at run time" in str(qfunc.explain(made))
+    assert "dynamic scale" in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("weight", "found"),
+    [
+        (NVFP4, "Float(2, mantissa=1, max=6.0) with a scale PerBlock(-1, size=16)"),
+        (Scheme(Log()), "Log() with a scale PerTensor()"),
+    ],
+)
+def test_formats_without_integer_units_are_simulated_only(weight: Scheme, found: str) -> None:
+    target = evolve(targets.tensorrt, rules=(Rule(Op("linear"), weight=weight),), ties=())
+    net, x = nn.Linear(32, 5), torch.randn(3, 32)
+    done = qfunc.calibrate([x])(qfunc.quantize(target)(net))
+    assert (done(x) - net(x)).abs().max() < 0.5
+    with pytest.raises(SpecError) as caught:
+        qfunc.deploy(target)(done)
+    assert str(caught.value) == (
+        f"site 'weight': found {found}, wanted integers with one static scale a tensor or channel. "
+        "Other formats are simulated only: use the quantized model itself, or a target of integers."
+    )
+
+
+def test_learned_parameters_survive_a_state_dict_and_a_file(tmp_path: Any) -> None:
+    target = edit.pipe(
+        targets.onnxruntime,
+        edit.weights(function=functions.AdaRound(functions.Lsq())),
+        edit.activations(function=functions.LsqPlus()),
+    )
+    model, x = pipeline(target)
+    trained(model, x)
+    qfunc.save(tmp_path)(model)
+    again = qfunc.load(tmp_path)(network("residual")[0].eval())
+    assert all(torch.equal(p, dict(again.named_parameters())[k]) for k, p in model.named_parameters() if "quantizers" in k)
+    fresh = qfunc.quantize(target)(network("residual")[0])
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(fresh.eval()(x), model(x))

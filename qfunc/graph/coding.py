@@ -1,0 +1,76 @@
+"""Codings: how the codes of one tensor stand for values."""
+
+from __future__ import annotations
+
+from attrs import frozen
+from torch import Tensor
+
+from qfunc.errors import SpecError
+from qfunc.graph.network import Seat
+from qfunc.numerics.affine import quantize
+from qfunc.numerics.qparams import Affine
+from qfunc.specs import Derived, Int, PerChannel, PerTensor
+
+
+@frozen(eq=False)
+class Coding:
+    """The qparams and scheme of one tensor."""
+
+    qparams: Affine
+    seat: Seat
+
+    @property
+    def format(self) -> Int:
+        """Its number format."""
+        fmt = self.seat.module.site.scheme.format
+        assert isinstance(fmt, Int)
+        return fmt
+
+    @property
+    def scale(self) -> float:
+        """The scale of a per-tensor coding."""
+        return float(self.qparams.scale)
+
+    @property
+    def zero_point(self) -> int:
+        """The zero point of a per-tensor coding."""
+        return int(self.qparams.zero_point)
+
+    def codes(self, constant: Tensor) -> Tensor:
+        """The integers that the hardware stores for a weight or bias."""
+        site, value = self.seat.module.site, constant.detach()
+        return (
+            quantize(value, self.qparams, site.scheme) if isinstance(site.value, Derived) else self.seat.module.export(value)[0]
+        )
+
+    def same(self, other: Coding) -> bool:
+        """Whether both map codes to the same values."""
+        return self.format == other.format and _equal(self.qparams, other.qparams)
+
+
+def _equal(a: Affine, b: Affine) -> bool:
+    return all(x.shape == y.shape and bool((x == y).all()) for x, y in ((a.scale, b.scale), (a.zero_point, b.zero_point)))
+
+
+def in_integers(seat: Seat) -> bool:
+    """Whether a site holds integers with one static scale a tensor or channel, which units compute with."""
+    scheme = seat.module.site.scheme
+    shared = isinstance(scheme.scale.shared, PerTensor | PerChannel)
+    return isinstance(scheme.format, Int) and shared and not seat.module.dynamic
+
+
+def require_integers(seat: Seat) -> None:
+    """Refuses a site that is simulated only.
+
+    Raises:
+        SpecError: names the site.
+    """
+    if not in_integers(seat):
+        site = seat.module.site
+        scale = f"{'a dynamic scale' if seat.module.dynamic else 'a scale'} {site.scheme.scale.shared!r}"
+        raise SpecError(
+            where=f"site {site.name!r}",
+            found=f"{site.scheme.format!r} with {scale}",
+            wanted="integers with one static scale a tensor or channel",
+            do="Other formats are simulated only: use the quantized model itself, or a target of integers.",
+        )
