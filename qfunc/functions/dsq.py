@@ -109,8 +109,7 @@ def _held(first: Tensor, second: Tensor, scheme: Scheme) -> Affine:
     return from_range(first, second, scheme) if _has_bounds(scheme) else steps.held(first, second, scheme)
 
 
-@frozen
-class _SoftGradient:
+class _SoftGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     scheme: Scheme
 
     def forward(self, x: Tensor, first: Tensor, second: Tensor, alpha: Tensor) -> Tensor:
@@ -134,7 +133,7 @@ class _SoftGradient:
         bend = 1 - curve * curve
         height, slope = index + 0.5 + 0.5 * s * curve, 0.5 * s * k * bend * inside
         d_alpha = 0.5 * (s * s * curve - s * bend * offset * 2 / (held * (2 - held))) * inside
-        per_alpha = summed(grad * d_alpha * step(qparams, t, scheme), alpha, Scheme())
+        per_alpha = summed(grad * d_alpha * step(qparams, t, scheme), alpha, scheme)
         through = (grad * slope).to(grad.dtype)
         if not _has_bounds(scheme):
             total = summed(grad * (height - zero - slope * (t - zero)), first, scheme)

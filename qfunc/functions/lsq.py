@@ -90,8 +90,7 @@ class Lsq:
         return quantize(x.detach(), qparams, scheme), qparams
 
 
-@frozen
-class _ScaleGradient:
+class _ScaleGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     scheme: Scheme
     gradient_scale: bool | float
 

@@ -92,8 +92,7 @@ def _held(scale: Tensor, beta: Tensor, scheme: Scheme) -> Affine:
     return qparams._replace(zero_point=zero.float())
 
 
-@frozen
-class _OffsetGradient:
+class _OffsetGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     scheme: Scheme
     gradient_scale: bool | float
 

@@ -124,8 +124,7 @@ def _is_free(scheme: Scheme) -> bool:
     return scheme.zero_point is not None and scheme.zero_point.value is None
 
 
-@frozen
-class _Own:
+class _Own(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     function: WithGradient
     scheme: Scheme
 

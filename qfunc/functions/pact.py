@@ -94,8 +94,7 @@ def _is_signed(scheme: Scheme) -> bool:
     return steps.ends(scheme)[0] < 0
 
 
-@frozen
-class _ClipGradient:
+class _ClipGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     scheme: Scheme
 
     def forward(self, x: Tensor, alpha: Tensor, low: Tensor) -> Tensor:

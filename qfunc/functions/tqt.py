@@ -76,8 +76,7 @@ def _held(log2_t: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
     return steps.held(scale, zero_point, scheme)
 
 
-@frozen
-class _ThresholdGradient:
+class _ThresholdGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     scheme: Scheme
 
     def forward(self, x: Tensor, log2_t: Tensor, zero_point: Tensor) -> Tensor:
