@@ -38,6 +38,8 @@ def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) 
         return Scheme(fmt, Scale(shared, format=E8M0, rounding=rounding, divisor=draw(st.sampled_from(("qmax", "emax")))))
     if kind == "log":
         return Scheme(fmt, Scale(shared))
+    if kind == "levels":  # codebooks have one rounding
+        return Scheme(fmt, draw(_symmetric(draw(_scales(shared)), fmt)), division=draw(st.booleans()))
     scale, rounding, division = draw(_scales(shared)), draw(st.sampled_from(MODES)), draw(st.booleans())
     if kind not in ("affine", "fixed zero point"):
         return Scheme(fmt, draw(_symmetric(scale, fmt)), rounding=rounding, division=division)
