@@ -92,15 +92,20 @@ def least_divergent(counts: Tensor, groups: int) -> Tensor:
     used = torch.where(counts > 0, places, 0).amax(-1) + 1
     if groups >= counts.shape[-1]:
         return used  # every bin is its own group, and nothing is lost without clipping
-    divergence = divergences(counts, groups)
-    kept = torch.arange(START, counts.shape[-1] + 1, device=counts.device)
+    kept = places[START - 1 :] + 1
+    if not torch.compiler.is_compiling():  # which would not know how many they are
+        # An empty last bin cannot hold what lies beyond: the divergence is infinite.
+        kept = kept[counts.reshape(-1, counts.shape[-1])[:, START - 1 :].any(0)]
+        if not len(kept):
+            return used
+    divergence = divergences(counts, groups, kept)
     divergence = torch.where(kept <= used.unsqueeze(-1), divergence, torch.inf)
     best = divergence <= divergence.amin(-1, keepdim=True) + TIE
     return torch.where(used <= START, used, torch.where(best, kept, 0).amax(-1))
 
 
-def divergences(counts: Tensor, groups: int) -> Tensor:
-    """KL(P || Q) in float64 for i = 128 .. n of the n bins, in O(groups) operations for each i: [*shape, n - 127].
+def divergences(counts: Tensor, groups: int, kept: Tensor) -> Tensor:
+    """KL(P || Q) in float64 for each i of `kept`, in O(groups) operations for each: [*shape, len(kept)].
 
     With P's total T, Q's total C_i, group sums S_g and their numbers of non-zero bins Z_g:
     T KL = sum_j p_j log p_j - sum_g S_g log(S_g / Z_g) - (T - C_i) log q_i-1 - T log(T / C_i).
@@ -108,9 +113,8 @@ def divergences(counts: Tensor, groups: int) -> Tensor:
     bins = torch.cat((counts[..., 1:2], counts[..., 1:]), -1).double()
     total = bins.sum(-1, keepdim=True)
     mass, held, entropy = (_running(t) for t in (bins, (bins > 0).double(), torch.special.xlogy(bins, bins)))
-    starts = torch.arange(START, bins.shape[-1] + 1, device=bins.device)
     found: list[Tensor] = []
-    for i in torch.split(starts, max(1, (1 << 18) // groups)):
+    for i in torch.split(kept, max(1, (1 << 18) // groups)):
         bounds = (torch.arange(groups + 1, device=bins.device) * i.unsqueeze(-1) + groups - 1) // groups
         sums, sizes = mass[..., bounds].diff(), held[..., bounds].diff()
         inside, last, beyond = mass[..., i], bins[..., i - 1], total - mass[..., i]

@@ -6,6 +6,7 @@ from mutants.estimators import ESTIMATORS
 from mutants.fake_quantize import FAKE_QUANTIZE
 from mutants.formats import FORMATS
 from mutants.graph import GRAPH
+from mutants.histograms import HISTOGRAMS
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
 from mutants.placement import PLACEMENT
@@ -18,6 +19,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FAKE_QUANTIZE,
     *FORMATS,
     *ESTIMATORS,
+    *HISTOGRAMS,
     *GRAPH,
     *PLACEMENT,
     *TRANSFORMS,

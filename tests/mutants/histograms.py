@@ -1,0 +1,60 @@
+"""Breakages of the estimators that search a histogram."""
+
+from mutants.mutation import Mutation
+
+BINNING, SKETCH, QUANTILE, MSE, ERROR, ENTROPY, ORT, POT = (
+    f"qfunc/estimators/{name}.py"
+    for name in ("binning", "sketch", "quantile", "mse", "error", "entropy", "ort_entropy", "pot_mode")
+)
+SEARCHES, STATISTICS = "tests/estimators/test_searches.py", "tests/estimators/test_sketch.py"
+MERGE = f"{STATISTICS}::test_merge_is_exact_and_associative"
+COUNTS = f"{STATISTICS}::test_counts_are_those_of_a_plain_histogram"
+EXHAUSTIVE = f"{SEARCHES}::test_mse_is_the_exhaustive_search"
+RANKS = f"{SEARCHES}::test_quantiles_are_order_statistics"
+TENSORRT = f"{SEARCHES}::test_entropy_is_tensorrts_loop"
+ORT_SEARCH = f"{SEARCHES}::test_ort_entropy_is_onnx_runtimes"
+VOTES = f"{SEARCHES}::test_pot_mode_is_the_mode_of_the_batches"
+
+HISTOGRAMS = (
+    Mutation(
+        "window-moves-one-octave-less",
+        BINNING,
+        "octaves.long() << MANTISSA)",
+        "(octaves.long() - 1) << MANTISSA)",
+        (MERGE, COUNTS),
+    ),
+    Mutation(
+        "uniform-bins-do-not-join",
+        BINNING,
+        ">> octaves.long().clamp(max=32)",
+        ">> 0 * octaves.long().clamp(max=32)",
+        (MERGE, COUNTS),
+    ),
+    Mutation(
+        "signs-swapped", SKETCH, "return counts.view(*shape, 2, size).flip(-2)", "return counts.view(*shape, 2, size)", COUNTS
+    ),
+    Mutation(
+        "rank-one-too-low",
+        QUANTILE,
+        "max(1, math.ceil(share * n - FORGIVEN))",
+        "max(1, math.floor(share * n - FORGIVEN))",
+        RANKS,
+    ),
+    Mutation(
+        "clipping-costs-nothing",
+        ERROR,
+        "code.clamp_(fmt.qmin, fmt.qmax)",
+        "code.clamp_(fmt.qmin - 99, fmt.qmax + 99)",
+        EXHAUSTIVE,
+    ),
+    Mutation("wrong-cell", ERROR, "(1.0 if directed else 2.0**-p) / (p + 1)", "1.0 / (p + 1)", EXHAUSTIVE),
+    Mutation("narrowest-candidate", MSE, "factors = 1 - 0.95 *", "factors = 0.5 - 0.45 *", EXHAUSTIVE),
+    Mutation(
+        "first-argmin", ENTROPY, "torch.where(best, kept, 0).amax(-1)", "torch.where(best, kept, 9999).amin(-1)", TENSORRT
+    ),
+    Mutation(
+        "first-bin-stays", ENTROPY, "torch.cat((counts[..., 1:2], counts[..., 1:]), -1).double()", "counts.double()", TENSORRT
+    ),
+    Mutation("ort-forgets-the-tails", ORT, "p[0] += counts[:start].sum()", "p[0] += 0", ORT_SEARCH),
+    Mutation("finest-of-a-draw", POT, "state.votes * slots - torch.arange", "state.votes * slots + torch.arange", VOTES),
+)
