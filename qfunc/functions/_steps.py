@@ -137,7 +137,7 @@ def _of_part(grad: Tensor, x: Tensor, qparams: Affine, scheme: Scheme, gate: Gat
     if scheme.zero_point is not None:
         zero = spread(qparams.zero_point, x, scheme)
         level, t = level.sub_(zero), t.sub_(zero)
-    terms = (wide * level).addcmul_(through, t.clamp(-largest, largest), value=-1)  # 0 * infinity would be NaN
+    terms = wide * level - through * t.clamp(-largest, largest)  # 0 * infinity would be NaN
     return Gradients(through.to(grad.dtype), summed(terms, like, scheme), rest)
 
 

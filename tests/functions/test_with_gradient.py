@@ -134,8 +134,8 @@ def test_it_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: with_gradient(lambda x, *rest: x, slopes), "<lambda>, a function without a module-level name. Define it with def at the top of a module."),
-        (lambda: with_gradient(held, 3), "wanted a module-level function or a frozen callable value. Write a function"),  # type: ignore[arg-type]
+        (lambda: with_gradient(lambda x, *rest: x, slopes), "<lambda>, a function without a module-level name. Define"),
+        (lambda: with_gradient(held, 3), "a frozen callable value. Write a function of x and the parameters."),  # type: ignore[arg-type]
         (lambda: with_gradient(held, Lsq), "Call it: Lsq()."),  # type: ignore[arg-type]
         (lambda: with_gradient(held, slopes, trains=("scales",)),
          "WithGradient.trains: found ('scales',), wanted different names among 'scale', 'zero_point', 'low', 'high'."),
