@@ -367,10 +367,16 @@ def test_gradients_of_shared_parameters_are_those_of_the_blocks(data: st.DataObj
         assert found["alpha"].item() == pytest.approx(alphas, rel=1e-5, abs=1e-5)  # order of the sum, float32
 
 
-@pytest.mark.parametrize(("scheme", "shape"), [
-    (Scheme(), ()), (Scheme(Int(8, signed=False), zero_point=ZeroPoint()), ()),
-    (Scheme(scale=Scale(PerChannel(0))), (70, 1, 1)), (Scheme(scale=Scale(PerToken())), (70, 64, 1)), (Scheme(scale=Scale(PerBlock(1, 32))), (70, 2, 65)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scheme", "shape"),
+    [
+        (Scheme(), ()),
+        (Scheme(Int(8, signed=False), zero_point=ZeroPoint()), ()),
+        (Scheme(scale=Scale(PerChannel(0))), (70, 1, 1)),
+        (Scheme(scale=Scale(PerToken())), (70, 64, 1)),
+        (Scheme(scale=Scale(PerBlock(1, 32))), (70, 2, 65)),
+    ],
+)
 @pytest.mark.parametrize("function", [Lsq(False), LsqPlus(False), Tqt()])
 def test_large_tensors_are_gone_through_in_parts(function: Any, scheme: Scheme, shape: tuple[int, ...]) -> None:
     """The same gradient to x, bit for bit, and the same sums, as of float64 in one piece (a transposed view)."""

@@ -5,6 +5,7 @@ from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
 from mutants.fake_quantize import FAKE_QUANTIZE
 from mutants.formats import FORMATS
+from mutants.functions import FUNCTIONS
 from mutants.graph import GRAPH
 from mutants.histograms import HISTOGRAMS
 from mutants.mutation import Mutation
@@ -18,6 +19,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *NUMERICS,
     *FAKE_QUANTIZE,
     *FORMATS,
+    *FUNCTIONS,
     *ESTIMATORS,
     *HISTOGRAMS,
     *GRAPH,
