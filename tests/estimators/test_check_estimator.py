@@ -30,13 +30,19 @@ def ours() -> list[Any]:
     return [*made, *(Ema(e, 0.75) for e in made if hasattr(e, "range"))]
 
 
-SKIPPED: dict[str, dict[str, str]] = {"PotMode": {"equivariant": "its exponents end at 2^-12, the finest step of the DPU"}}
+UNTRACED = {"compiles": "it makes a scheme, which the compiler cannot"}
+SKIPPED: dict[str, dict[str, str]] = {
+    "PotMode": {"equivariant": "its exponents end at 2^-12, the finest step of the DPU", **UNTRACED},
+    "PowerOfTwo": UNTRACED,
+    "OrtEntropy": {"compiles": "its loop over thresholds begins where the data does"},
+}
 """Class name -> the laws that it cannot keep, each with its reason."""
 
 
 @pytest.mark.parametrize("estimator", ours(), ids=repr)
 def test_our_estimators_keep_every_law(estimator: Any) -> None:
-    check_estimator(estimator, examples=25, skip=SKIPPED.get(type(getattr(estimator, "inner", estimator)).__name__))
+    inner = estimator.inner if isinstance(estimator, Ema) else estimator
+    check_estimator(estimator, examples=25, skip=SKIPPED.get(type(inner).__name__))
 
 
 @frozen
