@@ -32,7 +32,7 @@ class LogLinear(NamedTuple):
         """The biased exponent of the window's highest octave, int32."""
         return ((largest.contiguous().view(torch.int32) >> 23) & 255).clamp(min=OCTAVES - 1)
 
-    def index(self, x: Tensor, level: Tensor) -> Tensor:
+    def find(self, x: Tensor, level: Tensor) -> Tensor:
         """The bins of |x|, int32."""
         patterns = (x.view(torch.int32) >> 16).bitwise_and_(PATTERNS - 1)
         lowest = (level - (OCTAVES - 1)) << MANTISSA
@@ -75,7 +75,7 @@ class Uniform(NamedTuple):
         exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0)).exponent
         return exponent.to(torch.int32).clamp(min=-100)  # so that 1 / width stays a float32
 
-    def index(self, x: Tensor, level: Tensor) -> Tensor:
+    def find(self, x: Tensor, level: Tensor) -> Tensor:
         """The bins of |x|, int32."""
         inverse = torch.ldexp(torch.full_like(level, self.size, dtype=torch.float32), -level)
         return x.abs().mul_(inverse).to(torch.int32).clamp_(0, self.size - 1)  # beyond only for NaN and infinity

@@ -82,7 +82,7 @@ def counted(state: Sketch, low: Tensor, high: Tensor, bins: Bins) -> Tensor:
         target = bins.moved(octaves).unsqueeze(-2).expand_as(state.counts)
         return torch.zeros_like(state.counts).scatter_add_(-1, target, state.counts)
     shape, size = state.low.shape, bins.size
-    index = bins.index(state.values, level.unsqueeze(-1)).long() + torch.signbit(state.values) * size
+    index = bins.find(state.values, level.unsqueeze(-1)).long() + torch.signbit(state.values) * size
     counts = torch.zeros((*shape, 2 * size), dtype=torch.int64, device=state.low.device)
     counts.scatter_add_(-1, index, torch.ones_like(index))
     return counts.view(*shape, 2, size).flip(-2)
@@ -120,7 +120,7 @@ def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
     aligned = [n for length in level.shape for n in (length, 1)]
     wide = groups * 2 * size >= 1 << 31
     first = torch.arange(groups, dtype=torch.int64 if wide else torch.int32, device=split.device).mul_(2 * size).add_(size)
-    index = bins.index(split, level.view(aligned))
+    index = bins.find(split, level.view(aligned))
     index -= (split.view(torch.int32) >> 31).bitwise_and_(size)
     index = index + first.view(aligned) if wide else index.add_(first.view(aligned))
     return _tally(index, groups * 2 * size).view(*level.shape, 2, size)
