@@ -62,6 +62,7 @@ class Lsq:
         SpecError: a gradient scale that is no positive number; a `Log` format, from `init`.
     Source: Esser et al., arXiv:1902.08153, equations 3 and 5, section 2.2.
 
+    >>> import torch
     >>> scheme, lsq, x = Scheme(), Lsq(gradient_scale=False), torch.tensor([0.6, 100.0])
     >>> scale = torch.tensor(0.5, requires_grad=True)
     >>> lsq.apply(Learned(scale, torch.tensor(0.0)), x, scheme).sum().backward()
