@@ -107,7 +107,7 @@ def weights(
         SpecError: bits outside [2, 16], an unknown property, or a value that it cannot have.
 
     >>> from qfunc import targets
-    >>> weights(bits=4)(targets.onnxruntime).overrides
+    >>> weights(bits=4)(targets.tensorrt).overrides
     (Override(Everything(), role='weight', bits=4),)
     """
     _known_keys("edit.weights", scheme, tuple(k for k in _PROPERTIES if k != "bits"))
