@@ -1,4 +1,4 @@
-"""Every algorithm and format has a row: its equation's source, an independent oracle, the numbers compared; the docs show it."""
+"""Every algorithm and format has a row: its equation's source, an oracle, the numbers compared; the docs show it."""
 
 import pytest
 
