@@ -145,7 +145,7 @@ def override(selector: Selector, *, weights: dict[str, Any] | None = None, activ
         SpecError: no selector, a key that is no field of `specs.Override`, or nothing to change.
 
     >>> from qfunc import targets
-    >>> override(name("layer4.*"), weights=dict(bits=8))(targets.onnxruntime).overrides
+    >>> override(name("layer4.*"), weights=dict(bits=8))(targets.tensorrt).overrides
     (Override(Name('layer4.*'), role='weight', bits=8),)
     """
     require_selector("edit.override", selector)

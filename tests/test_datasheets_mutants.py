@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.network import Seat, seats
+from qfunc.targets.onnxruntime import onnxruntime
 
 
 class Net(nn.Module):
@@ -46,7 +47,7 @@ def codes(model: fx.GraphModule, name: str) -> Tensor:
 
 def test_weights_are_symmetric_per_channel_without_the_lowest_code() -> None:
     """ONNX Runtime and TensorRT: int8, one scale an output channel, [-127, 127], every channel filled."""
-    for target in (targets.onnxruntime, targets.tensorrt):
+    for target in (onnxruntime, targets.tensorrt):
         model = calibrated(target)
         for name, seat in of_slot(model, "weight").items():
             found = codes(model, name).flatten(1)

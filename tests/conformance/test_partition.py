@@ -14,7 +14,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.units import Partition
-from qfunc.specs import Fusion, Int, Op, Rule, Scheme, Step, ZeroPoint
+from qfunc.specs import Fusion, Int, Op, Rule, Scheme, Step, ZeroPoint, edit
 from tests.conformance.modules import Apply
 from tests.conformance.running import RUNNER, batches_of, calibrated
 
@@ -116,12 +116,13 @@ def test_emulation_imports_neither_onnx_nor_a_runtime(tmp_path):
         sys.modules["onnx"] = sys.modules["onnxruntime"] = None
         import torch, qfunc
         from qfunc import targets
+        from qfunc.specs import edit
         from torch import nn
         torch.manual_seed(0)
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(48, 5)).eval()
-        x = torch.randn(2, 3, 9, 11)
-        calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(net))
-        torch.save(qfunc.emulate(targets.onnxruntime)(calibrated)(x), sys.argv[1])
+        x, target = torch.randn(2, 3, 9, 11), edit.weights(bits=4)(targets.onnxruntime)
+        calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
+        torch.save(qfunc.emulate(target)(calibrated)(x), sys.argv[1])
         assert sys.modules["onnx"] is None and sys.modules["onnxruntime"] is None
     """
     place = str(tmp_path / "y.pt")
@@ -130,9 +131,9 @@ def test_emulation_imports_neither_onnx_nor_a_runtime(tmp_path):
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(48, 5)
     ).eval()
-    x = torch.randn(2, 3, 9, 11)
-    model = calibrated(net, x)
-    emulated = qfunc.emulate(TARGET)(model)(x)
-    runtime = torch.from_numpy(RUNNER.run(qfunc.deploy(TARGET)(model), [x])[0])
+    x, target = torch.randn(2, 3, 9, 11), edit.weights(bits=4)(targets.onnxruntime)
+    model = qfunc.calibrate([x])(qfunc.quantize(target)(net))
+    emulated = qfunc.emulate(target)(model)(x)
+    runtime = torch.from_numpy(RUNNER.run(qfunc.deploy(target)(model), [x])[0])
     assert torch.equal(torch.load(place), emulated)
     assert torch.equal(emulated, runtime)

@@ -2,7 +2,6 @@
 
 from attrs import evolve, frozen
 
-from qfunc import targets
 from qfunc.estimators import Ema, MinMax
 from qfunc.specs import (
     Cases,
@@ -25,8 +24,9 @@ from qfunc.specs import (
     ZeroPoint,
     edit,
 )  # fmt: skip
+from qfunc.targets.onnxruntime import onnxruntime
 
-ORT = targets.onnxruntime
+ORT = onnxruntime
 
 
 @frozen

@@ -120,9 +120,8 @@ MESSAGES = [
     ),
     (
         lambda: Algorithm(Ema([1]), FixedFunction()),
-        "Algorithm.estimator: found Ema(inner=[1], decay=0.9), "
-        "wanted a value frozen all the way down, not Ema.inner: the list [1]. "
-        "Hold numbers, texts, tuples and frozen attrs values only.",
+        "Ema.inner: found [1], wanted an estimator that offers range(state, scheme) -> Range. "
+        "Give one of them, such as MinMax() or StdClip().",
     ),
     (
         lambda: Override(CONV, "activation", bits=4),

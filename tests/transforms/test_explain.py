@@ -9,10 +9,11 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.specs import edit
+from qfunc.targets.onnxruntime import onnxruntime
 from tests.transforms.checks import calibrated, quantized
 from tests.transforms.nets import network
 
-TARGET = targets.onnxruntime
+TARGET = onnxruntime
 
 
 def test_every_site_is_listed_with_its_rule() -> None:

@@ -26,6 +26,7 @@ TARGET = targets.onnxruntime
 
 READER = """
 import sys, torch, qfunc
+import tests.conftest  # the same targets as here
 from qfunc import targets
 from tests.transforms.nets import network
 for name, export in (a.split(":") for a in sys.argv[2:]):
