@@ -24,7 +24,7 @@ def derived(model: fx.GraphModule, places: tuple[Seat, ...], qparams: dict[str, 
             for path in sources(model, seat).values():
                 scale = scale.to(qparams[path].scale.device) * qparams[path].scale.flatten()
             # The weight of a transposed conv has one scale for each channel of a group.
-            (count,) = seat.module.held
+            count = seat.module.held[0]
             scale = scale.expand(count) if scale.numel() == 1 else scale.repeat(count // scale.numel())
             found[seat.path] = Affine(scale.clone(), torch.zeros_like(scale))
     return found

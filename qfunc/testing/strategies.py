@@ -240,4 +240,5 @@ def block_schemes(draw: st.DrawFn, *, shape: tuple[int, ...]) -> Scheme:
     """
     more = (Scheme(specs.Log()), Scheme(specs.Levels((-1.0, -0.25, 0.0, 0.125, 0.5))))
     scheme = draw(st.sampled_from(READY + more))
-    return evolve(scheme, scale=evolve(scheme.scale, shared=draw(granularities(shape=shape))))
+    made: Scheme = evolve(scheme, scale=evolve(scheme.scale, shared=draw(granularities(shape=shape))))
+    return made
