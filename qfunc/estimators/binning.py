@@ -33,13 +33,18 @@ class LogLinear(NamedTuple):
         return ((largest.contiguous().view(torch.int32) >> 23) & 255).clamp(min=OCTAVES - 1)
 
     def find(self, x: Tensor, level: Tensor) -> Tensor:
-        """The bins of |x|, int32."""
-        patterns = (x.view(torch.int32) >> 16).bitwise_and_(PATTERNS - 1)
-        lowest = (level - (OCTAVES - 1)) << MANTISSA
-        return patterns.sub_(lowest - 1).clamp_(0, self.size - 1)  # beyond only for NaN
+        """The bins i of |x|, for negative x as -1 - i: int32 in [-size, size)."""
+        patterns = x.view(torch.int32)
+        bins = (patterns >> 16).bitwise_and_(PATTERNS - 1).sub_(((level - (OCTAVES - 1)) << MANTISSA) - 1)
+        return bins.clamp_(0, self.size - 1).bitwise_xor_(patterns >> 31)  # beyond only for NaN
 
-    def patterns(self, level: Tensor) -> Tensor:
-        """The patterns (the upper halves of positive float32 numbers) of all bins but the lowest, int64."""
+    def patterns(self, level: Tensor) -> Tensor | None:
+        """Where the bins begin among the patterns, the upper halves of positive float32 numbers; their end."""
+        starts = self._starts(level)
+        return torch.cat((torch.zeros_like(starts[:1]), starts, torch.full_like(starts[:1], PATTERNS)))
+
+    def _starts(self, level: Tensor) -> Tensor:
+        # The patterns of all bins but the lowest, int64.
         steps = torch.arange(self.size - 1, device=level.device)
         return ((level.long() - (OCTAVES - 1)) << MANTISSA) + steps
 
@@ -50,7 +55,7 @@ class LogLinear(NamedTuple):
 
     def edges(self, level: Tensor) -> Tensor:
         """The bounds of the bins of |x| in float64: [*level.shape, size + 1]."""
-        patterns = self.patterns(level.unsqueeze(-1))
+        patterns = self._starts(level.unsqueeze(-1))
         patterns = torch.cat((patterns, patterns[..., -1:] + 1), -1)
         exponent, fraction = patterns >> MANTISSA, patterns & (1 << MANTISSA) - 1
         mantissa = (fraction + ((exponent > 0).long() << MANTISSA)).double()
@@ -76,9 +81,17 @@ class Uniform(NamedTuple):
         return exponent.to(torch.int32).clamp(min=-100)  # so that 1 / width stays a float32
 
     def find(self, x: Tensor, level: Tensor) -> Tensor:
-        """The bins of |x|, int32."""
+        """As LogLinear's."""
         inverse = torch.ldexp(torch.full_like(level, self.size, dtype=torch.float32), -level)
-        return x.abs().mul_(inverse).to(torch.int32).clamp_(0, self.size - 1)  # beyond only for NaN and infinity
+        bins = (x * inverse).to(torch.int32).clamp_(1 - self.size, self.size - 1)  # beyond only for NaN and infinity
+        return bins.add_(x.view(torch.int32) >> 31)
+
+    def patterns(self, level: Tensor) -> Tensor | None:
+        """As LogLinear's; None where bins are narrower than patterns."""
+        if self.size > 2 << MANTISSA:
+            return None
+        starts = self.edges(level).flatten()[:-1].float().view(torch.int32) >> 16
+        return torch.cat((starts, torch.full_like(level, PATTERNS))).long()
 
     def moved(self, octaves: Tensor) -> Tensor:
         """Where each bin goes when the width doubles so often: [*octaves.shape, size]."""

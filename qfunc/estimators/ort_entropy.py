@@ -17,6 +17,9 @@ from qfunc.specs import Scheme
 SMOOTH = 1e-4
 """What an empty bin gets, taken from the others."""
 
+AT_ONCE = 1 << 14
+"""Terms evaluated together: what a core's cache holds."""
+
 
 def _group_count(instance: object, attribute: object, value: object) -> None:
     if type(value) is not int or not 2 <= value <= 1 << 16 or value % 2:
@@ -72,7 +75,7 @@ class OrtEntropy:
             return Range(state.low, state.high)
         edges, counts = on_the_line(state, Uniform(self.bins // 2))
         rows = [least_divergent_ends(row, self.groups) for row in counts.reshape(-1, self.bins)]
-        ends = torch.tensor(rows, device=edges.device).view(*state.low.shape, 2)
+        ends = torch.stack(rows).view(*state.low.shape, 2)
         return clipped(state, *edges.gather(-1, ends).unbind(-1))
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
@@ -80,46 +83,52 @@ class OrtEntropy:
         return from_range(*self.range(state, scheme), scheme)
 
 
-def least_divergent_ends(counts: Tensor, groups: int) -> tuple[int, int]:
-    """The first and the last edge of the part to keep."""
-    half = _half_in_use(counts)
+def least_divergent_ends(counts: Tensor, groups: int) -> Tensor:
+    """The first and the last edge of the part to keep, int64 [2].
+
+    >>> least_divergent_ends(torch.tensor([0, 0, 1, 90, 80, 1, 0, 0]), 2)
+    tensor([2, 6])
+    """
     middle = len(counts) // 2
-    counts = counts[middle - half : middle + half].cpu().double()  # a loop of small steps
-    if half < groups // 2:
-        return middle - half, middle + half
-    reach = range(groups // 2, half + 1)
-    divergence = [_divergence(counts, i, groups) for i in reach]
-    best = reach[divergence.index(min(divergence))]
-    return middle - best, min(middle + best + 1, middle + half)
-
-
-def _half_in_use(counts: Tensor) -> int:
     # The bins of one side up to the largest magnitude: ONNX Runtime has no empty ones beyond it.
+    sides = torch.arange(1, middle + 1, device=counts.device)
+    half = torch.where(counts[middle:] + counts[:middle].flip(0) > 0, sides, 0).amax().clamp(min=1)
+    reach = sides[groups // 2 - 1 :]
+    if not torch.compiler.is_compiling():  # which would not know how many they are
+        reach = reach[: max(1, int(half) + 1 - groups // 2)]
+    parts = reach.split(max(1, AT_ONCE // len(counts)))
+    divergence = torch.cat([_divergences(counts.double(), half, i.unsqueeze(-1), groups) for i in parts])
+    divergence = torch.where(reach <= half, divergence, torch.inf)
+    first = torch.where(divergence == divergence.amin(), reach, middle).amin()
+    best = torch.where(half < groups // 2, half, first)
+    return torch.stack((middle - best, torch.minimum(middle + best + 1, middle + half)))
+
+
+def _divergences(counts: Tensor, half: Tensor, i: Tensor, groups: int) -> Tensor:
+    # KL(P || Q) of each i of a column; one row of bins for each.
     middle = len(counts) // 2
-    places = (counts[middle:] + counts[:middle].flip(0)).nonzero()
-    return int(places[-1]) + 1 if len(places) else 1
+    place = torch.arange(len(counts), device=counts.device)
+    start, end = middle - i, torch.minimum(middle + i + 1, middle + half)
+    held = torch.where((place >= start) & (place < end), counts, 0.0)
+    running = torch.nn.functional.pad(counts.cumsum(-1), (1, 0))
+    p = held + torch.where(place == start, running[start], 0.0)
+    p = p + torch.where(place == end - 1, running[-1] - running[end], 0.0)
+    run = (end - start) // groups
+    bounds = start + run * torch.arange(groups + 1, device=counts.device)
+    used = torch.nn.functional.pad((p != 0).cumsum(-1), (1, 0)).gather(-1, bounds).diff()
+    bounds[:, -1:] = end
+    mean = torch.where(used > 0, running[bounds].diff().div(used, rounding_mode="floor"), 0.0)
+    group = (place - start).div(run, rounding_mode="floor")
+    inside = (group >= 0) & (group < groups)
+    q = torch.where(inside, mean.gather(-1, group.clamp(0, groups - 1)), 0.0)
+    valid = (place >= start) & (place < end)
+    p, q = _smoothed(p, valid), _smoothed(q, valid)
+    p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+    found = torch.where(valid, p * (p / q).log(), 0.0).sum(-1)
+    return torch.where(mean.any(-1), found, torch.inf)
 
 
-def _divergence(counts: Tensor, i: int, groups: int) -> float:
-    middle = len(counts) // 2
-    start, end = middle - i, min(middle + i + 1, len(counts))
-    held, run = counts[start:end], (end - start) // groups
-    p = held.clone()
-    p[0] += counts[:start].sum()
-    p[-1] += counts[end:].sum()
-    sums = held[: run * groups].view(groups, run).sum(-1)
-    sums[-1] += held[run * groups :].sum()
-    sizes = (p[: run * groups] != 0).view(groups, run).sum(-1)
-    q = torch.zeros_like(p)
-    q[: run * groups] = torch.where(sizes > 0, sums.div(sizes, rounding_mode="floor"), 0.0).repeat_interleave(run)
-    if not bool(p.any()) or not bool(q.any()):
-        return torch.inf
-    p, q = _smoothed(p), _smoothed(q)
-    p, q = p / p.sum(), q / q.sum()
-    return float((p * (p / q).log()).sum())
-
-
-def _smoothed(h: Tensor) -> Tensor:
-    zero = h == 0
-    zeros = int(zero.sum())
-    return h + torch.where(zero, SMOOTH, -SMOOTH * zeros / (len(h) - zeros))
+def _smoothed(h: Tensor, valid: Tensor) -> Tensor:
+    zero = valid & (h == 0)
+    zeros, size = zero.sum(-1, keepdim=True), valid.sum(-1, keepdim=True)
+    return torch.where(valid, h + torch.where(zero, SMOOTH, -SMOOTH * zeros / (size - zeros)), 0.0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from qfunc.estimators.binning import PATTERNS, Bins, LogLinear
+from qfunc.estimators.binning import PATTERNS, Bins
 from qfunc.estimators.minmax import Range
 from qfunc.numerics.qparams import blocks, qparams_shape
 from qfunc.specs import Scheme
@@ -17,6 +19,10 @@ FORGIVEN = 1e-6
 
 KEPT = 4096
 """A block of up to so many elements is kept as it is: no more memory than its bins would take."""
+
+
+PART = 1 << 18
+"""Elements counted at a time: what a core's cache holds."""
 
 
 class Sketch(NamedTuple):
@@ -55,7 +61,6 @@ def updated(state: Sketch, x: Tensor, scheme: Scheme, bins: Bins) -> Sketch:
         low, high = torch.aminmax(rows, dim=-1)
         values = torch.cat((state.values, rows), -1)
         return Sketch(torch.minimum(state.low, low), torch.maximum(state.high, high), values, state.counts)
-    split = split.contiguous()
     whole = len(axes) == split.ndim
     low, high = torch.aminmax(split) if whole else (split.amin(axes), split.amax(axes))
     low, high = torch.minimum(state.low, low), torch.maximum(state.high, high)
@@ -79,13 +84,14 @@ def counted(state: Sketch, low: Tensor, high: Tensor, bins: Bins) -> Tensor:
     level = bins.level(magnitude(low, high))
     if state.counts.shape[-1]:
         octaves = level - bins.level(magnitude(state.low, state.high))
+        if not torch.compiler.is_compiling() and not bool(octaves.any()):
+            return state.counts
         target = bins.moved(octaves).unsqueeze(-2).expand_as(state.counts)
         return torch.zeros_like(state.counts).scatter_add_(-1, target, state.counts)
     shape, size = state.low.shape, bins.size
-    index = bins.find(state.values, level.unsqueeze(-1)).long() + torch.signbit(state.values) * size
+    index = bins.find(state.values, level.unsqueeze(-1)).long().add_(size)
     counts = torch.zeros((*shape, 2 * size), dtype=torch.int64, device=state.low.device)
-    counts.scatter_add_(-1, index, torch.ones_like(index))
-    return counts.view(*shape, 2, size).flip(-2)
+    return _by_sign(counts.scatter_add_(-1, index, torch.ones_like(index)))
 
 
 def magnitude(low: Tensor, high: Tensor) -> Tensor:
@@ -107,23 +113,50 @@ def of_magnitudes(state: Sketch, bins: Bins) -> tuple[Tensor, Tensor]:
 
 
 def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
-    # x viewed by `blocks`; one pass of bincount, the only counting of torch that costs less than several passes.
+    # x viewed by `blocks`, in parts that the cache holds: memory that is new costs more than counting does.
+    compiling = torch.compiler.is_compiling()
+    if level.numel() == 1:
+        flat, edges = split.reshape(-1), bins.patterns(level.flatten())
+        if edges is not None:
+            # The patterns are counted as they are, and put into the bins afterwards.
+            tallies = (_by_pattern(part) for part in flat.split(flat.numel() if compiling else 2 * PART))
+            running = torch.nn.functional.pad(_total(tallies).view(2, PATTERNS).cumsum(-1), (1, 0))
+            return running[:, edges].diff().flip(0).view(*level.shape, 2, bins.size)
+        parts = flat.split(flat.numel() if compiling else PART)
+        return _by_sign(_total(_in_windows(part, level.flatten(), bins) for part in parts).view(*level.shape, -1))
+    aligned = level.view([n for length in level.shape for n in (length, 1)])
+    if split.numel() <= PART or compiling:
+        return _by_sign(_in_windows(split, aligned, bins).view(*level.shape, -1))
+    axis = max(range(level.ndim), key=lambda axis: level.shape[axis])
+    length = max(1, PART * level.shape[axis] // split.numel())
+    pairs = zip(split.split(length, 2 * axis), level.split(length, axis), strict=True)
+    return torch.cat([_counted(*pair, bins) for pair in pairs], axis)
+
+
+def _total(counts: Iterable[Tensor]) -> Tensor:
+    first, *others = counts
+    return functools.reduce(torch.add, others, first)
+
+
+def _by_pattern(x: Tensor) -> Tensor:
+    # The upper half of the patterns is the negative numbers'.
+    return _tally((x.view(torch.int32) >> 16).bitwise_and_(2 * PATTERNS - 1), 2 * PATTERNS)
+
+
+def _in_windows(x: Tensor, level: Tensor, bins: Bins) -> Tensor:
+    # Every element in the window of its block, on the line; levels broadcast against x.
     groups, size = level.numel(), bins.size
-    if groups == 1 and isinstance(bins, LogLinear):
-        # One block: its patterns are counted as they are, and put into the window afterwards.
-        patterns = (split.view(torch.int32) >> 16).bitwise_and_(2 * PATTERNS - 1)
-        every = _tally(patterns, 2 * PATTERNS).view(2, PATTERNS)
-        # The upper half of the patterns is the negative numbers'.
-        window = every[:, bins.patterns(level.flatten())]
-        below = every.sum(-1, keepdim=True) - window.sum(-1, keepdim=True)
-        return torch.cat((below, window), -1).flip(-2).view(*level.shape, 2, size)
-    aligned = [n for length in level.shape for n in (length, 1)]
+    x = x.contiguous()
     wide = groups * 2 * size >= 1 << 31
-    first = torch.arange(groups, dtype=torch.int64 if wide else torch.int32, device=split.device).mul_(2 * size).add_(size)
-    index = bins.find(split, level.view(aligned))
-    index -= (split.view(torch.int32) >> 31).bitwise_and_(size)
-    index = index + first.view(aligned) if wide else index.add_(first.view(aligned))
-    return _tally(index, groups * 2 * size).view(*level.shape, 2, size)
+    first = torch.arange(groups, dtype=torch.int64 if wide else torch.int32, device=x.device).mul_(2 * size).add_(size)
+    index = bins.find(x, level)
+    index = index + first.view(level.shape) if wide else index.add_(first.view(level.shape))
+    return _tally(index, groups * 2 * size)
+
+
+def _by_sign(line: Tensor) -> Tensor:
+    negative, positive = line.unflatten(-1, (2, -1)).unbind(-2)
+    return torch.stack((negative.flip(-1), positive), -2)
 
 
 def _tally(index: Tensor, size: int) -> Tensor:
