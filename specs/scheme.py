@@ -176,6 +176,10 @@ class Scheme:
             raise refuse(self, "scale.divisor", self.scale.divisor, "'qmax' or 'emax', for only Int has others", "Drop it.")
         if self.scale.divisor == "-qmin" and self.format.qmin >= 0:  # type: ignore[union-attr]
             raise refuse(self, "scale.divisor", "-qmin", "a divisor above 0", f"Drop it: {self.format!r} has no negative code.")
+        never_positive = isinstance(self.format, Int) and self.format.qmax <= 0
+        if never_positive and self.zero_point is None and self.scale.divisor in ("qmax", "emax"):
+            wanted, do = f"a divisor above 0, unlike the qmax of {self.format!r}", 'Give divisor="-qmin" or a zero point.'
+            raise refuse(self, "scale.divisor", self.scale.divisor, wanted, do)
         if isinstance(self.format, Levels | Log) and self.rounding != "half_even":
             raise refuse(self, "rounding", self.rounding, "'half_even', the one of codebooks and logarithms", "Drop it.")
         if isinstance(self.format, Float) and self.rounding == "half_even_on_index":

@@ -27,6 +27,18 @@ def refuse_unless(kinds: tuple[type, ...], scheme: Scheme, function: str) -> Non
         raise SpecError(where=f"{function}, scheme.format", found=repr(scheme.format), wanted=wanted, do=do)
 
 
+def refuse_signed(scheme: Scheme, function: str) -> None:
+    """Raises a SpecError for a scale that keeps the extreme's sign, where the function learns a magnitude."""
+    if scheme.scale.signed:
+        wanted, do = "a scale without a sign", "Use Fixed() or Lsq()."
+        raise SpecError(where=f"{function}, scheme.scale", found="signed=True", wanted=wanted, do=do)
+
+
+def is_free(scheme: Scheme) -> bool:
+    """Whether the scheme has a zero point to choose."""
+    return scheme.zero_point is not None and scheme.zero_point.value is None
+
+
 def whole(qparams: Affine) -> Tensor:
     """The scale of qparams, both levels in one: what trains."""
     return qparams.scale if qparams.outer is None else qparams.scale * qparams.outer

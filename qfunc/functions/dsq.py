@@ -75,14 +75,14 @@ class Dsq:
         steps.refuse_unless((Int,), scheme, "Dsq")
         scale, zero = steps.whole(qparams), qparams.zero_point
         alpha = torch.full((), self.alpha, device=scale.device)
-        if not _has_bounds(scheme):
+        if not steps.is_free(scheme):
             return Staircase(None, None, scale, zero, alpha)
         low, high = codes_of(scheme)
         return Staircase((low - zero) * scale, (high - zero) * scale, None, None, alpha)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
         """The bounds or the scale, and alpha if it trains."""
-        return (*(("low", "high") if _has_bounds(scheme) else ("scale",)), *(("alpha",) if self.trains_alpha else ()))
+        return (*(("low", "high") if steps.is_free(scheme) else ("scale",)), *(("alpha",) if self.trains_alpha else ()))
 
     def apply(self, params: Staircase, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware holds it."""
@@ -96,17 +96,13 @@ class Dsq:
         return quantize(x.detach(), qparams, scheme), qparams
 
 
-def _has_bounds(scheme: Scheme) -> bool:
-    return scheme.zero_point is not None and scheme.zero_point.value is None
-
-
 def _two(params: Staircase) -> list[tuple[str, Tensor]]:
     # The two tensors that make the grid.
     return [(name, p) for name, p in zip(params._fields[:4], params[:4], strict=True) if p is not None]
 
 
 def _held(first: Tensor, second: Tensor, scheme: Scheme) -> Affine:
-    return from_range(first, second, scheme) if _has_bounds(scheme) else steps.held(first, second, scheme)
+    return from_range(first, second, scheme) if steps.is_free(scheme) else steps.held(first, second, scheme)
 
 
 class _SoftGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
@@ -135,7 +131,7 @@ class _SoftGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot tra
         d_alpha = 0.5 * (s * s * curve - s * bend * offset * 2 / (held * (2 - held))) * inside
         per_alpha = summed(grad * d_alpha * step(qparams, t, scheme), alpha, scheme)
         through = (grad * slope).to(grad.dtype)
-        if not _has_bounds(scheme):
+        if not steps.is_free(scheme):
             total = summed(grad * (height - zero - slope * (t - zero)), first, scheme)
             return through, steps.through_magnitude(total, first, scheme), None, per_alpha
         to_high = (height - qmin - slope * (t - qmin)) / (qmax - qmin)

@@ -63,21 +63,17 @@ class LsqPlus:
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
         """The scale, and beta where the hardware has a zero point to choose."""
-        return ("scale", "beta") if _is_free(scheme) else ("scale",)
+        return ("scale", "beta") if steps.is_free(scheme) else ("scale",)
 
     def apply(self, params: Offset, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware holds it."""
-        beta = params.beta if _is_free(scheme) else params.beta.detach()
+        beta = params.beta if steps.is_free(scheme) else params.beta.detach()
         return by_rule(_OffsetGradient(scheme, self.gradient_scale), x, params.scale, beta)
 
     def export(self, params: Offset, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
         """The codes of x, and the qparams with the integer zero point."""
         qparams = _held(params.scale.detach(), params.beta.detach(), scheme)
         return quantize(x.detach(), qparams, scheme), qparams
-
-
-def _is_free(scheme: Scheme) -> bool:
-    return scheme.zero_point is not None and scheme.zero_point.value is None
 
 
 def _held(scale: Tensor, beta: Tensor, scheme: Scheme) -> Affine:
@@ -101,7 +97,7 @@ class _OffsetGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot t
 
     def backward(self, grad: Tensor, x: Tensor, scale: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         scheme, qparams = self.scheme, _held(scale, beta, self.scheme)
-        found = steps.gradients(grad, x, qparams, scheme, outside=_is_free(scheme))
+        found = steps.gradients(grad, x, qparams, scheme, outside=steps.is_free(scheme))
         g, total, outside = factor_of(self.gradient_scale, x, scale, scheme), found.step, found.outside
         if outside is not None:
             total = total + outside * qparams.zero_point  # n or p, not n - z or p - z

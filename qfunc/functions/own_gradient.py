@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from attrs import field, frozen
@@ -45,6 +46,10 @@ def _trainable(instance: Any, attribute: Any, value: Any) -> None:
         raise refuse(instance, attribute.name, value, wanted, "Name what trains.")
 
 
+def _named(function: Any) -> str:
+    return f"{function.__module__}.{function.__qualname__}" if isinstance(function, FunctionType) else repr(function)
+
+
 @frozen
 class WithGradient:
     """What `with_gradient` makes: a quantize function whose value and gradient are the user's.
@@ -54,8 +59,8 @@ class WithGradient:
     ('scale', 'zero_point', 'low', 'high')
     """
 
-    forward: Callable[..., Tensor] = field(validator=_pure)
-    backward: Callable[..., Sequence[Tensor | None]] = field(validator=_pure)
+    forward: Callable[..., Tensor] = field(validator=_pure, repr=_named)
+    backward: Callable[..., Sequence[Tensor | None]] = field(validator=_pure, repr=_named)
     trains: tuple[str, ...] = field(default=TRAINS, converter=as_tuple, validator=_trainable)
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Bounded:
@@ -67,7 +72,7 @@ class WithGradient:
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
         """The names that train; a zero point only where the hardware has one to choose."""
-        return tuple(name for name in self.trains if name != "zero_point" or _is_free(scheme))
+        return tuple(name for name in self.trains if name != "zero_point" or steps.is_free(scheme))
 
     def apply(self, params: Bounded, x: Tensor, scheme: Scheme) -> Tensor:
         """The value of the code nearest to forward(...): what the hardware holds."""
@@ -120,17 +125,13 @@ def with_gradient(
     return WithGradient(forward, backward, trains)
 
 
-def _is_free(scheme: Scheme) -> bool:
-    return scheme.zero_point is not None and scheme.zero_point.value is None
-
-
 class _Own(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     function: WithGradient
     scheme: Scheme
 
     def held(self, scale: Tensor, zero_point: Tensor) -> Affine:
         scheme = self.scheme
-        if _is_free(scheme) and isinstance(scheme.format, Int):
+        if steps.is_free(scheme) and isinstance(scheme.format, Int):
             zero_point = round_by(zero_point, scheme.zero_point.rounding).clamp(*codes_of(scheme))  # type: ignore[union-attr]
         return steps.held(scale, zero_point, scheme)
 

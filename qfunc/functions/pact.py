@@ -43,7 +43,7 @@ class Pact:
         alpha: The first alpha in real units (the paper's networks take 6 to 10, MQBench 6.0), and -low where the
             estimated range goes below 0; None for the estimated range.
     Raises:
-        SpecError: an alpha that is not positive; a `Log` format, from `init`.
+        SpecError: an alpha that is not positive; a `Log` format or a signed scale, from `init`.
     Source: Choi et al., arXiv:1805.06085, equations 1 to 3.
 
     >>> alpha, scheme = torch.tensor(6.0, requires_grad=True), Scheme(Int(4, signed=False))
@@ -58,6 +58,7 @@ class Pact:
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Clipping:
         """The bounds of the estimated qparams, or those of the field."""
         steps.refuse_unless(steps.EVERY_STEP, scheme, "Pact")
+        steps.refuse_signed(scheme, "Pact")
         scale = steps.whole(qparams)
         if scheme.zero_point is None:
             low, high = torch.zeros_like(scale), scale.abs() * divisor(scheme)

@@ -36,7 +36,7 @@ class Tqt:
     bounds or a format of the scheme's scale apply to it.  NaN and infinities are as in `Lsq`.
 
     Raises:
-        SpecError: a format that is no `Int`, from `init`.
+        SpecError: a format that is no `Int`, or a signed scale, from `init`.
     Source: Jain et al., arXiv:1903.08066, equations 4, 7 and 8.
 
     >>> params = Threshold(torch.tensor(0.4, requires_grad=True), torch.tensor(0.0))
@@ -48,6 +48,7 @@ class Tqt:
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Threshold:
         """t = s 2^(b-1), at which s is the estimated scale if that is a power of two, else the next one above."""
         steps.refuse_unless((Int,), scheme, "Tqt")
+        steps.refuse_signed(scheme, "Tqt")
         fraction, exponent = torch.frexp(steps.whole(qparams))  # log2 of a power of two must not miss the integer
         return Threshold(torch.log2(2 * fraction) + (exponent - 1 + _half_bits(scheme)), qparams.zero_point)
 

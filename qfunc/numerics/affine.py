@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qfunc.numerics import codebook, logarithmic, minifloat
 from qfunc.numerics._grads import clipped
-from qfunc.numerics.qparams import Affine, spread
+from qfunc.numerics.qparams import Affine, block_size, spread
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, Scheme
 
@@ -69,7 +69,8 @@ def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """
     if not torch.is_grad_enabled():  # not x.requires_grad, which is False inside vmap under grad
         return _held(scheme, x, *qparams)[0]
-    return clipped(x, partial(_held, scheme), partial(_kept, scheme), *qparams)
+    scale, zero_point, outer = (p if p is None else p.detach() for p in qparams)
+    return clipped(x, partial(_held, scheme), partial(_kept, scheme), scale, zero_point, outer)  # type: ignore[arg-type]
 
 
 def inside(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -187,6 +188,7 @@ def _fitted(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Affine]
     shared = scheme.scale.shared
     if not isinstance(shared, PerBlock) or qparams.scale.ndim == 0:
         return x, qparams
+    block_size(scheme, tuple(x.shape))  # refuses what the blocks do not divide
     axis = shared.axis % x.ndim
     view = x.reshape(*x.shape[:axis], x.shape[axis] // shared.size, shared.size, *x.shape[axis + 1 :])
     scale, zero_point, outer = (p if p is None or p.ndim == 0 else p.unsqueeze(axis + 1) for p in qparams)

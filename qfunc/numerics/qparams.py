@@ -77,8 +77,8 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
 
     Affine: s = (max(high, 0) - min(low, 0)) / (qmax - qmin), z = clamp(R(qmin - low/s), qmin, qmax), the zero
     point nudged as `ZeroPoint.nudge` says.  Symmetric: s = max(|low|, |high|) / d, d from `Scale.divisor`,
-    z = 0.  Log: z = R(k log2 max) - (2^bits - 1), s = 2^(z/k).  The scale is then made one that the hardware
-    takes (`allowed`); s = 1 for the range [0, 0].
+    z = 0; low does not count where no code is negative.  Log: z = R(k log2 max) - (2^bits - 1), s = 2^(z/k).
+    The scale is then made one that the hardware takes (`allowed`); s = 1 for the range [0, 0].
 
     Args:
         low, high: In real units, of the shape of the qparams, finite; low <= high.
@@ -152,7 +152,9 @@ def of_tensor(x: Tensor, scheme: Scheme) -> Affine:
 
 
 def _symmetric(low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:
-    fmt, extreme = scheme.format, torch.maximum(-low, high)
+    fmt = scheme.format
+    # Codes that are never negative hold nothing below 0, as with a zero point fixed at qmin.
+    extreme = high if isinstance(fmt, Int) and fmt.qmin >= 0 else torch.maximum(-low, high)
     if isinstance(fmt, Log):
         return logarithmic.smallest_of(torch.where(extreme < TINY, 1.0, extreme), fmt)
     # A signed scale sends the extreme to qmin, of which there is one more than of qmax.

@@ -85,7 +85,9 @@ def _power_of_two(x: Tensor, rounding: str) -> Tensor:
     fraction, exponent = torch.frexp(x)  # exact, where log2 could round onto an integer
     # 0.5**0.5 is the first float64 above the root of a half: from there on log2 is nearer to the power above.
     up = {"ceil": fraction > 0.5, "floor": fraction >= 1.0, "half_even": fraction >= 0.5**0.5}[rounding]
-    return torch.where(torch.isfinite(x), minifloat.power_of_two(exponent - 1 + up), x)
+    return torch.where(
+        torch.isfinite(x), minifloat.power_of_two((exponent - 1 + up).clamp(max=127)), x
+    )  # 2^127: float32's last
 
 
 def _outermost(scale: Tensor, rule: Scale) -> Tensor:

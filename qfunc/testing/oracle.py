@@ -170,8 +170,9 @@ def scale_of_range(
     """The exact scale of a range that is widened to hold 0, before its rounding to float32.
 
     Affine: (high - low) / (qmax - qmin), or with a zero point fixed at z = `value` the smallest s with
-    (qmin - z)*s <= low and high <= (qmax - z)*s.  Symmetric: max(-low, high) / d.  1 where that is below the
-    smallest normal float32; then rounded up to a power of two, then clamped to [smallest, largest].
+    (qmin - z)*s <= low and high <= (qmax - z)*s.  Symmetric: max(-low, high) / d, or high / d if
+    qmin >= 0.  1 where that is below the smallest normal float32; then rounded up to a power of two, then clamped to
+    [smallest, largest].
 
     >>> scale_of_range(-1, Fraction(41, 10), 0, 255, symmetric=False)
     Fraction(1, 50)
@@ -179,6 +180,7 @@ def scale_of_range(
     low, high = min(Fraction(low), Fraction(0)), max(Fraction(high), Fraction(0))
     high = max(high, low + Fraction(minimum_range))
     if symmetric:
+        low = low if qmin < 0 else Fraction(0)
         scale = (
             max(-low, high)
             / {"qmax": Fraction(qmax), "half_range": Fraction(qmax - qmin, 2), "-qmin": Fraction(-qmin)}[divisor]
