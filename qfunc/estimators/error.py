@@ -19,7 +19,10 @@ from qfunc.specs import Int, PerBlock, Scale, Scheme
 Error = Callable[[Tensor, Tensor], Tensor]
 """Candidates' low and high, float32 [n, *shape], to their errors, float64 [n, *shape] in units of max|x|^p."""
 
-AT_ONCE = 1 << 17
+DIRECTED = ("floor", "trunc")
+"""Roundings whose error is up to a whole step."""
+
+AT_ONCE = 1 << 16
 """Terms evaluated together: what a core's cache holds."""
 
 
@@ -40,8 +43,7 @@ def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
         bins: Of the sketch.
         p: The norm.
     """
-    if scheme.rounding == "stochastic":
-        scheme = evolve(scheme, rounding="half_even")
+    scheme = _judged(scheme)
     unit = magnitude(state.low, state.high).double()
     unit = torch.where(unit > 0, unit, 1.0)
     if state.values.shape[-1]:
@@ -58,8 +60,7 @@ def _of_points(points: Tensor, weights: Tensor, unit: Tensor, scheme: Scheme, p:
     # sum w |x_hat - x|^p over points x of weight w, by the scheme's own numerics.
     qparams = _qparams(low, high, scheme)
     costs: list[Tensor] = []
-    if isinstance(scheme.scale.shared, PerBlock):
-        scheme = evolve(scheme, scale=Scale())  # here every block is a row
+    scheme = _of_rows(scheme)
     for part in _parts(qparams, points.numel()):
         affine, each = (
             Affine(part.scale.unsqueeze(-1), part.zero_point.unsqueeze(-1)),
@@ -89,26 +90,72 @@ def _used(values: Tensor) -> Tensor | slice:
 
 
 def _of_bins(edges: Tensor, fall: Tensor, unit: Tensor, scheme: Scheme, p: float, low: Tensor, high: Tensor) -> Tensor:
-    # sum_j fall_j G(edge_j / s) s^(p+1)
+    # sum_j fall_j G(edge_j / s) s^(p+1), a row for each block.
+    qparams = _qparams(low, high, scheme)
+    scale = (qparams.scale.double() / unit).reshape(len(low), -1)
+    zero = None if scheme.zero_point is None else qparams.zero_point.double().view(scale.shape)
+    edges, fall = (t.view(scale.shape[1], t.shape[-1]) for t in (edges, fall))
+    offset = torch.zeros_like(scale[0])
+    if scheme.rounding not in DIRECTED and not torch.compiler.is_compiling():
+        # In the cell of 0 under every candidate, G(e/s) s^(p+1) is the same for all.
+        outer = edges.abs() * 2 > scale.abs().amin(0).unsqueeze(-1)
+        offset = torch.linalg.vecdot(torch.where(outer, 0.0, _power(edges, p)), fall) / (p + 1)
+        used = outer.any(0)
+        fall = torch.where(outer, fall, 0.0)[:, used]
+        edges = edges[:, used]
+    blocks = max(1, AT_ONCE // max(edges.shape[-1], 1))
+    costs = [
+        _summed(edges[i : i + blocks], fall[i : i + blocks], scale[:, i : i + blocks],
+                None if zero is None else zero[:, i : i + blocks], scheme, p)
+        for i in range(0, len(edges), blocks)
+    ]  # fmt: skip
+    return (torch.cat(costs, -1) + offset).view(qparams.scale.shape)
+
+
+def _summed(edges: Tensor, fall: Tensor, scale: Tensor, zero: Tensor | None, scheme: Scheme, p: float) -> Tensor:
+    # The costs of these blocks, [n, blocks]; in tensors that are used again, for memory that is new costs more.
+    # G is continuous, so that q + z = clamp(R(u + z)) serves also where it is not R(u) + z.
     fmt = scheme.format
-    costs: list[Tensor] = []
     assert isinstance(fmt, Int)
-    directed = scheme.rounding in ("floor", "trunc")
+    directed = scheme.rounding in DIRECTED
     cell = (1.0 if directed else 2.0**-p) / (p + 1)
-    for part in _parts(_qparams(low, high, scheme), edges.numel()):
-        scale = part.scale.double() / unit
-        real = edges * scale.reciprocal().unsqueeze(-1)
-        code = round_by(real, scheme.rounding) if directed else torch.round(real)
-        if scheme.zero_point is None:
-            code.clamp_(fmt.qmin, fmt.qmax)
+    size = max(1, AT_ONCE // max(edges.numel(), 1))
+    room = edges.new_empty((3, min(size, len(scale)), *edges.shape))
+    costs: list[Tensor] = []
+    for i in range(0, len(scale), size):
+        each = scale[i : i + size].unsqueeze(-1)
+        shift = torch.zeros_like(each) if zero is None else zero[i : i + size].unsqueeze(-1)
+        real, code, beyond = room[:, : len(each)]
+        torch.addcmul(shift, edges, each.reciprocal(), out=real)
+        if directed:
+            code.copy_(round_by(real - shift, scheme.rounding).add_(shift))
         else:
-            zero = part.zero_point.double().unsqueeze(-1)
-            code.clamp_(fmt.qmin - zero, fmt.qmax - zero)
-        real.sub_(code)
-        beyond = (real * real).mul_(real) if p == 2 else torch.copysign(real.abs().pow_(p + 1), real)
-        total = code.mul_(cell).add_(beyond, alpha=1 / (p + 1))
-        costs.append(torch.linalg.vecdot(total, fall) * scale.abs() ** (p + 1))
+            torch.round(real, out=code)
+        real.sub_(code.clamp_(fmt.qmin, fmt.qmax))
+        if p == 2:
+            torch.mul(real, real, out=beyond).mul_(real)
+        else:
+            beyond.copy_(_power(real, p))
+        total = beyond.mul_(1 / (p + 1)).add_(code, alpha=cell).mul_(fall).sum(-1, keepdim=True)
+        total -= cell * shift * fall.sum(-1, keepdim=True)
+        costs.append((total * each.abs() ** (p + 1)).squeeze(-1))
     return torch.cat(costs)
+
+
+def _power(x: Tensor, p: float) -> Tensor:
+    # sign(x) |x|^(p+1)
+    return x.square() * x if p == 2 else torch.copysign(x.abs().pow_(p + 1), x)
+
+
+@torch.compiler.assume_constant_result  # the compiler cannot make schemes
+def _judged(scheme: Scheme) -> Scheme:
+    return evolve(scheme, rounding="half_even") if scheme.rounding == "stochastic" else scheme
+
+
+@torch.compiler.assume_constant_result
+def _of_rows(scheme: Scheme) -> Scheme:
+    # Here every block is a row.
+    return evolve(scheme, scale=Scale()) if isinstance(scheme.scale.shared, PerBlock) else scheme
 
 
 def _qparams(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:

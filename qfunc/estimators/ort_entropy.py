@@ -113,8 +113,8 @@ def _divergences(counts: Tensor, half: Tensor, i: Tensor, groups: int) -> Tensor
     running = torch.nn.functional.pad(counts.cumsum(-1), (1, 0))
     p = held + torch.where(place == start, running[start], 0.0)
     p = p + torch.where(place == end - 1, running[-1] - running[end], 0.0)
-    run = (end - start) // groups
-    bounds = start + run * torch.arange(groups + 1, device=counts.device)
+    run = ((end - start) // groups).clamp(min=1)
+    bounds = (start + run * torch.arange(groups + 1, device=counts.device)).clamp(max=len(counts))
     used = torch.nn.functional.pad((p != 0).cumsum(-1), (1, 0)).gather(-1, bounds).diff()
     bounds[:, -1:] = end
     mean = torch.where(used > 0, running[bounds].diff().div(used, rounding_mode="floor"), 0.0)

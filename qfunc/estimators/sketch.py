@@ -119,10 +119,12 @@ def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
         flat, edges = split.reshape(-1), bins.patterns(level.flatten())
         if edges is not None:
             # The patterns are counted as they are, and put into the bins afterwards.
-            tallies = (_by_pattern(part) for part in flat.split(flat.numel() if compiling else 2 * PART))
+            length = len(flat) if compiling else min(len(flat), 2 * PART)
+            room = torch.empty(length, dtype=torch.int32, device=flat.device)
+            tallies = (_by_pattern(part, room) for part in flat.split(length))
             running = torch.nn.functional.pad(_total(tallies).view(2, PATTERNS).cumsum(-1), (1, 0))
             return running[:, edges].diff().flip(0).view(*level.shape, 2, bins.size)
-        parts = flat.split(flat.numel() if compiling else PART)
+        parts = flat.split(len(flat) if compiling else PART)
         return _by_sign(_total(_in_windows(part, level.flatten(), bins) for part in parts).view(*level.shape, -1))
     aligned = level.view([n for length in level.shape for n in (length, 1)])
     if split.numel() <= PART or compiling:
@@ -138,9 +140,10 @@ def _total(counts: Iterable[Tensor]) -> Tensor:
     return functools.reduce(torch.add, others, first)
 
 
-def _by_pattern(x: Tensor) -> Tensor:
+def _by_pattern(x: Tensor, room: Tensor) -> Tensor:
     # The upper half of the patterns is the negative numbers'.
-    return _tally((x.view(torch.int32) >> 16).bitwise_and_(2 * PATTERNS - 1), 2 * PATTERNS)
+    patterns = torch.bitwise_right_shift(x.view(torch.int32), 16, out=room[: len(x)])
+    return _tally(patterns.bitwise_and_(2 * PATTERNS - 1), 2 * PATTERNS)
 
 
 def _in_windows(x: Tensor, level: Tensor, bins: Bins) -> Tensor:

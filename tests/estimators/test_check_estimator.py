@@ -34,7 +34,6 @@ UNTRACED = {"compiles": "it makes a scheme, which the compiler cannot"}
 SKIPPED: dict[str, dict[str, str]] = {
     "PotMode": {"equivariant": "its exponents end at 2^-12, the finest step of the DPU", **UNTRACED},
     "PowerOfTwo": UNTRACED,
-    "OrtEntropy": {"compiles": "its loop over thresholds begins where the data does"},
 }
 """Class name -> the laws that it cannot keep, each with its reason."""
 

@@ -31,7 +31,11 @@ HISTOGRAMS = (
         (MERGE, COUNTS),
     ),
     Mutation(
-        "signs-swapped", SKETCH, "return counts.view(*shape, 2, size).flip(-2)", "return counts.view(*shape, 2, size)", COUNTS
+        "signs-swapped",
+        SKETCH,
+        "torch.stack((negative.flip(-1), positive), -2)",
+        "torch.stack((positive, negative.flip(-1)), -2)",
+        COUNTS,
     ),
     Mutation(
         "rank-one-too-low",
@@ -55,6 +59,6 @@ HISTOGRAMS = (
     Mutation(
         "first-bin-stays", ENTROPY, "torch.cat((counts[..., 1:2], counts[..., 1:]), -1).double()", "counts.double()", TENSORRT
     ),
-    Mutation("ort-forgets-the-tails", ORT, "p[0] += counts[:start].sum()", "p[0] += 0", ORT_SEARCH),
+    Mutation("ort-forgets-the-tails", ORT, "torch.where(place == end - 1, running[-1] - running[end], 0.0)", "0.0", ORT_SEARCH),
     Mutation("finest-of-a-draw", POT, "state.votes * slots - torch.arange", "state.votes * slots + torch.arange", VOTES),
 )
