@@ -9,7 +9,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from qfunc.numerics.qparams import Affine
+from qfunc.numerics.qparams import Affine, qparams_shape
 from qfunc.specs import PerChannel, PerTensor, Scheme
 from qfunc.testing.qparams_laws import cancelled, close, feasible, leaves, plain, same
 
@@ -39,6 +39,8 @@ class Case:
         """The qparams after these batches."""
         scheme = self.scheme if scheme is None else scheme
         found: Affine = self.estimator.finalize(self.fold(*batches, scheme=scheme), scheme)
+        wanted, shape = qparams_shape(scheme, tuple(batches[0].shape)), tuple(found.scale.shape)
+        assert shape == wanted, f"finalize gives a scale of shape {shape}, wanted {wanted} for {scheme.scale.shared}"
         return found
 
 
