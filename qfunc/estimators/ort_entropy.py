@@ -87,7 +87,7 @@ def least_divergent_ends(counts: Tensor, groups: int) -> Tensor:
     """The first and the last edge of the part to keep, int64 [2].
 
     >>> least_divergent_ends(torch.tensor([0, 0, 1, 90, 80, 1, 0, 0]), 2)
-    tensor([2, 6])
+    tensor([3, 6])
     """
     middle = len(counts) // 2
     # The bins of one side up to the largest magnitude: ONNX Runtime has no empty ones beyond it.
