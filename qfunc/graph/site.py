@@ -82,7 +82,7 @@ class FakeQuantize(nn.Module):
         self.site = site
         self.like = tuple(like.shape)
         self.dynamic = site.scheme.scale.dynamic and not site.constant
-        self.held = () if self.dynamic else qparams_shape(site.scheme, self.like)
+        self.held: tuple[int, ...] = () if self.dynamic else qparams_shape(site.scheme, self.like)
         nothing = torch.zeros(self.held, device=like.device)
         function: Any = site.function
         params = function.init(from_range(nothing, nothing, site.scheme), like.detach(), site.scheme)
