@@ -152,7 +152,7 @@ def _promising(counts: Tensor, groups: int, kept: Tensor, used: Tensor) -> Tenso
     a, b = (last + total - inside) / total, torch.where(last > 0, mean, 0.0) / inside
     least = torch.special.xlogy(a, a / b) + torch.special.xlogy(1 - a, (1 - a) / (1 - b).clamp(min=1e-300))
     least = torch.where((inside > 0) & (b > 0) & (kept <= used), least, torch.inf)
-    first = least.topk(min(FIRST, len(kept)), largest=False).indices.flatten().unique()
+    first = torch.unique(least.topk(min(FIRST, len(kept)), largest=False).indices)
     best = torch.where(kept[first] <= used, divergences(counts, groups, kept[first]), torch.inf).amin(-1, keepdim=True)
     return (~(least > best + SLACK)).reshape(-1, len(kept)).any(0)
 

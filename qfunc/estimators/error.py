@@ -138,7 +138,7 @@ def _summed(edges: Tensor, fall: Tensor, scale: Tensor, zero: Tensor | None, sch
             beyond.copy_(_power(real, p))
         total = beyond.mul_(1 / (p + 1)).add_(code, alpha=cell).mul_(fall).sum(-1, keepdim=True)
         total -= cell * shift * fall.sum(-1, keepdim=True)
-        costs.append((total * each.abs() ** (p + 1)).squeeze(-1))
+        costs.append((total * each * each.abs() ** p).squeeze(-1))  # du = dx / s, and s may be negative
     return torch.cat(costs)
 
 
@@ -147,12 +147,12 @@ def _power(x: Tensor, p: float) -> Tensor:
     return x.square() * x if p == 2 else torch.copysign(x.abs().pow_(p + 1), x)
 
 
-@torch.compiler.assume_constant_result  # the compiler cannot make schemes
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # the compiler cannot make schemes
 def _judged(scheme: Scheme) -> Scheme:
     return evolve(scheme, rounding="half_even") if scheme.rounding == "stochastic" else scheme
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _of_rows(scheme: Scheme) -> Scheme:
     # Here every block is a row.
     return evolve(scheme, scale=Scale()) if isinstance(scheme.scale.shared, PerBlock) else scheme

@@ -96,7 +96,7 @@ def least_divergent_ends(counts: Tensor, groups: int) -> Tensor:
     reach = sides[groups // 2 - 1 :]
     if not torch.compiler.is_compiling():  # which would not know how many they are
         reach = reach[: max(1, int(half) + 1 - groups // 2)]
-    parts = reach.split(max(1, AT_ONCE // len(counts)))
+    parts = torch.split(reach, max(1, AT_ONCE // len(counts)))
     divergence = torch.cat([_divergences(counts.double(), half, i.unsqueeze(-1), groups) for i in parts])
     divergence = torch.where(reach <= half, divergence, torch.inf)
     first = torch.where(divergence == divergence.amin(), reach, middle).amin()

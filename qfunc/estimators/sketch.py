@@ -121,17 +121,17 @@ def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
             # The patterns are counted as they are, and put into the bins afterwards.
             length = len(flat) if compiling else min(len(flat), 2 * PART)
             room = torch.empty(length, dtype=torch.int32, device=flat.device)
-            tallies = (_by_pattern(part, room) for part in flat.split(length))
+            tallies = (_by_pattern(part, room) for part in torch.split(flat, length))
             running = torch.nn.functional.pad(_total(tallies).view(2, PATTERNS).cumsum(-1), (1, 0))
             return running[:, edges].diff().flip(0).view(*level.shape, 2, bins.size)
-        parts = flat.split(len(flat) if compiling else PART)
+        parts = torch.split(flat, len(flat) if compiling else PART)
         return _by_sign(_total(_in_windows(part, level.flatten(), bins) for part in parts).view(*level.shape, -1))
     aligned = level.view([n for length in level.shape for n in (length, 1)])
     if split.numel() <= PART or compiling:
         return _by_sign(_in_windows(split, aligned, bins).view(*level.shape, -1))
     axis = max(range(level.ndim), key=lambda axis: level.shape[axis])
     length = max(1, PART * level.shape[axis] // split.numel())
-    pairs = zip(split.split(length, 2 * axis), level.split(length, axis), strict=True)
+    pairs = zip(torch.split(split, length, 2 * axis), torch.split(level, length, axis), strict=True)
     return torch.cat([_counted(*pair, bins) for pair in pairs], axis)
 
 
@@ -158,7 +158,7 @@ def _in_windows(x: Tensor, level: Tensor, bins: Bins) -> Tensor:
 
 
 def _by_sign(line: Tensor) -> Tensor:
-    negative, positive = line.unflatten(-1, (2, -1)).unbind(-2)
+    negative, positive = line.view(*line.shape[:-1], 2, line.shape[-1] // 2).unbind(-2)
     return torch.stack((negative.flip(-1), positive), -2)
 
 

@@ -42,7 +42,7 @@ SKIPPED: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("estimator", ours(), ids=repr)
 def test_our_estimators_keep_every_law(estimator: Any) -> None:
     inner = estimator.inner if isinstance(estimator, Ema) else estimator
-    check_estimator(estimator, examples=25, skip=SKIPPED.get(type(inner).__name__))
+    check_estimator(estimator, examples=8, skip=SKIPPED.get(type(inner).__name__))
 
 
 @frozen

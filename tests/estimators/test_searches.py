@@ -249,3 +249,20 @@ def test_pot_mode_is_the_mode_of_the_batches() -> None:
         wanted = min(votes, key=lambda e: (-votes.count(e), e))
         assert mode.finalize(state, Scheme()).scale == 2.0**-wanted
     assert int(state.votes.sum()) == len(batches)
+
+
+@pytest.mark.parametrize("p", [2.0, 2.4])
+def test_mse_of_a_signed_scale_is_the_exhaustive_search(p: float) -> None:
+    """Beyond the elements that are kept, where bins are integrated over a scale that is negative."""
+    scheme = Scheme(Int(4), Scale(signed=True, divisor="-qmin"))
+    x = data("normal", LARGE).clone()
+    x[0] = 20.0
+    found = Mse(p).finalize(seen(Mse(p), x, scheme), scheme).scale.item()
+    assert found < 0
+
+    def cost(scale: float) -> float:
+        values = x.double().numpy()
+        return float((np.abs(np.clip(np.round(values / scale), -8, 7) * scale - values) ** p).sum())
+
+    best = min(cost(-20.0 * (1 - i / 100) / 8) for i in range(95))
+    assert cost(found) <= 1.01 * best  # bins at most 1/128 of their values wide

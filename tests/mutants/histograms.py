@@ -61,4 +61,11 @@ HISTOGRAMS = (
     ),
     Mutation("ort-forgets-the-tails", ORT, "torch.where(place == end - 1, running[-1] - running[end], 0.0)", "0.0", ORT_SEARCH),
     Mutation("finest-of-a-draw", POT, "state.votes * slots - torch.arange", "state.votes * slots + torch.arange", VOTES),
+    Mutation(
+        "signed-scale-turns-the-error-round",
+        ERROR,
+        "total * each * each.abs() ** p",
+        "total * each.abs() ** (p + 1)",
+        f"{SEARCHES}::test_mse_of_a_signed_scale_is_the_exhaustive_search",
+    ),
 )
