@@ -94,6 +94,8 @@ def schemes(draw):
     affine = isinstance(fmt, Int) and draw(flags)
     divisors = ["qmax"] + (["half_range"] if isinstance(fmt, Int) and not affine else [])
     divisors += ["-qmin"] if len(divisors) == 2 and fmt.qmin < 0 else []
+    if isinstance(fmt, Int) and not affine and fmt.qmax <= 0:
+        divisors.remove("qmax")
     scale = Scale(
         draw(granularities),
         power_of_two=draw(flags),
