@@ -88,7 +88,11 @@ class FixedPoint:
 class Shift:
     """y = R(acc * 2^-k): every scale is a power of two.
 
-    Source: Vitis AI DPU (half up); Kendryte K210 (floor).
+    Products, sums of two tensors, and biases with a power of two of their own: acc is exact, with as many
+    bits behind the point as it needs, and is rounded once.
+
+    Source: Vitis AI DPU, vart/cpu-runner/src/op/conv2d_fix.cpp and eltwise_fix.cpp (half up); Kendryte K210
+        (floor).
 
     >>> Shift("half_up")
     Shift('half_up')
@@ -149,9 +153,12 @@ class SumScaled:
 @readable
 @frozen
 class AveragePool:
-    """y = R(sum / count); `reciprocals` replaces the division: (kernel, numerator, shift) triples.
+    """y = R(sum / count * s_x / s_y) + z; `reciprocals` replaces 1 / count by k / 2^n: (kernel, k, n) triples.
 
-    Source: TFLite reference AveragePool; Vitis AI DPU (3x3 is 7/2^6).
+    `reciprocal_bits`: kernels that are not listed have the k / 2^n nearest to 1 / count, the smallest n of
+    equals, with n < reciprocal_bits + ceil(log2 count); None divides.
+
+    Source: TFLite reference AveragePool; Vitis AI, vart/cpu-runner/src/op/pool_fix.cpp (3x3 is 7/2^6; 7 bits).
 
     >>> AveragePool("half_away")
     AveragePool('half_away')
@@ -159,6 +166,7 @@ class AveragePool:
 
     rounding: str = field(validator=_rounding)
     reciprocals: tuple[tuple[tuple[int, int], int, int], ...] = field(default=(), converter=as_tuple, validator=tuple_of(tuple))
+    reciprocal_bits: int | None = field(default=None, validator=integer(1, 24, optional=True))
 
     def __attrs_post_init__(self) -> None:
         for entry in self.reciprocals:

@@ -6,6 +6,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx
 
+from qfunc.errors import EmulationError
 from qfunc.graph.coding import Coding
 from qfunc.graph.fold import read_attr
 from qfunc.graph.units import Partition, Unit
@@ -71,3 +72,21 @@ def two(job: Job) -> tuple[Codes, Codes]:
     """The codes of both operands."""
     a, b = (job.given(n) for _, n in slots(job.root))
     return a, b
+
+
+MOST = 40
+"""Shifts by more positions than this would not fit into 64 bits; scales that far apart are a mistake."""
+
+
+def exponents(ratio: Tensor, path: str) -> Tensor:
+    """log2 of ratios of scales that are powers of two, int64.
+
+    Raises:
+        EmulationError: one is no power of two, or beyond 2^-40 to 2^40.
+    """
+    fraction, exponent = torch.frexp(ratio.double())
+    if not bool((fraction == 0.5).all()) or int((exponent - 1).abs().max()) > MOST:
+        do = "Calibrate with power-of-two scales (Scale(power_of_two=True)), and bound them by a Limit."
+        wanted = f"powers of two, 2^-{MOST} to 2^{MOST} apart"
+        raise EmulationError(where=f"unit {path!r}", found=f"scales by ratios of {ratio.tolist()}", wanted=wanted, do=do)
+    return (exponent - 1).long()

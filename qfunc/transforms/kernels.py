@@ -25,7 +25,7 @@ from qfunc.specs import (
 from qfunc.transforms.job import Job
 from qfunc.transforms.pools import average, quantize_interior, window_sum
 from qfunc.transforms.products import requantized
-from qfunc.transforms.sums import sum_fma, sum_scaled, sum_shifted
+from qfunc.transforms.sums import sum_fma, sum_scaled, sum_shift, sum_shifted
 
 _PRODUCTS = ("conv", "linear", "matmul", "mul")
 
@@ -52,8 +52,10 @@ def write(job: Job) -> fx.Node:
             return _softmax(job)
         case Interior():
             return _interior(job, arithmetic)
-        case AveragePool(rounding, reciprocals) if kind in ("avg_pool", "global_avg_pool"):
-            return average(job, rounding, reciprocals)
+        case AveragePool() if kind in ("avg_pool", "adaptive_avg_pool", "global_avg_pool"):
+            return average(job, arithmetic)
+        case Shift() if kind == "add":
+            return sum_shift(job, arithmetic)
         case FloatMultiplier() if kind == "global_avg_pool":
             x = job.given(slots(job.root)[0][1])
             return job.emitter.call(
@@ -101,9 +103,10 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
     if arithmetic.function == "window_sum":
         return window_sum(job, arithmetic)
     function = integer.logistic if arithmetic.function == "mlas_logistic" else job.root.target
-    constants = [n for _, n in slots(job.root) if n.name not in sources]
-    for node in constants:
-        sources[node.name] = job.emitter.constant(read_attr(job.partition.network, node).detach().clone(), str(node.target))
+    for node in [n for _, n in slots(job.root) if n.name not in sources]:
+        held, coding = read_attr(job.partition.network, node).detach(), job.partition.coding(node, job.root)
+        value = held.clone() if coding is None else coding.seat.module(held)  # what the codes stand for
+        sources[node.name] = job.emitter.constant(value.to(dtype), str(node.target))
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
     real = job.emitter.call(function, *arguments, name=f"{job.name}_real")  # type: ignore[arg-type]
     zero, low, high = job.range()

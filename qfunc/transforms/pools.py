@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import integer
 from qfunc.numerics.rounding import round_by
-from qfunc.specs import Interior
+from qfunc.specs import AveragePool, Interior
 from qfunc.transforms.job import Job
 
 
@@ -33,11 +36,10 @@ def window_sum(job: Job, arithmetic: Interior) -> fx.Node:
             adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"),
             job.output.scale, zero, low, high, arithmetic.rounding, name=job.name, result=True,
         )  # fmt: skip
-    rank = 1 if job.root.target is F.avg_pool1d else 2 if job.root.target is F.avg_pool2d else 3
+    rank = _rank(job.root)
 
     def each(name: str) -> list[int]:
-        value = attribute(job.root, name)
-        return [value] * rank if isinstance(value, int) else [int(v) for v in value]
+        return _each(attribute(job.root, name), rank)
 
     return job.emitter.call(
         average_pool_codes, x.node, x.coding.scale, x.coding.zero_point, each("kernel_size"), each("stride"), each("padding"),
@@ -75,27 +77,74 @@ def adaptive_pool_codes(
     )
 
 
-def average(job: Job, rounding: str, reciprocals: Any) -> fx.Node:
-    """The node of a `specs.AveragePool` unit."""
-    # Integer average: equal scales in and out; sum, then a rounded division or the chip's reciprocal.
+def average(job: Job, arithmetic: AveragePool) -> fx.Node:
+    """The node of a `specs.AveragePool` unit: a pool, or an average over everything.
+
+    Raises:
+        EmulationError: scales whose ratio is no power of two, which a sum with a rounded division cannot take.
+    """
     x = job.given(slots(job.root)[0][1])
-    kernel = None if job.unit.kind == "global_avg_pool" else attribute(job.root, "kernel_size")
-    table = {tuple(k): (m, s) for k, m, s in reciprocals}
-    arguments = (kernel, *(attribute(job.root, n) for n in ("stride", "padding"))) if kernel else (None, None, 0)
+    ratio = x.coding.scale / job.output.scale
+    if math.frexp(ratio)[0] != 0.5:
+        raise EmulationError(
+            where=f"unit {job.unit.path!r}", found=f"scales {x.coding.scale!r} and {job.output.scale!r}",
+            wanted="equal ones, or powers of two", do="Add SameQParams() to the kernel, or tie the scales.",
+        )  # fmt: skip
+    rank, pool = _rank(job.root), None
+    if job.unit.kind == "avg_pool":
+        pool = [_each(attribute(job.root, n), rank) for n in ("kernel_size", "stride", "padding")]
+    elif job.unit.kind == "adaptive_avg_pool" and {*_each(attribute(job.root, "output_size"), rank)} != {1}:
+        do = "Select only pools to the size 1 in the kernel."
+        raise EmulationError(where=f"unit {job.unit.path!r}", found="windows that differ", wanted="one average", do=do)
+    keep = attribute(job.root, "keepdim") if job.unit.kind == "global_avg_pool" else True
+    table = [[list(kernel), k, n] for kernel, k, n in arithmetic.reciprocals]
     return job.emitter.call(
-        average_codes, x.node, x.coding.zero_point, *arguments, x.coding.scale / job.output.scale,
-        [[*k, m, s] for k, (m, s) in table.items()], rounding, *job.range(), name=job.name, result=True,
+        average_codes, x.node, x.coding.zero_point, rank, pool, keep, ratio, table, arithmetic.reciprocal_bits,
+        arithmetic.rounding, *job.range(), name=job.name, result=True,
     )  # fmt: skip
 
 
+def _rank(node: fx.Node) -> int:
+    one, three = (F.avg_pool1d, F.adaptive_avg_pool1d), (F.avg_pool3d, F.adaptive_avg_pool3d)
+    return 1 if node.target in one else 3 if node.target in three else 2
+
+
 def average_codes(
-    codes: Tensor, zero_in: int, kernel: Any, stride: Any, padding: Any, ratio: float, reciprocals: list[list[int]],
+    codes: Tensor, zero_in: int, rank: int, pool: Any, keep: bool, ratio: float, table: list[Any], bits: int | None,
     rounding: str, zero_point: int, low: int, high: int,
 ) -> Tensor:  # fmt: skip
-    """Codes of an integer average: R(sum * ratio / n), or R(sum * n * m / (n * 2^s) * ratio) with a reciprocal (m, s)."""
-    window = list(codes.shape[-2:]) if kernel is None else [kernel] * 2 if isinstance(kernel, int) else list(kernel)
-    total = F.avg_pool2d((codes - zero_in).double(), window, stride or window, padding, divisor_override=1)
-    chosen = next((r for r in reciprocals if r[:2] == window), None)
-    share = chosen[2] / 2.0 ** chosen[3] if chosen else 1 / (window[0] * window[1])
-    exact = total * (ratio * share) if chosen else total * ratio / (window[0] * window[1])
-    return (round_by(exact, rounding, low) + zero_point).clamp(low, high).float()
+    """Codes of an integer average: clamp(R(sum / count * ratio) + z), or R(sum * k / 2^n * ratio): `specs.AveragePool`.
+
+    `pool`: kernel, stride and padding, which counts as the zero point; None: everything, whose axes go without `keep`.
+    """
+    image = (codes - zero_in).double()
+    window = list(codes.shape[-rank:]) if pool is None else pool[0]
+    if pool is None:
+        total = image.sum(tuple(range(-rank, 0)), keepdim=keep)
+    elif rank == 1:
+        (kernel,), stride, padding = pool[0], pool[1] or pool[0], pool[2]
+        total = F.avg_pool2d(image.unsqueeze(-2), (1, kernel), (1, *stride), (0, *padding), divisor_override=1).squeeze(-2)
+    else:
+        each = F.avg_pool3d if rank == 3 else F.avg_pool2d
+        total = each(image, *pool, divisor_override=1)
+    k, n = reciprocal(window, table, bits)
+    mean = total * ratio / math.prod(window) if n is None else total * k * 2.0**-n * ratio
+    return (round_by(mean, rounding, low - zero_point) + zero_point).clamp(low, high).float()
+
+
+def reciprocal(window: list[int], table: list[Any], bits: int | None) -> tuple[int, int | None]:
+    """(k, n) of the k / 2^n that stands for 1 / count; n is None where hardware divides.
+
+    >>> reciprocal([3, 3], [[[3, 3], 7, 6]], 7), reciprocal([2, 4], [], 7), reciprocal([2, 3], [], 7)
+    ((7, 6), (1, 3), (171, 10))
+    """
+    listed = next(((k, n) for kernel, k, n in table if list(kernel) == list(window)), None)
+    if listed is not None or bits is None:
+        return listed or (1, None)
+    count = math.prod(window)
+    tries = [(round(Fraction(2**n, count)), n) for n in range(bits + (count - 1).bit_length())]
+    return min(tries, key=lambda pair: abs(Fraction(pair[0], 2 ** pair[1]) - Fraction(1, count)))
+
+
+def _each(value: Any, rank: int) -> list[int]:
+    return [value] * rank if isinstance(value, int) else [int(v) for v in value]

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.errors import EmulationError
 from qfunc.graph.coding import Coding
 from qfunc.graph.fold import read_attr
+from qfunc.graph.units import takes_float_bias
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import fixed_point, integer
 from qfunc.numerics.rounding import round_by
-from qfunc.specs import FixedPoint, FloatMultiplier, Shift, ThroughReal
-from qfunc.transforms.job import Job, two
+from qfunc.specs import Derived, FixedPoint, FloatMultiplier, Shift, ThroughReal
+from qfunc.transforms.job import Job, exponents, two
 
 
 def requantized(job: Job, arithmetic: FloatMultiplier | FixedPoint | Shift | ThroughReal) -> fx.Node:
@@ -46,13 +46,7 @@ def requantized(job: Job, arithmetic: FloatMultiplier | FixedPoint | Shift | Thr
             pair = [job.emitter.constant(t, f"{path}.{n}") for t, n in ((mantissa, "multiplier"), (exponent, "shift"))]
             return job.emitter.call(requantize_fixed, acc, *pair, list(steps), zero, low, high, name=job.name, result=True)
         case Shift(rounding):
-            k = -torch.log2(product / scale.double())
-            if not bool((k == k.round()).all()):
-                do = "Calibrate with power-of-two scales (Scale(power_of_two=True))."
-                raise EmulationError(
-                    where=f"unit {path!r}", found="scales that are no powers of two", wanted="powers of two", do=do
-                )
-            held = job.emitter.constant(k.long(), f"{path}.shift")
+            held = job.emitter.constant(-exponents(product / scale.double(), path), f"{path}.shift")
             return job.emitter.call(requantize_shift, acc, held, zero, low, high, rounding, name=job.name, result=True)
 
 
@@ -111,10 +105,10 @@ def _accumulator(job: Job, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | N
             integer.matmul_codes, a.node, a.coding.zero_point, b.node, b.coding.zero_point, largest, name=f"{job.name}_acc"
         )
         return acc, a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
-    return _weighted(job, tensors)
+    return _weighted(job, tensors, arithmetic)
 
 
-def _weighted(job: Job, tensors: dict[str, fx.Node]) -> tuple[fx.Node, Tensor, Tensor | None]:
+def _weighted(job: Job, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:
     x, network = job.given(tensors["input"]), job.partition
     weight_coding = network.coding(tensors["weight"], job.root)
     assert weight_coding is not None
@@ -131,30 +125,52 @@ def _weighted(job: Job, tensors: dict[str, fx.Node]) -> tuple[fx.Node, Tensor, T
     if groups > 1:
         whole = float(weight.abs().double().flatten(1).sum(1).max()) * largest
         ends = [weight.shape[1]] if whole < integer.EXACT_FLOAT32 else []
-    bias_node, real_bias, bias = tensors.get("bias"), None, None
+    product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()
+    if weight_coding.qparams.scale.ndim == 0:
+        product = product.reshape(())
+    bias_node, real_bias, bias, behind = tensors.get("bias"), None, None, 0
     if bias_node is not None:
         coding = network.coding(bias_node, job.root)
         if coding is None:
             real_bias = read_attr(network.network, bias_node).detach().float()
+        elif not isinstance(coding.seat.module.site.value, Derived) and takes_float_bias(arithmetic):
+            real_bias = coding.seat.module(read_attr(network.network, bias_node).detach()).float()
         else:
-            codes = job.constant_codes(bias_node, coding).double()
+            codes, behind = _aligned(job, bias_node, coding, product)
             bound = float(weight.abs().double().flatten(1).sum(1).max()) * largest + float(codes.abs().max())
             small = bound < integer.EXACT_FLOAT32
             bias = job.emitter.constant(codes.float() if small else codes, str(bias_node.target))
     held = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
-    product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()
-    if weight_coding.qparams.scale.ndim == 0:
-        product = product.reshape(())
+    product, within = product * 2.0**-behind, None if behind else bias
     if job.unit.kind != "conv":
-        acc = job.emitter.call(integer.linear_codes, x.node, x.coding.zero_point, held, bias, ends, name=f"{job.name}_acc")
+        acc = job.emitter.call(integer.linear_codes, x.node, x.coding.zero_point, held, within, ends, name=f"{job.name}_acc")
+        if behind:
+            acc = job.emitter.call(with_bits_behind, acc, bias, behind, 0, name=f"{job.name}_sum")
         return acc, product, real_bias
     arguments = [attribute(job.root, n) for n in ("stride", "padding", "dilation")]
     acc = job.emitter.call(
-        integer.conv_codes, x.node, x.coding.zero_point, held, bias, *arguments, groups, ends, name=f"{job.name}_acc"
+        integer.conv_codes, x.node, x.coding.zero_point, held, within, *arguments, groups, ends, name=f"{job.name}_acc"
     )
+    if behind:
+        acc = job.emitter.call(with_bits_behind, acc, bias, behind, weight.ndim - 2, name=f"{job.name}_sum")
     shape = (-1, *[1] * (weight.ndim - 2))
     along = product.reshape(shape) if product.ndim else product
     return acc, along, None if real_bias is None else real_bias.reshape(shape)
+
+
+def _aligned(job: Job, node: fx.Node, coding: Coding, product: Tensor) -> tuple[Tensor, int]:
+    # (codes of the bias at the accumulator's scale s_x*s_w * 2^-n, n): n bits behind the point, 0 where it needs none.
+    codes = job.constant_codes(node, coding).double()
+    if isinstance(coding.seat.module.site.value, Derived):
+        return codes, 0
+    shift = exponents(coding.qparams.scale.double().flatten() / product, job.unit.path)
+    behind = max(0, -int(shift.min()))
+    return codes * torch.exp2((shift + behind).double()), behind
+
+
+def with_bits_behind(acc: Tensor, bias: Tensor, bits: int, spatial: int) -> Tensor:
+    """acc * 2^bits + bias, exact in float64: an accumulator with bits behind the point, for biases that need them."""
+    return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)
 
 
 def _largest(coding: Coding) -> int:

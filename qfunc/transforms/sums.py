@@ -10,8 +10,8 @@ from torch import Tensor, fx
 
 from qfunc.graph.vocabulary import slots
 from qfunc.numerics import fixed_point, integer
-from qfunc.specs import SumScaled, SumShifted
-from qfunc.transforms.job import Job, two
+from qfunc.specs import Shift, SumScaled, SumShifted
+from qfunc.transforms.job import Job, exponents, two
 
 
 def sum_fma(job: Job, rounding: str) -> fx.Node:
@@ -100,3 +100,26 @@ def add_scaled(
     total = (a - zeros[0]).long() * m[0] + (b - zeros[1]).long() * m[1]
     left = total << max(-shift, 0)
     return (fixed_point.shift_right(left, torch.tensor(max(shift, 0)), rounding) + zero_point).clamp(low, high).float()
+
+
+def sum_shift(job: Job, arithmetic: Shift) -> fx.Node:
+    """The node of an addition by `specs.Shift`: both terms at the finer scale, exact, then one rounding shift."""
+    a, b = two(job)
+    scales = torch.tensor([v.coding.scale for v in (a, b)], dtype=torch.float64)
+    k = -exponents(scales / job.output.scale, job.unit.path)
+    last = int(k.max())
+    left = [last - int(v) for v in k]
+    zeros = (a.coding.zero_point, b.coding.zero_point)
+    return job.emitter.call(
+        add_by_shifts, a.node, b.node, zeros, left, last, arithmetic.rounding, *job.range(), name=job.name, result=True
+    )
+
+
+def add_by_shifts(
+    a: Tensor, b: Tensor, zeros: tuple[int, int], left: list[int], shift: int, rounding: str, zero_point: int, low: int,
+    high: int,
+) -> Tensor:  # fmt: skip
+    """clamp(R((a * 2^left_a + b * 2^left_b) * 2^-shift) + z): see `specs.Shift`; a negative shift is to the left."""
+    terms = [(t - z).long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]
+    total = (terms[0] + terms[1]) << max(-shift, 0)
+    return (fixed_point.shift_right(total, torch.tensor(max(shift, 0)), rounding) + zero_point).clamp(low, high).float()
