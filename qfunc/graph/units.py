@@ -12,6 +12,7 @@ from qfunc.graph.network import float_network, seats
 from qfunc.graph.plan import moves_codes
 from qfunc.graph.select import Context, selects
 from qfunc.graph.vocabulary import attribute, is_constant, slots
+from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import (
     Copy,
@@ -50,6 +51,9 @@ class Unit:
 class Partition:
     """The float network of a calibrated model, the coding of each edge, and the units in execution order.
 
+    Args:
+        found: Qparams by seat path in place of those that the model holds; derived ones are derived anew.
+
     >>> import qfunc, torch
     >>> from qfunc import targets
     >>> model = qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))
@@ -58,7 +62,7 @@ class Partition:
     [('linear', True)]
     """
 
-    def __init__(self, model: fx.GraphModule, target: Target) -> None:
+    def __init__(self, model: fx.GraphModule, target: Target, found: dict[str, Affine] | None = None) -> None:
         self.target = target
         self.network = float_network(model)
         bare = Context(self.network, target.ops)
@@ -70,7 +74,8 @@ class Partition:
         places = seats(model)
         for seat in places:
             require_integers(seat)
-        qparams = {s.path: s.module.qparams() for s in places}
+        qparams = {s.path: s.module.qparams() for s in places if found is None}
+        qparams.update(found or {})
         qparams.update(derived(model, places, qparams))  # the scales that they derive from may have been trained
         for seat in places:
             coding = self.at_path[seat.path] = Coding(qparams[seat.path], seat)

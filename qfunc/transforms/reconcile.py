@@ -1,4 +1,4 @@
-"""The pure step at the end of calibration: ties, fixed and derived qparams."""
+"""The pure step at the end of calibration: ties, fixed and derived qparams, limits."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from torch import Tensor, fx
 
 from qfunc.graph.derived import derived, sources
 from qfunc.graph.fold import read_attr
-from qfunc.graph.network import Seat, seats
+from qfunc.graph.network import Seat, require, seats
 from qfunc.graph.vocabulary import kind_of
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived
+from qfunc.transforms.limits import limited
 
 
 def reconcile(model: fx.GraphModule, places: tuple[Seat, ...], found: dict[str, Affine]) -> dict[str, Affine]:
-    """All qparams by seat path but the derived ones: those found, equal within ties, and weights that their biases need.
+    """All qparams by seat path but the derived ones: found, equal within ties, as biases need them, and within limits.
 
     A bias of `Derived(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.  Where a bias
     would leave the middle half of its codes, as in channels whose weights are all but zero, the weight's
     scale is widened until it does not: s_weight >= |b| / (2^(bits-2) * s_input).
 
+    Raises:
+        CalibrationError: a limit of the target that cannot be kept.
     Source: ONNX Runtime, quantize_static, "WeightAdjustForInt32Bias".
     """
     result = dict(found)
@@ -38,7 +41,9 @@ def reconcile(model: fx.GraphModule, places: tuple[Seat, ...], found: dict[str, 
             weight, activation = (result[from_[slot]] for slot in ("weight", "input"))
             result[from_["weight"]] = _widened(weight, bias, activation, value.format.bits, powers)
     biases = {s.path for s in places if isinstance(s.module.site.value, Derived)}
-    return {path: qparams for path, qparams in result.items() if path not in biases}
+    target = require(model, "quantized", "reconcile").target
+    assert target is not None
+    return limited(model, target, {path: qparams for path, qparams in result.items() if path not in biases})
 
 
 def hold(model: fx.GraphModule, found: dict[str, Affine]) -> None:
