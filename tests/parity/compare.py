@@ -9,9 +9,10 @@ from attrs import frozen
 from networks import NETWORKS
 from parity.golden import LOG, Held, mqbench, names
 from parity.table import FLOAT, KINDS, Backend, Difference, Explained
-from torch import nn
+from torch import fx, nn
 
 import qfunc
+from qfunc.graph.capture import capture
 from qfunc.graph.network import seats
 from qfunc.graph.vocabulary import kind_of
 from qfunc.specs import Int, PerChannel, Scheme, Target
@@ -23,7 +24,7 @@ FUNCTIONS = {"add": "add", "concat": "cat"}  # torch.fx counts these in the orde
 class Parity:
     """The comparison of one back-end: differences with the row that explains each, and rows that say something else."""
 
-    backend: str
+    name: str
     same: int
     explained: tuple[tuple[Difference, Explained], ...]
     unexplained: tuple[Difference, ...]
@@ -31,7 +32,7 @@ class Parity:
 
     def __str__(self) -> str:
         kinds = Counter(row.kind for _, row in self.explained)
-        return f"{self.backend:13} {self.same:5} " + " ".join(f"{kinds[k]:5}" for k in KINDS) + f" {len(self.unexplained):12}"
+        return f"{self.name:26} {self.same:5} " + " ".join(f"{kinds[k]:5}" for k in KINDS) + f" {len(self.unexplained):12}"
 
 
 def compare(backend: Backend) -> Parity:
@@ -45,7 +46,9 @@ def compare(backend: Backend) -> Parity:
         wrong += [f"{row}: no kind or no reference"] if row.kind not in KINDS or not row.because else []
     wrong += [f"{d} is explained {len(of)} times" for d, of in rows.items() if len(of) > 1]
     explained = tuple((d, of[0]) for d, of in rows.items() if of)
-    return Parity(backend.name, same, explained, tuple(d for d, of in rows.items() if not of), tuple(wrong))
+    return Parity(
+        f"{backend.name}, {backend.target.name}", same, explained, tuple(d for d, of in rows.items() if not of), tuple(wrong)
+    )
 
 
 @cache
@@ -53,7 +56,7 @@ def differences(name: str, target: Target) -> tuple[int, tuple[Difference, ...]]
     """How many tensors a back-end of MQBench and our target hold alike, and those that they do not."""
     same, found = 0, []
     for network in NETWORKS:
-        theirs, ours = mqbench(name, network, built(network)), quantized(target, built(network))
+        theirs, ours = mqbench(name, network, built(network)), quantized(target, network)
         for role, tensor in theirs | ours:
             held = theirs.get((role, tensor), FLOAT), ours.get((role, tensor), FLOAT)
             same += held[0] == held[1]
@@ -67,15 +70,21 @@ def built(network: str) -> nn.Module:
     return NETWORKS[network]().eval()
 
 
-def quantized(target: Target, model: nn.Module) -> Held:
+@cache
+def captured(network: str) -> fx.GraphModule:
+    """The same as a graph."""
+    return capture()(built(network))
+
+
+def quantized(target: Target, network: str) -> Held:
     """What qfunc quantizes, by the names of torch.fx's trace."""
-    made = qfunc.quantize(target)(model)
+    made = qfunc.quantize(target)(captured(network))
     traced, seen = {}, Counter()
     for node in made.graph.nodes:
         if (name := FUNCTIONS.get(kind_of(node))) is not None:
             traced[node.name] = f"{name}_{seen[name]}" if seen[name] else name
             seen[name] += 1
-    name, found = names(model, set()), defaultdict(list)
+    name, found = names(built(network), set()), defaultdict(list)
     for seat in seats(made):
         site = seat.module.site
         if site.slot == "weight":
@@ -95,7 +104,7 @@ def codes(scheme: Scheme) -> str:
 
 def table(results: list[Parity]) -> str:
     """One line a back-end: tensors held alike, and differences of each kind."""
-    head = f"{'back-end':13} {'same':>5} " + " ".join(f"{k:>5}" for k in KINDS) + f" {'unexplained':>12}"
+    head = f"{'back-end, target':26} {'same':>5} " + " ".join(f"{k:>5}" for k in KINDS) + f" {'unexplained':>12}"
     return "\n".join([head, *map(str, results)])
 
 

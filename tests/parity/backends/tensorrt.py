@@ -4,18 +4,21 @@ from parity.table import Backend, Explained
 
 from qfunc import targets
 
-RANGE = Explained(
-    "b", "activation", "*", "-127..127", "-128..127",
-    {"resnet18": 22, "mobilenet_v2": 54, "squeezenet1_0": 19},
-    "TensorRT, quantization schemes: q = roundTiesToEven(clip(x/s, -128, 127)); MQBench's own user guide says so too",
-)  # fmt: skip
+
+def saturation(because: str, **counts: int) -> Explained:
+    """Activations that may use the code -128, which MQBench leaves out."""
+    return Explained("b", "activation", "*", "-127..127", "-128..127", counts, because)
+
+
+CLIP = "TensorRT, quantization schemes: q = roundTiesToEven(clip(x/s, -128, 127)); MQBench's own user guide says so too"
+QDQ = "ONNX operator specification, QuantizeLinear-13: it saturates to [-128, 127] for int8"
 
 TENSORRT = (
     Backend(
         "Tensorrt",
         targets.tensorrt,
         (
-            RANGE,
+            saturation(CLIP, resnet18=22, mobilenet_v2=54, squeezenet1_0=19),
             Explained(
                 "b", "activation", "maxpool features_2 features_6 features_11", "-127..127", "float",
                 {"resnet18": 1, "squeezenet1_0": 3},
@@ -33,4 +36,6 @@ TENSORRT = (
             ),
         ),
     ),
+    Backend("Tensorrt", targets.qdq, (saturation(QDQ, resnet18=31, mobilenet_v2=64, squeezenet1_0=22),)),
+    Backend("Tensorrt_NLP", targets.tensorrt_nlp, (saturation(CLIP, resnet18=17, mobilenet_v2=21),)),
 )  # fmt: skip

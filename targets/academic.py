@@ -1,0 +1,43 @@
+"""The setting of the papers: few bits for the inputs and weights of convolutions and linear layers, simulated.
+
+Weights symmetric per output channel with scale absmax / ((2^b - 1) / 2), activations affine per tensor; the
+first and the last layer have 8 bits; nothing is fused, biases stay float.
+"""
+
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import Qdq
+from qfunc.specs import Algorithm, First, Int, Last, Op, PerChannel, Rule, Scale, Scheme, Target, ZeroPoint
+
+LAYERS = Op(("conv", "conv_transpose", "linear"))
+CHANNELS = Scale(PerChannel(), divisor="half_range")
+
+
+def academic(weight_bits: int, activation_bits: int) -> Target:
+    """The setting at these widths, first and last layer at 8 bits.
+
+    >>> academic(4, 4).rules[1].weight.format
+    Int(4)
+    """
+    return Target(
+        name=f"academic_w{weight_bits}a{activation_bits}",
+        rules=(
+            Rule(
+                LAYERS & (First() | Last()),
+                input=Scheme(Int(8, signed=False), zero_point=ZeroPoint()),
+                weight=Scheme(Int(8), CHANNELS),
+            ),
+            Rule(
+                LAYERS,
+                input=Scheme(Int(activation_bits, signed=False), zero_point=ZeroPoint()),
+                weight=Scheme(Int(weight_bits), CHANNELS),
+            ),
+        ),
+        lowering=Qdq(),
+        source=(
+            "Esser et al., LSQ, 2020; Li et al., BRECQ, 2021: first and last layer at 8 bits",
+            "MQBench, backend Academic: placement",
+        ),
+        weight=Algorithm(MinMax(), Fixed()),
+        activation=Algorithm(Ema(), Fixed()),
+    )

@@ -1,0 +1,48 @@
+"""HiSilicon NNIE, 8-bit logarithmic: a sign and 7 bits of exponent in steps of 1/16 octave.
+
+One z for all inputs of a layer, one for its weights; x_hat = +-2^((q + z) / 16) or 0.  Convolutions with
+groups are left in float; inputs of layers are quantized, outputs are not.  The vendor's tool takes the
+largest magnitude of each input, from which z follows.
+"""
+
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import NnieLog
+from qfunc.lowering import Qdq
+from qfunc.specs import (
+    Algorithm,
+    Attr,
+    Everything,
+    Keep,
+    Kernel,
+    Log,
+    Op,
+    Rule,
+    Runtime,
+    Scheme,
+    Target,
+    Tie,
+    Unknown,
+)
+
+LOG = Scheme(Log(magnitude_bits=7, steps_per_octave=16))
+CONVS = Op(("conv", "conv_transpose"))
+POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
+
+nnie = Target(
+    name="nnie",
+    rules=(
+        Rule(CONVS & ~Attr("groups", 1), input=Keep(), weight=Keep()),
+        Rule(CONVS | Op("linear"), input=LOG, weight=LOG),
+        Rule(Op(("add", "mul", *POOLS, "resize", "batch_norm", "prelu")), input=LOG),
+    ),
+    ties=(Tie(Op(("add", "mul")), "input", "union"),),
+    kernels=(Kernel(Everything(), Unknown("accumulator, bias and requantization are not published")),),
+    runtime=Runtime("nnie", cpu="Hi35xx"),
+    lowering=Qdq(),
+    source=(
+        "MQBench, fake_quantize/nnie.py and user guide hardware/nnie: the format, its codes and bounds",
+        "MQBench, backend NNIE: placement; gfpq table: no entries for convolutions with groups",
+    ),
+    weight=Algorithm(MinMax(), NnieLog()),
+    activation=Algorithm(Ema(), NnieLog()),
+)

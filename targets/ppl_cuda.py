@@ -1,0 +1,54 @@
+"""OpenPPL on NVIDIA GPUs, int8: activations symmetric per tensor, weights symmetric per output channel.
+
+Codes [-128, 127] with scale absmax / 127.5, bias int32 with scale s_x*s_w, all as in PPL's own quantizer; the
+artifact is one number a tensor, its absmax, so that no zero point could reach the runtime.  Every op's
+inputs and outputs are quantized, outputs behind the activation that the op is fused with.
+"""
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import Qdq
+from qfunc.specs import (
+    Algorithm,
+    Derived,
+    Everything,
+    Fusion,
+    Int,
+    Kernel,
+    Op,
+    PerChannel,
+    Rule,
+    Runtime,
+    Scale,
+    Scheme,
+    Step,
+    Target,
+    Tie,
+    Unknown,
+)
+
+ACTIVATION = Scheme(Int(8), Scale(divisor="half_range"))
+WEIGHT = Scheme(Int(8), Scale(PerChannel(), divisor="half_range"))
+WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
+POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
+OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
+
+ppl_cuda = Target(
+    name="ppl_cuda",
+    rules=(
+        Rule(Op(WEIGHTED), input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
+        Rule(Op(OTHERS), input=ACTIVATION, output=ACTIVATION),
+    ),
+    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (Step(Op(("relu", "clip", "sigmoid", "leaky_relu"))),)),),
+    ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
+    kernels=(Kernel(Everything(), Unknown("the engine's requantization is not published", nearest="onnxruntime")),),
+    commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    runtime=Runtime("ppl.nn", cpu="NVIDIA GPU"),
+    lowering=Qdq(),
+    source=(
+        "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: formats, scales, bias and fused activations",
+        "MQBench, deploy_linear.py, backend PPLCUDA: placement and artifact",
+    ),
+    weight=Algorithm(MinMax(), Fixed()),
+    activation=Algorithm(MinMax(), Fixed()),
+)

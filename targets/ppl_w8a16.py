@@ -1,0 +1,47 @@
+"""OpenPPL for DSPs, W8A16: weights uint8, activations uint16, both affine per tensor; bias in float.
+
+Every op's inputs and outputs are quantized, outputs behind the activation that the op is fused with.
+"""
+
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import Qdq
+from qfunc.specs import (
+    Algorithm,
+    Everything,
+    Fusion,
+    Int,
+    Kernel,
+    Op,
+    Rule,
+    Runtime,
+    Scheme,
+    Step,
+    Target,
+    Tie,
+    Unknown,
+    ZeroPoint,
+)
+
+ACTIVATION = Scheme(Int(16, signed=False), zero_point=ZeroPoint())
+WEIGHT = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
+WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
+POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
+OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
+
+ppl_w8a16 = Target(
+    name="ppl_w8a16",
+    rules=(
+        Rule(Op(WEIGHTED), input=ACTIVATION, weight=WEIGHT, output=ACTIVATION),
+        Rule(Op(OTHERS), input=ACTIVATION, output=ACTIVATION),
+    ),
+    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (Step(Op(("relu", "clip"))),)),),
+    ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
+    kernels=(Kernel(Everything(), Unknown("the DSP's arithmetic is not published", nearest="onnxruntime")),),
+    commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    runtime=Runtime("ppl", cpu="DSP"),
+    lowering=Qdq(),
+    source=("MQBench, prepare_by_platform.py and deploy_linear.py, backend PPLW8A16: schemes, placement, JSON",),
+    weight=Algorithm(MinMax(), Fixed()),
+    activation=Algorithm(Ema(), Fixed()),
+)

@@ -1,0 +1,53 @@
+"""Qualcomm SNPE, 8 bits in the "TF" mode of its quantizer: activations and weights uint8 affine per tensor.
+
+step = (max - min) / 255 of a range that holds 0 and is widened to 0.01; offset = round(-min / step); bias
+int32 with scale s_x*s_w (`--bias_bitwidth 32`).  Every op's inputs and outputs are quantized, outputs behind
+the activation that the op is fused with; MaxPool and data movement keep their input's encoding.
+"""
+
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import Qdq
+from qfunc.specs import (
+    Algorithm,
+    Derived,
+    Everything,
+    Fusion,
+    Int,
+    Kernel,
+    Op,
+    Rule,
+    Runtime,
+    Scale,
+    Scheme,
+    Step,
+    Target,
+    Tie,
+    Unknown,
+    ZeroPoint,
+)
+
+TF = Scheme(Int(8, signed=False), Scale(minimum_range=0.01), ZeroPoint())
+WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
+POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
+OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
+
+snpe = Target(
+    name="snpe",
+    rules=(
+        Rule(Op(WEIGHTED), input=TF, weight=TF, bias=Derived(), output=TF),
+        Rule(Op(OTHERS), input=TF, output=TF),
+    ),
+    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (Step(Op(("relu", "clip"))),)),),
+    ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
+    kernels=(Kernel(Everything(), Unknown("rounding and requantization are not published", nearest="onnxruntime")),),
+    commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    runtime=Runtime("snpe", cpu="Hexagon DSP"),
+    lowering=Qdq(),
+    source=(
+        "SNPE reference guide, Quantization Algorithm: range, step and offset of the TF mode",
+        "MQBench, user guide deploy/snpe: --quantization_overrides, --bias_bitwidth 32; placement of its SNPE backend",
+    ),
+    weight=Algorithm(MinMax(), Fixed()),
+    activation=Algorithm(Ema(), Fixed()),
+)

@@ -1,0 +1,57 @@
+"""STPU, as MQBench deploys to it: int8 symmetric per tensor, +-127, for weights and activations.
+
+Bias int32 with scale s_x*s_w; a product with a constant behind a convolution is folded into it; the inputs
+of a concat take its output's range; sigmoid writes [-1, 1].  Every op's inputs and outputs are quantized,
+outputs behind the activation that the op is fused with.
+"""
+
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import Fixed as FixedFunction
+from qfunc.lowering import Qdq
+from qfunc.specs import (
+    Algorithm,
+    AnyInput,
+    Constant,
+    Derived,
+    Everything,
+    Fixed,
+    Fusion,
+    Int,
+    Kernel,
+    Op,
+    Rule,
+    Runtime,
+    Scheme,
+    Step,
+    Target,
+    Tie,
+    Unknown,
+)
+
+BYTE = Scheme(Int(8, low=-127))
+WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
+POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
+OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
+ACTIVATION = Step(Op(("relu", "clip")))
+
+stpu = Target(
+    name="stpu",
+    rules=(
+        Rule(Op(WEIGHTED), input=BYTE, weight=BYTE, bias=Derived(), output=BYTE),
+        Rule(Op(OTHERS), input=BYTE, output=BYTE),
+        Rule(Op("sigmoid"), input=BYTE, output=Fixed(BYTE, 1 / 127)),
+        Rule(Op("concat"), output=BYTE),
+    ),
+    fusions=(
+        Fusion(Op(("conv", "conv_transpose")), (Step(Op("mul") & AnyInput(Constant())), ACTIVATION)),
+        Fusion(Op((*WEIGHTED, *OTHERS)), (ACTIVATION,)),
+    ),
+    ties=(Tie(Op("concat"), ("input", "output"), "output"), Tie(Op("max_pool"), ("input", "output"), "input")),
+    kernels=(Kernel(Everything(), Unknown("an internal accelerator without public documents", nearest="onnxruntime")),),
+    commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    runtime=Runtime("stpu"),
+    lowering=Qdq(),
+    source=("MQBench, prepare_by_platform.py and deploy/deploy_stpu.py: schemes, placement, merges and ranges",),
+    weight=Algorithm(MinMax(), FixedFunction()),
+    activation=Algorithm(Ema(), FixedFunction()),
+)

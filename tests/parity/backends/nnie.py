@@ -1,0 +1,23 @@
+"""NNIE."""
+
+from parity.golden import LOG
+from parity.table import FLOAT, Backend, Explained
+
+from qfunc import targets
+
+GROUPS = "MQBench, deploy_nnie.py and user guide hardware/nnie: no entry for group convolutions; avoid depthwise ones"
+
+NNIE = (
+    Backend(
+        "NNIE",
+        targets.nnie,
+        (
+            Explained(
+                "b", "activation", "features_0_2 features_*_conv_0_2", LOG, FLOAT, {"mobilenet_v2": 17}, GROUPS
+            ),
+            Explained(
+                "b", "weight", "features.1.conv.0.0 features.*.conv.1.0", LOG, FLOAT, {"mobilenet_v2": 17}, GROUPS
+            ),
+        ),
+    ),
+)  # fmt: skip
