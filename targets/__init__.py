@@ -3,7 +3,9 @@
 from qfunc.targets.academic import academic
 from qfunc.targets.academic_nlp import academic_nlp
 from qfunc.targets.nnie import nnie
+from qfunc.targets.onnx_qnn import onnx_qnn
 from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.openvino import openvino
 from qfunc.targets.ppl_cuda import ppl_cuda
 from qfunc.targets.ppl_w8a16 import ppl_w8a16
 from qfunc.targets.qdq import qdq
@@ -11,9 +13,10 @@ from qfunc.targets.snpe import snpe
 from qfunc.targets.stpu import stpu
 from qfunc.targets.tensorrt import tensorrt
 from qfunc.targets.tensorrt_nlp import tensorrt_nlp
+from qfunc.targets.tengine_u8 import tengine_u8
 from qfunc.targets.vitis import vitis
 
 __all__ = [
-    "academic", "academic_nlp", "nnie", "onnxruntime", "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu", "tensorrt",
-    "tensorrt_nlp", "vitis",
+    "academic", "academic_nlp", "nnie", "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu",
+    "tengine_u8", "tensorrt", "tensorrt_nlp", "vitis",
 ]  # fmt: skip

@@ -112,7 +112,8 @@ def _weighted(job: Job, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[f
     x, network = job.given(tensors["input"]), job.partition
     weight_coding = network.coding(tensors["weight"], job.root)
     assert weight_coding is not None
-    weight = job.constant_codes(tensors["weight"], weight_coding).float()
+    codes = job.constant_codes(tensors["weight"], weight_coding)
+    weight = (codes - weight_coding.qparams.zero_point.to(codes.dtype)).float()  # its own zero point, where it has one
     matmul = job.unit.kind == "matmul"
     weight = weight.T if matmul and weight.ndim == 2 else weight
     if weight.ndim != 2 and matmul:
@@ -136,10 +137,10 @@ def _weighted(job: Job, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[f
         elif not isinstance(coding.seat.module.site.value, Derived) and takes_float_bias(arithmetic):
             real_bias = coding.seat.module(read_attr(network.network, bias_node).detach()).float()
         else:
-            codes, behind = _aligned(job, bias_node, coding, product)
-            bound = float(weight.abs().double().flatten(1).sum(1).max()) * largest + float(codes.abs().max())
+            own, behind = _aligned(job, bias_node, coding, product)
+            bound = float(weight.abs().double().flatten(1).sum(1).max()) * largest + float(own.abs().max())
             small = bound < integer.EXACT_FLOAT32
-            bias = job.emitter.constant(codes.float() if small else codes, str(bias_node.target))
+            bias = job.emitter.constant(own.float() if small else own, str(bias_node.target))
     held = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
     product, within = product * 2.0**-behind, None if behind else bias
     if job.unit.kind != "conv":

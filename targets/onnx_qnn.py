@@ -1,0 +1,71 @@
+"""TVM by ONNX: QLinear operators, uint8.
+
+Weights and activations uint8 affine per tensor, biases int32 with scale s_x*s_w.  Convolutions, linear layers,
+additions, average pools and concats are QLinear operators; MaxPool and data movement run on codes.  The arithmetic is
+that of ONNX's operators as ONNX Runtime computes them, which runs the same file; TVM imports them into its own
+requantize, in float32 on x86 with SSE4.1, elsewhere in 31-bit fixed point rounding half up: it has not been run here,
+and can differ in single codes.
+"""
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import Qdq
+from qfunc.specs import (
+    Algorithm,
+    Attr,
+    Copy,
+    Derived,
+    FloatMultiplier,
+    Fusion,
+    InsideActivation,
+    Int,
+    Interior,
+    Kernel,
+    Op,
+    Rule,
+    Runtime,
+    SameQParams,
+    Scheme,
+    Step,
+    SumFma,
+    Target,
+    ZeroPoint,
+)
+
+U8 = Int(8, signed=False)
+BYTE = Scheme(U8, zero_point=ZeroPoint())
+WEIGHTED = Op(("conv", "linear"))
+POOLS = Op(("avg_pool", "adaptive_avg_pool", "global_avg_pool"))
+CLAMPS = Step(Op(("relu", "clip")))
+MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
+BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
+
+onnx_qnn = Target(
+    name="onnx_qnn",
+    rules=(
+        Rule(WEIGHTED, input=BYTE, weight=BYTE, bias=Derived(), output=BYTE),
+        Rule(Op(("add", "concat")) | POOLS, input=BYTE, output=BYTE),
+    ),
+    fusions=(Fusion(WEIGHTED | Op(("add", "concat")) | POOLS, (CLAMPS,), integer_if=(InsideActivation(),)),),
+    kernels=(
+        Kernel(Op(("conv", "linear", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
+        Kernel(Op("add"), SumFma(), formats=BYTES),
+        Kernel(
+            Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
+            Interior(zero_point="before", function="window_sum"),
+            formats=BYTES,
+        ),
+        Kernel(Op("concat"), Interior(), formats=BYTES),
+        Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
+    ),
+    commuting=(*MOVES, "pad"),
+    runtime=Runtime("tvm", "0.8 to 0.18, Relay QNN"),
+    lowering=Qdq(),
+    source=(
+        "Apache TVM, python/tvm/relay/frontend/onnx.py: QLinearConv, QLinearAdd, QLinearAveragePool, QLinearMatMul",
+        "Apache TVM, src/relay/qnn/op/requantize.cc",
+        "ONNX operator specification, QLinearConv-10; onnxruntime 1.31, com.microsoft QLinear operators",
+    ),
+    weight=Algorithm(MinMax(), Fixed()),
+    activation=Algorithm(MinMax(), Fixed()),
+)

@@ -1,0 +1,75 @@
+"""Intel OpenVINO on CPU: int8 by FakeQuantize, placed as NNCF places it (PERFORMANCE preset).
+
+Weights 255 levels [-127, 127] per output channel; activations 256 levels per tensor, unsigned [0, 255] where the graph
+proves them non-negative, else signed with scale amax/127.  FakeQuantize rounds the index of the level half to even, so
+that with 255 levels ties go to odd integers.  Convolutions and linear layers add their float bias to the product in
+real units and round once.  All tensors of a concat share qparams.  For CPUs without VNNI, where products of two pairs
+can overflow, NNCF halves the range of the first layer's weights, and MQBench that of all:
+`evolve(rule, weight=evolve(WEIGHT, format=Int(8, low=-64, high=63)))`.
+"""
+
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import Qdq
+from qfunc.specs import (
+    Algorithm,
+    Attr,
+    Cases,
+    Copy,
+    Fusion,
+    Int,
+    Interior,
+    Kernel,
+    NonNegative,
+    Op,
+    PerChannel,
+    Rule,
+    Runtime,
+    SameQParams,
+    Scale,
+    Scheme,
+    Step,
+    Target,
+    ThroughReal,
+    Tie,
+)
+
+S8, U8, NARROW = Int(8), Int(8, signed=False), Int(8, low=-127)
+SIGNED = Scheme(S8, rounding="half_even_on_index")
+UNSIGNED = Scheme(U8, rounding="half_even_on_index")
+ACTIVATION = Cases(((NonNegative(), UNSIGNED),), default=SIGNED)
+WEIGHT = Scheme(NARROW, Scale(PerChannel()), rounding="half_even_on_index")
+WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
+REAL = Op(("add", "mul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean", "sum"))
+NEAREST = Attr("mode", "nearest")
+MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize")
+BYTES = (("input", (S8, U8)), ("weight", (NARROW,)), ("output", (S8, U8)))
+
+openvino = Target(
+    name="openvino",
+    rules=(
+        Rule(WEIGHTED, input=ACTIVATION, weight=WEIGHT),
+        Rule(REAL | Op("resize") & ~NEAREST, input=ACTIVATION),
+        Rule(Op("concat") & NonNegative(), input=UNSIGNED, output=UNSIGNED),
+        Rule(Op("concat"), input=SIGNED, output=SIGNED),
+    ),
+    fusions=(
+        Fusion(WEIGHTED, (Step(Op("batch_norm")), Step(Op(("relu", "clip"))))),
+        Fusion(Op(("add", "mul")), (Step(Op(("relu", "clip"))),)),
+    ),
+    ties=(Tie(Op("concat"), ("input", "output"), "union"),),
+    kernels=(
+        Kernel(Op(("conv", "linear", "matmul")), ThroughReal(), formats=BYTES),
+        Kernel(REAL, Interior(), formats=BYTES),
+        Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
+    ),
+    commuting=(*MOVES, "pad"),
+    runtime=Runtime("openvino", ">=2026.4", "x86-64 VNNI", "oneDNN, INFERENCE_PRECISION_HINT=f32"),
+    lowering=Qdq(),
+    source=(
+        "OpenVINO operation specification, FakeQuantize-1, and measurements of openvino 2026.4",
+        "NNCF, quantization of CPU targets: narrow symmetric weights, unified scales of concat, pass-through ops",
+    ),
+    weight=Algorithm(MinMax(), Fixed()),
+    activation=Algorithm(Ema(), Fixed()),
+)

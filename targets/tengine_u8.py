@@ -1,0 +1,68 @@
+"""Tengine, uint8 on CPU: a float simulator of integers.
+
+Weights and activations uint8 affine per tensor; zero points are truncated, z = trunc(-min / s), not rounded.  Biases
+int32 with scale s_x*s_w, rounded half away from zero.  Every op dequantizes, computes in float32 and quantizes by
+round(y / s) + z, half away from zero; the order of float32 sums is the compiler's, so that emulation is exact where
+the sums are.  Softmax writes 1/255.  Ops that work in place (relu, pools by maximum, data movement) have the qparams
+of their output.
+"""
+
+from qfunc.estimators import Ema, MinMax
+from qfunc.functions import Fixed as FixedFunction
+from qfunc.lowering import Qdq
+from qfunc.specs import (
+    Algorithm,
+    Copy,
+    Derived,
+    Fixed,
+    Fusion,
+    GraphOutput,
+    Int,
+    Interior,
+    Kernel,
+    Op,
+    Rule,
+    Runtime,
+    SameQParams,
+    Scheme,
+    Step,
+    Target,
+    Tie,
+    ZeroPoint,
+)
+
+U8 = Int(8, signed=False)
+BYTE = Scheme(U8, zero_point=ZeroPoint("trunc"), rounding="half_away")
+WEIGHTED = Op(("conv", "conv_transpose", "linear"))
+FLOAT = ("add", "mul", "concat", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "sigmoid", "hardswish", "prelu", "resize")
+IN_PLACE = ("relu", "clip")
+MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
+BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
+
+tengine_u8 = Target(
+    name="tengine_u8",
+    rules=(
+        Rule(WEIGHTED, input=BYTE, weight=BYTE, bias=Derived(rounding="half_away"), output=BYTE),
+        Rule(Op("softmax"), input=BYTE, output=Fixed(BYTE, 1 / 255, 0)),
+        Rule(Op((*FLOAT, *IN_PLACE)), input=BYTE, output=BYTE),
+        Rule(GraphOutput(), output=BYTE),
+    ),
+    fusions=(
+        Fusion(WEIGHTED, (Step(Op("batch_norm")), Step(Op(IN_PLACE)))),
+        Fusion(Op(("add", "mul")), (Step(Op(IN_PLACE)),)),
+    ),
+    ties=(Tie(Op(IN_PLACE), ("input", "output"), "output"),),
+    kernels=(
+        Kernel(Op(("conv", "linear", "softmax", *FLOAT, *IN_PLACE)), Interior(rounding="half_away"), formats=BYTES),
+        Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
+    ),
+    commuting=(*MOVES, "pad"),
+    runtime=Runtime("tengine", "1.5", "CPU reference, uint8"),
+    lowering=Qdq(),
+    source=(
+        "OAID Tengine, tools/quantize/quant_save_graph.cpp and quant_tool_uint8.cpp: scales, zero points, in-place ops",
+        "OAID Tengine, source/device/cpu/op: uint8 reference kernels",
+    ),
+    weight=Algorithm(MinMax(), FixedFunction()),
+    activation=Algorithm(Ema(), FixedFunction()),
+)
