@@ -45,7 +45,8 @@ class Coding:
 
     def same(self, other: Coding) -> bool:
         """Whether both map codes to the same values."""
-        return self.format == other.format and _equal(self.qparams, other.qparams)
+        ours, theirs = (c.seat.module.site.scheme.format for c in (self, other))
+        return ours == theirs and _equal(self.qparams, other.qparams)
 
 
 def _equal(a: Affine, b: Affine) -> bool:
@@ -57,6 +58,16 @@ def in_integers(seat: Seat) -> bool:
     scheme = seat.module.site.scheme
     shared = isinstance(scheme.scale.shared, PerTensor | PerChannel)
     return isinstance(scheme.format, Int) and shared and not seat.module.dynamic
+
+
+def require_static(seat: Seat) -> None:
+    """Refuses a site whose scales are found at run time.
+
+    Raises:
+        SpecError: names the site.
+    """
+    if seat.module.dynamic:
+        require_integers(seat)
 
 
 def require_integers(seat: Seat) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import field, frozen
 from torch import Tensor, fx
 
-from qfunc.graph.coding import Coding, require_integers
+from qfunc.graph.coding import Coding, require_static
 from qfunc.graph.derived import derived
 from qfunc.graph.fuse import Group, fuse, with_roots
 from qfunc.graph.network import float_network, seats
@@ -73,7 +73,7 @@ class Partition:
         self.at_path: dict[str, Coding] = {}
         places = seats(model)
         for seat in places:
-            require_integers(seat)
+            require_static(seat)
         qparams = {s.path: s.module.qparams() for s in places if found is None}
         qparams.update(found or {})
         qparams.update(derived(model, places, qparams))  # the scales that they derive from may have been trained

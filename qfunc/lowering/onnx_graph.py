@@ -12,9 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from qfunc.errors import DeployError
-from qfunc.graph.coding import Coding
 from qfunc.lowering.shapes import Shape
-from qfunc.specs import Int, PerChannel
+from qfunc.specs import Int
 
 OPSET, IR_VERSION = 21, 10
 
@@ -38,6 +37,7 @@ class OnnxGraph:
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
         self.taken: set[str] = set()
+        self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
 
     def fresh(self, name: str) -> str:
         """The name, or the name with a number if it is taken."""
@@ -88,37 +88,11 @@ class OnnxGraph:
         self.initializers[proto.name] = proto
         return proto.name
 
-    def qparams(self, coding: Coding, name: str, kind: int | None = None) -> tuple[list[str], dict[str, Any]]:
-        """([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
-        scheme, fmt = coding.seat.module.site.scheme, coding.format
-        scale, zero = coding.qparams.scale.flatten(), coding.qparams.zero_point.flatten()
-        axis = None
-        if isinstance(scheme.scale.shared, PerChannel):
-            axis = int(scheme.scale.shared.axis) % max(coding.qparams.scale.ndim, 1)
-        elif coding.qparams.scale.ndim == 0:
-            scale, zero = scale.reshape(()), zero.reshape(())
-        dtype = helper.tensor_dtype_to_np_dtype(kind or storage(fmt, name))
-        zeros = zero.cpu().numpy().astype(np.int64).astype(dtype)
-        names = [self.constant(scale.float(), f"{name}.scale"), self.constant(zeros, f"{name}.zero_point")]
-        return names, {} if axis is None else {"axis": axis}
-
-    def quantize(self, tensor: str, coding: Coding, name: str) -> str:
-        """The codes of a float tensor."""
-        require_full(coding.format, name)
-        parameters, attributes = self.qparams(coding, name)
-        return self.node("QuantizeLinear", [tensor, *parameters], f"{name}.codes", **attributes)
-
-    def dequantize(self, codes: str, coding: Coding, name: str, kind: int | None = None) -> str:
-        """The real values of codes."""
-        parameters, attributes = self.qparams(coding, name, kind)
-        return self.node("DequantizeLinear", [codes, *parameters], f"{name}.real", **attributes)
-
-    def weight(self, codes: Tensor, coding: Coding, name: str) -> str:
-        """A constant stored as its codes and dequantized; narrow codes are stored in bytes."""
-        fmt = coding.format
-        held = Int(next(b for b in (8, 16, 32) if b >= fmt.bits), fmt.signed)
-        stored = self.stored(codes, held, f"{name}.codes")
-        return self.dequantize(stored, coding, name, storage(held, name))
+    def call(self, function: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """A node of a function of the model's own, given in ONNX's text form; every runtime can run it."""
+        parsed = onnx.parser.parse_function(function)
+        self.functions[parsed.domain, parsed.name] = parsed
+        return self.node(parsed.name, inputs, output, domain=parsed.domain, **attributes)
 
     def declare(self, name: str, shape: Shape, *, output: bool = False) -> None:
         """An input or output of the model; its batch axis is dynamic."""
@@ -129,7 +103,10 @@ class OnnxGraph:
     def model(self, name: str) -> onnx.ModelProto:
         """The finished model."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, list(self.initializers.values()))
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        domains = {"": OPSET, **{domain: 1 for domain, _ in self.functions}}
+        imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+        functions = list(self.functions.values())
+        made = helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, functions=functions)
         made.producer_name = "qfunc"
         return made
 
@@ -145,14 +122,3 @@ def storage(fmt: Int, name: str) -> int:
         do = "Use a width of 4, 8 or 16 bits."
         raise DeployError(where=f"tensor {name!r}", found=repr(fmt), wanted="an integer type of ONNX", do=do)
     return int(kind)
-
-
-def require_full(fmt: Int, name: str) -> None:
-    """Refuses an activation whose codes are narrower than its type: QuantizeLinear saturates at the type's ends.
-
-    Raises:
-        DeployError: names the tensor.
-    """
-    if (fmt.qmin, fmt.qmax) != (Int(fmt.bits, fmt.signed).qmin, Int(fmt.bits, fmt.signed).qmax):
-        found, wanted = f"an activation of {fmt}", "the full range of its type, at whose ends QuantizeLinear saturates"
-        raise DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do="Edit the target's rule for it.")

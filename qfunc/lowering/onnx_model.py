@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
-from torch import Tensor, fx
+from torch import fx
 
 from qfunc.errors import DeployError
 from qfunc.graph.coding import Coding
@@ -18,11 +18,14 @@ from qfunc.lowering.onnx_call import Call
 from qfunc.lowering.onnx_graph import OnnxGraph
 from qfunc.lowering.onnx_moves import write_split
 from qfunc.lowering.onnx_ops import WRITERS, write_norm
+from qfunc.lowering.onnx_quantizers import write_constant, write_quantizer
 from qfunc.lowering.shapes import Shape, shapes_of
+from qfunc.lowering.tensors import Place, QuantizedTensor, quantized_tensor
 
 
-def write_model(partition: Partition, inputs: tuple[TensorInfo, ...]) -> onnx.ModelProto:
-    """The ONNX model of a partition: weights stored as codes, names that follow the model, dynamic batch.
+def write_model(partition: Partition, inputs: tuple[TensorInfo, ...]) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
+    """The ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
+    dynamic batch.
 
     A tensor named `p` is written as `p` (float), `p.codes` (after QuantizeLinear) and `p.real` (after
     DequantizeLinear); an op that only moves codes has the same qparams on both sides.
@@ -30,7 +33,9 @@ def write_model(partition: Partition, inputs: tuple[TensorInfo, ...]) -> onnx.Mo
     Raises:
         DeployError: an op or type that cannot be written; names node and cure.
     """
-    return _Writer(partition, inputs).write()
+    writer = _Writer(partition, inputs)
+    model = writer.write()
+    return model, tuple(quantized_tensor(partition, path, tuple(places)) for path, places in writer.places.items())
 
 
 class _Writer:
@@ -42,6 +47,7 @@ class _Writer:
         self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
         self.done: dict[str, str] = {}  # activation already written -> the op that it follows
         self.parts: dict[str, list[str]] = {}  # node with several values -> their tensors
+        self.places: dict[str, list[Place]] = {}  # seat -> where its qparams stand in the model
 
     def write(self) -> onnx.ModelProto:
         for node in self.network.graph.nodes:
@@ -122,7 +128,7 @@ class _Writer:
                 coding, name = self.partition.coding(producer, node), f"{self.path(node)}.rows_in"
             else:
                 tensor, coding, name = self._inner(node, tensor)
-            return tensor if coding is None else self.graph.dequantize(self.graph.quantize(tensor, coding, name), coding, name)
+            return tensor if coding is None else self._quantized(tensor, coding, name)
 
         return pair
 
@@ -148,10 +154,16 @@ class _Writer:
     def _coded(self, node: fx.Node, coding: Coding) -> str:
         key = (node.name, coding.seat.path)
         if key not in self.real:
-            name = self.path(node)
-            codes = self.graph.quantize(self._apart(node), coding, name)
-            self.real[key] = self.graph.dequantize(codes, coding, name)
+            self.real[key] = self._quantized(self._apart(node), coding, self.path(node), self.raw[node.name])
         return self.real[key]
+
+    def _quantized(self, tensor: str, coding: Coding, name: str, place: str = "") -> str:
+        real = write_quantizer(self.graph, tensor, coding, name)
+        self._placed(coding, place or tensor, real)
+        return real
+
+    def _placed(self, coding: Coding, tensor: str, real: str) -> None:
+        self.places.setdefault(coding.seat.path, []).append(Place(tensor, real))
 
     def _apart(self, node: fx.Node) -> str:
         # Between DequantizeLinear and QuantizeLinear, ONNX Runtime quantizes float weights and biases by itself
@@ -186,11 +198,13 @@ class _Writer:
         if key not in self.real:
             value = read_attr(self.network, node).detach()
             name = str(node.target)
-            self.real[key] = self.graph.constant(value, name) if coding is None else self._weight(value, coding, name)
+            if coding is None:
+                self.real[key] = self.graph.constant(value, name)
+            else:
+                self.real[key] = write_constant(self.graph, value, coding, name)
+                stored = self.real[key] in self.graph.initializers
+                self._placed(coding, self.real[key] if stored else self.graph.fresh(name), self.real[key])
         return self.real[key]
-
-    def _weight(self, value: Tensor, coding: Coding, name: str) -> str:
-        return self.graph.weight(coding.codes(value), coding, name)
 
 
 def _source(node: fx.Node) -> str:

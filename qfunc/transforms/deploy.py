@@ -50,14 +50,12 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
             raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
         # onnx is imported here, where it is first needed: `import qfunc` stays light.
         from qfunc.lowering.onnx_model import write_model
-        from qfunc.lowering.tensors import quantized_tensors
 
         inputs = _inputs(model, record, example_inputs)
         _require_float32(model, inputs)
         partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
-        proto = write_model(partition, inputs)
+        proto, tensors = write_model(partition, inputs)
         _check(proto, model, inputs)
-        tensors = quantized_tensors(partition)
         files = dict(target.lowering.lower(proto, tensors))
         report = _report(target, inputs, tensors, partition)
         files[REPORT] = (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()

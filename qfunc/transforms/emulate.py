@@ -11,6 +11,7 @@ from torch import fx, nn
 
 from qfunc.errors import EmulationError
 from qfunc.graph.captured import CapturedModule
+from qfunc.graph.coding import require_integers
 from qfunc.graph.fold import read_attr
 from qfunc.graph.network import require
 from qfunc.graph.record import Record, attach
@@ -87,7 +88,13 @@ def require_target(model: fx.GraphModule, target: Target, step: str) -> Record:
 
 
 def emulated(partition: Partition) -> fx.GraphModule:
-    """The emulation of a partitioned model; its nodes are named after the float tensors whose codes they are."""
+    """The emulation of a partitioned model; its nodes are named after the float tensors whose codes they are.
+
+    Raises:
+        SpecError: a site that is simulated only.
+    """
+    for coding in partition.at_path.values():
+        require_integers(coding.seat)
     return _Emulation(partition).build()
 
 

@@ -2,7 +2,7 @@
 
 from mutants.mutation import Mutation
 
-OPS, GRAPH, MODEL = (f"qfunc/lowering/onnx_{name}.py" for name in ("ops", "graph", "model"))
+OPS, GRAPH, MODEL, QUANTIZERS = (f"qfunc/lowering/onnx_{name}.py" for name in ("ops", "graph", "model", "quantizers"))
 DEPLOY, TENSORS = "qfunc/transforms/deploy.py", "qfunc/lowering/tensors.py"
 
 INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
@@ -30,23 +30,23 @@ DEPLOYMENT = (
     Mutation("dilations-dropped", OPS, '"dilations": dilation,', '"dilations": [1] * rank,', f"{INTEGER}[conv2d dilated]"),
     Mutation("padding-counted", OPS, 'int(c["count_include_pad"])', "1", f"{INTEGER}[avg_pool no pad count]"),
     Mutation(
-        "axis-zero", GRAPH,
+        "axis-zero", QUANTIZERS,
         "axis = int(scheme.scale.shared.axis) % max(coding.qparams.scale.ndim, 1)",
         "axis = 0",
         f"{INTEGER}[matmul constant rank 2]",
     ),
     Mutation(
-        "zero-points-all-zero", GRAPH,
+        "zero-points-all-zero", QUANTIZERS,
         "zeros = zero.cpu().numpy()",
         "zeros = (zero * 0).cpu().numpy()",
         f"{INTEGER}[conv2d]",
     ),
     Mutation("stored-unsigned", GRAPH, "(8, True): TensorProto.INT8", "(8, True): TensorProto.UINT8", STORED),
     Mutation(
-        "narrow-codes-at-the-end-of-their-type", GRAPH,
-        "if (fmt.qmin, fmt.qmax) != (Int(fmt.bits, fmt.signed).qmin, Int(fmt.bits, fmt.signed).qmax):",
+        "narrow-codes-at-the-end-of-their-type", QUANTIZERS,
+        "if (codes_of.qmin, codes_of.qmax) != (held.qmin, held.qmax):",
         "if False:",
-        "tests/lowering/test_writer_mutants.py::test_activations_narrower_than_their_type_are_refused",
+        "tests/lowering/test_quantizers.py::test_integers_saturate_at_the_ends_of_their_own_codes",
     ),
     Mutation(
         "batch-not-dynamic", GRAPH,
@@ -56,8 +56,8 @@ DEPLOYMENT = (
     ),
     Mutation(
         "weights-stored-as-float", MODEL,
-        "return self.graph.weight(coding.codes(value), coding, name)",
-        "return self.graph.constant((coding.codes(value) * coding.qparams.scale).float(), name)",
+        "self.real[key] = write_constant(self.graph, value, coding, name)",
+        "self.real[key] = self.graph.constant((coding.codes(value) * coding.qparams.scale).float(), name)",
         STORED,
     ),
     Mutation(
@@ -74,8 +74,26 @@ DEPLOYMENT = (
     ),
     Mutation(
         "report-on-one-scale", TENSORS,
-        "values = tuple(scale.flatten().tolist())",
-        "values = (float(scale.max()),)",
+        "scales, zeros = tuple(scale.flatten().tolist())",
+        "scales, zeros = (float(scale.max()),)",
         "tests/transforms/test_deploy.py::test_the_report_says_how_it_was_made",
+    ),
+    Mutation(
+        "logarithmic-one-octave-off", QUANTIZERS,
+        "halved = Sub(first, one)",
+        "halved = Sub(first, low)",
+        "tests/lowering/test_quantizers.py::test_logarithmic_activations_are_a_function_of_the_model_s_own",
+    ),
+    Mutation(
+        "float-model-forgets-zero-points", "qfunc/lowering/float_model.py",
+        "difference = codes.astype(np.int64) - zero.astype(np.int64)",
+        "difference = codes.astype(np.int64)",
+        "tests/lowering/test_quantizers.py::test_zero_points_of_weights_are_subtracted",
+    ),
+    Mutation(
+        "float-model-on-another-axis", "qfunc/lowering/float_model.py",
+        "shape = [-1 if i == axis % codes.ndim else 1",
+        "shape = [-1 if i == 1 else 1",
+        "tests/lowering/test_quantizers.py::test_the_float_model_has_the_quantized_weights_and_no_quantizers",
     ),
 )  # fmt: skip

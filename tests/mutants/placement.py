@@ -96,8 +96,8 @@ PLACEMENT = (
     ),
     Mutation(
         "codings-of-one-format-are-the-same", "qfunc/graph/coding.py",
-        "return self.format == other.format and _equal(self.qparams, other.qparams)",
-        "return self.format == other.format",
+        "return ours == theirs and _equal(self.qparams, other.qparams)",
+        "return ours == theirs",
         f"{PLACED}::test_codes_are_copied_between_equal_qparams_only",
     ),
     Mutation(

@@ -14,7 +14,7 @@ import qfunc
 from qfunc import estimators, functions, targets
 from qfunc.errors import SpecError
 from qfunc.graph.network import seats
-from qfunc.specs import NVFP4, Log, Op, PerToken, Rule, Scale, Scheme, edit
+from qfunc.specs import NVFP4, Log, Op, PerChannel, PerToken, Rule, Scale, Scheme, edit
 from tests.transforms.nets import network
 
 ESTIMATORS = sorted(estimators.__all__)
@@ -117,7 +117,7 @@ def test_a_dynamic_scale_is_that_of_each_tensor() -> None:
     ("weight", "found"),
     [
         (NVFP4, "Float(2, mantissa=1, max=6.0) with a scale PerBlock(-1, size=16)"),
-        (Scheme(Log()), "Log() with a scale PerTensor()"),
+        (Scheme(Log(), Scale(PerChannel())), "Log() with a scale PerChannel(0)"),
     ],
 )
 def test_formats_without_integer_units_are_simulated_only(weight: Scheme, found: str) -> None:

@@ -1,0 +1,193 @@
+"""What stands in the ONNX model for each format: run by ONNX Runtime, and compared with the formula or the simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from attrs import evolve, frozen
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import functions, targets
+from qfunc.lowering import OnnxRuntime
+from qfunc.lowering.float_model import float_model
+from qfunc.numerics.qparams import Affine
+from qfunc.specs import Algorithm, Int, Log, Op, PerChannel, Rule, Scale, Scheme, ZeroPoint
+
+NARROW = (Int(8, low=-127), Int(8, signed=False, high=100), Int(16, signed=False, low=1), Int(16))
+
+
+def parts(target: Any, net: nn.Module, *batches: Tensor) -> tuple[Any, onnx.ModelProto, tuple[Any, ...]]:
+    """(the calibrated model, its Q/DQ model, its sites): what a lowering is given."""
+    seen: list[Any] = []
+
+    @frozen
+    class Spy:
+        def lower(self, model: Any, sites: Any) -> dict[str, bytes]:
+            seen.append((model, sites))
+            return {"model.onnx": model.SerializeToString()}
+
+    target = evolve(target, lowering=Spy())
+    done = qfunc.calibrate(list(batches), progress=False)(qfunc.quantize(target)(net))
+    qfunc.deploy(target)(done)
+    return done, *seen[0]
+
+
+def run(model: onnx.ModelProto, x: Tensor) -> Tensor:
+    return torch.from_numpy(OnnxRuntime(optimise=False).session(model.SerializeToString()).run([x])[0])
+
+
+def inputs_only(scheme: Scheme, function: Any = None) -> Any:
+    algorithm = targets.tensorrt.activation if function is None else Algorithm(targets.tensorrt.activation.estimator, function)
+    rules = (Rule(Op("relu"), input=scheme),)
+    return evolve(targets.tensorrt, rules=rules, fusions=(), ties=(), commuting=(), legality=(), activation=algorithm)
+
+
+@pytest.mark.parametrize("fmt", NARROW, ids=repr)
+def test_integers_saturate_at_the_ends_of_their_own_codes(fmt: Int) -> None:
+    scheme = Scheme(fmt, zero_point=None if fmt.signed else ZeroPoint())
+    done, model, (site,) = parts(inputs_only(scheme), nn.ReLU(), torch.randn(7, 5))
+    s, z = site.scale[0], site.zero_point[0]
+    x = torch.tensor([[-1e6, 1e6, s * (fmt.qmax - z), s * (fmt.qmax + 1 - z), s * (fmt.qmin - 1 - z)]])
+    real = next(v for v in model.graph.node if v.op_type == "DequantizeLinear").output[0]
+    model.graph.output.append(onnx.helper.make_tensor_value_info(real, onnx.TensorProto.FLOAT, None))
+    outputs = OnnxRuntime(optimise=False).session(model.SerializeToString()).run([x])
+    low, high = (np.float32(s) * np.float32(q - z) for q in (fmt.qmin, fmt.qmax))
+    assert outputs[1].tolist() == [[low, high, high, high, low]]
+    assert torch.equal(torch.from_numpy(outputs[0]), done(x))
+
+
+@pytest.mark.parametrize("function", [functions.Fixed(), functions.NnieLog()], ids=repr)
+def test_logarithmic_activations_are_a_function_of_the_model_s_own(function: Any) -> None:
+    done, model, (site,) = parts(inputs_only(Scheme(Log()), function), nn.ReLU(), torch.randn(7, 5) * 3)
+    onnx.checker.check_model(model)
+    assert [f.name for f in model.functions] == ["LogQuantize"]
+    z = 16 * np.log2(site.scale[0])
+    smallest = 2 ** ((z - 16) / 16)
+    ends = torch.tensor([0.0, 1e9, smallest * 0.999, smallest * 1.001])
+    x = torch.cat((torch.randn(4000), torch.randn(3996) * 1e-3, ends)).float()
+    # The oracle is NNIE's published formula in float64; float32 holds its values to half an ulp.
+    real = x[x > 0].double()
+    code = torch.clamp(torch.round(16 * torch.log2(real)) - round(z), 0, 127)
+    wanted = torch.where(real < smallest, 0.0, 2 ** ((code + round(z)) / 16)).float()
+    got = run(model, x.reshape(-1, 5)).flatten()
+    assert torch.allclose(got[x > 0], wanted, rtol=2**-23, atol=0)
+    assert torch.allclose(got, done(x.reshape(-1, 5)).flatten(), rtol=2**-23, atol=0)
+    assert int(site.high) == 127
+    assert site.maximum == pytest.approx([2 ** ((z + 127) / 16)])
+
+
+@frozen
+class Halves:
+    """x_hat = round(x / s) s, written as a node of its own."""
+
+    def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Affine:
+        return qparams
+
+    def apply(self, params: Affine, x: Tensor, scheme: Scheme) -> Tensor:
+        return functions.Fixed().apply(params, x, scheme)
+
+    def export(self, params: Affine, x: Tensor, scheme: Scheme) -> Any:
+        return functions.Fixed().export(params, x, scheme)
+
+    def onnx(self, graph: Any, tensor: str, qparams: Affine, scheme: Scheme, name: str) -> str:
+        text = """<opset_import: ["" : 21], domain: "mine">
+            Halves <low: float, high: float>(x, s) => (y) {
+                l = Constant<value_float: float = @low>() h = Constant<value_float: float = @high>()
+                d = Div(x, s) r = Round(d) c = Clip(r, l, h) y = Mul(c, s) }"""
+        scale = graph.number(float(qparams.scale), f"{name}.scale")
+        low, high = float(scheme.format.qmin), float(scheme.format.qmax)
+        return str(graph.call(text, [tensor, scale], name, low=low, high=high))
+
+
+def test_a_function_writes_its_own_node() -> None:
+    done, model, (site,) = parts(inputs_only(Scheme(), Halves()), nn.ReLU(), torch.randn(7, 5))
+    onnx.checker.check_model(model)
+    assert [(n.domain, n.op_type) for n in model.graph.node] == [("mine", "Halves"), ("", "Relu")]
+    x = torch.randn(9, 5) * 2
+    assert torch.equal(run(model, x), done(x))
+    assert [n.op_type for n in float_model(model, [site]).graph.node] == ["Relu"]
+    assert len(float_model(model, [site]).functions) == 0
+
+
+class Net(nn.Module):
+    """A residual block; every size differs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 5, 3, padding=1), nn.Conv2d(5, 5, (1, 3), padding=(0, 1))
+        self.pool, self.fc = nn.MaxPool2d(2), nn.Linear(5 * 4 * 3, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.a(x))
+        return self.fc(self.pool(torch.relu(self.b(y) + y)).flatten(1))
+
+
+@pytest.mark.parametrize("target", [targets.onnxruntime, targets.tensorrt], ids=["onnxruntime", "tensorrt"])
+def test_the_float_model_has_the_quantized_weights_and_no_quantizers(target: Any) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    done, model, sites = parts(target, net, torch.randn(2, 3, 8, 6))
+    before = model.SerializeToString()
+    made = float_model(model, sites)
+    onnx.checker.check_model(made)
+    assert model.SerializeToString() == before
+    assert {n.op_type for n in made.graph.node} == {"Conv", "Relu", "Add", "MaxPool", "Flatten", "Gemm"}
+    stored = {i.name: torch.from_numpy(numpy_helper.to_array(i).copy()) for i in made.graph.initializer}
+    weights = {s.name: s for s in sites if s.role != "activation"}
+    with torch.no_grad():
+        for name, site in weights.items():
+            # The oracle is the definition, s clamp(round(w / s)), by channel.
+            tensor = net.get_parameter(name)
+            scale = torch.tensor(site.scale).reshape([-1] + [1] * (tensor.ndim - 1))
+            wanted = torch.clamp(torch.round(tensor / scale), site.low, site.high) * scale
+            assert torch.equal(stored[name], wanted)
+            net.get_parameter(name).copy_(stored[name])
+        x = torch.randn(3, 3, 8, 6)
+        assert torch.allclose(run(made, x), net(x), atol=1e-5)  # the order of float32 sums
+    assert set(stored) >= set(weights)
+    # Every tensor that a site names is there, by the name that the site gives it.
+    there = {o for n in made.graph.node for o in n.output} | {i.name for i in made.graph.input} | set(stored)
+    assert {t for s in sites for t in s.tensors} <= there
+    assert set(done.state_dict()) >= {"a.weight"}
+
+
+def test_zero_points_of_weights_are_subtracted() -> None:
+    torch.manual_seed(0)
+    rules = (Rule(Op("linear"), weight=Scheme(Int(8, signed=False), zero_point=ZeroPoint())),)
+    net = nn.Linear(6, 5)
+    _, model, sites = parts(evolve(targets.tensorrt, rules=rules, ties=(), legality=()), net, torch.randn(2, 6))
+    (weight,) = (numpy_helper.to_array(i) for i in float_model(model, sites).graph.initializer if i.name == "weight")
+    assert np.abs(weight - net.weight.detach().numpy()).max() <= sites[0].scale[0] / 2 * (1 + 1e-6)  # half a step
+    assert sites[0].zero_point[0] > 50
+
+
+def test_chosen_quantizers_stay() -> None:
+    _, model, sites = parts(targets.tensorrt, Net(), torch.randn(2, 3, 8, 6))
+    made = float_model(model, sites, kept=("x",))
+    assert [n.op_type for n in made.graph.node][:2] == ["QuantizeLinear", "DequantizeLinear"]
+    assert sum(n.op_type == "QuantizeLinear" for n in made.graph.node) == 1
+
+
+def test_an_input_that_is_an_output_keeps_its_name() -> None:
+    _, model, sites = parts(inputs_only(Scheme()), nn.Sequential(nn.ReLU()), torch.randn(3, 4))
+    identity = onnx.ModelProto()
+    identity.CopyFrom(model)
+    del identity.graph.node[2:]
+    identity.graph.output[0].name = sites[0].places[0].real
+    made = float_model(identity, sites)
+    onnx.checker.check_model(made)
+    assert [(n.op_type, list(n.output)) for n in made.graph.node] == [("Identity", [sites[0].places[0].real])]
+
+
+def test_a_scale_a_channel_is_named_by_its_axis() -> None:
+    _, _, sites = parts(targets.tensorrt, Net(), torch.randn(2, 3, 8, 6))
+    site = next(s for s in sites if s.name == "b.weight")
+    assert (site.axis, len(site.scale), site.role, site.readers) == (0, 5, "weight", ("b",))
+    assert isinstance(targets.tensorrt.rules[0].weight, Scheme)
+    assert targets.tensorrt.rules[0].weight.scale == Scale(PerChannel())
