@@ -42,6 +42,7 @@ from qfunc.specs.formats import (
     Log,
 )
 from qfunc.specs.kernel import Kernel
+from qfunc.specs.legality import Legality, Refuse, Require
 from qfunc.specs.microscaling import (
     GGUF_Q4_0,
     GGUF_Q8_0,
@@ -85,10 +86,11 @@ __all__ = [
     "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AveragePool", "BFLOAT16", "Cases", "Constant", "Copy", "Derived",
     "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16",
     "FLOAT32", "First", "Fixed", "FixedPoint", "Float", "FloatMultiplier", "Format", "From", "Function", "Fusion",
-    "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "InsideActivation", "Int", "Interior", "Keep", "Kernel",
-    "Last", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3",
-    "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NonNegative", "Not", "Op",
-    "OpKind", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "Rule", "Runner", "Runtime", "SameQParams",
-    "Scale", "Scheme", "Selector", "Shift", "SoftmaxTable", "Step", "SumFma", "SumScaled", "SumShifted", "Target",
-    "ThroughReal", "Tie", "Unknown", "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
+    "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "InsideActivation", "Int", "Interior", "Keep", "Kernel", "Last",
+    "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3",
+    "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NonNegative", "Not", "Op", "OpKind",
+    "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "Refuse", "Require", "Rule", "Runner", "Runtime",
+    "SameQParams", "Scale", "Scheme", "Selector", "Shift", "SoftmaxTable", "Step", "SumFma", "SumScaled", "SumShifted",
+    "Target", "ThroughReal", "Tie", "Unknown", "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json",
+    "to_json",
 ]  # fmt: skip

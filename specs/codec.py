@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 
 from qfunc.errors import SpecError
-from qfunc.specs import arithmetic, formats, kernel, placement, scheme, selectors, slots, target
+from qfunc.specs import arithmetic, formats, kernel, legality, placement, scheme, selectors, slots, target
 from qfunc.specs._frozen import flaw, held, short
 
 SCHEMA = 1
-_MODULES = (arithmetic, formats, kernel, placement, scheme, selectors, slots, target)
+_MODULES = (arithmetic, formats, kernel, legality, placement, scheme, selectors, slots, target)
 _INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}
 
 

@@ -12,6 +12,7 @@ from attrs import evolve, field, fields, frozen
 from qfunc.specs._check import as_tuple, has_methods, instance_of, integer, one_of, refuse, text, tuple_of
 from qfunc.specs._repr import readable
 from qfunc.specs.kernel import Kernel
+from qfunc.specs.legality import Legality, Refuse, Require
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
 from qfunc.specs.selectors import Selector, selector
@@ -106,15 +107,16 @@ class Runtime:
 
 
 _HARDWARE = (
-    "name", "rules", "fusions", "ties", "limits", "kernels", "commuting", "ops", "runtime", "lowering", "source",
+    "name", "rules", "fusions", "ties", "limits", "kernels", "commuting", "legality", "ops", "runtime", "lowering",
+    "source",
 )  # fmt: skip
 
 
 @readable
 @frozen(kw_only=True)
 class Target:
-    """One hardware: placement, fusion, formats and arithmetic (hardware half), estimators and functions
-    (algorithm half).
+    """One hardware: placement, fusion, formats, arithmetic and what it refuses (hardware half), estimators and
+    functions (algorithm half).
 
     Raises:
         SpecError: a field of the wrong kind, no rules, no source, or two ops of one name.
@@ -131,6 +133,7 @@ class Target:
     limits: tuple[Limit, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Limit))
     kernels: tuple[Kernel, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Kernel))
     commuting: tuple[str, ...] = field(default=(), converter=as_tuple, validator=tuple_of(str))
+    legality: tuple[Legality, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Require, Refuse))
     ops: tuple[OpKind, ...] = field(default=(), converter=as_tuple, validator=tuple_of(OpKind))
     runtime: Runtime = field(default=Runtime("none"), validator=instance_of(Runtime))
     lowering: Lowering | None = field(default=None, validator=has_methods("lower", optional=True))

@@ -11,12 +11,18 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.lowering import Qdq
 from qfunc.specs import (
+    E2M1,
+    E4M3FN,
     Algorithm,
+    Everything,
     Fusion,
     Int,
     Kernel,
     Op,
+    PerBlock,
     PerChannel,
+    PerTensor,
+    Require,
     Rule,
     Runtime,
     Scale,
@@ -29,6 +35,9 @@ from qfunc.specs import (
 
 ACTIVATION = Scheme(Int(8))
 WEIGHT = Scheme(Int(8, low=-127), Scale(PerChannel()))
+TYPES = "TensorRT 11, Working with Quantized Types: INT8, FP8E4M3, FP4E2M1 and, for weights only, INT4, all signed"
+SYMMETRIC = "TensorRT 11, Working with Quantized Types: 'TensorRT uses a symmetric quantization scheme'"
+SCALES = "TensorRT 11, quantization schemes: activations have one scale, or one a block of 32 (MXFP8) or 16 (NVFP4)"
 WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
 
 tensorrt = Target(
@@ -44,6 +53,12 @@ tensorrt = Target(
     ties=(Tie(Op("concat"), "input", "union"),),
     kernels=(Kernel(WEIGHTED, Unknown("the engine's rounding and order of fusion are not published", nearest="onnxruntime")),),
     commuting=("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    legality=(
+        Require(Everything(), ("input", "weight", "output"), zero_point=False, because=SYMMETRIC),
+        Require(Everything(), "weight", formats=(Int(8), E4M3FN, E2M1), because=TYPES),
+        Require(Everything(), ("input", "output"), formats=(Int(8), Int(8, low=-127), E4M3FN, E2M1), because=TYPES),
+        Require(Everything(), ("input", "output"), shared=(PerTensor(), PerBlock(-1, 32), PerBlock(-1, 16)), because=SCALES),
+    ),
     runtime=Runtime("tensorrt", ">=10", "NVIDIA GPU"),
     lowering=Qdq(),
     source=(

@@ -5,19 +5,59 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
+
+from qfunc.specs import Float, Int, PerBlock, Scheme
+from qfunc.specs._check import integer
+from qfunc.specs._repr import readable
+
+_STORED = (8, 16, 32)
 
 
-@frozen
+@readable
+@frozen(kw_only=True)
 class Qdq:
     """`model.onnx`: ONNX with QuantizeLinear and DequantizeLinear, as ONNX Runtime and TensorRT load it.
 
-    Source: ONNX operator specification, QuantizeLinear-21, DequantizeLinear-21.
+    `opset` is the version of ONNX's operators, 13 to 21.  Scales per channel came with 13, 8-bit floats with
+    19, integers of 4 and 16 bits and scales per block with 21; a target that needs more than the opset has
+    is refused by `qfunc.quantize`.
 
-    >>> Qdq()
-    Qdq()
+    Source: ONNX operator specification, QuantizeLinear-13, -19, -21, DequantizeLinear-13, -19, -21.
+
+    >>> Qdq(), Qdq(opset=13)
+    (Qdq(), Qdq(opset=13))
     """
+
+    opset: int = field(default=21, validator=integer(13, 21))
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """The model's bytes, the same for the same model."""
         return {"model.onnx": model.SerializeToString(deterministic=True)}
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """What is wanted in place of this lowering for a tensor of that scheme; empty if it is fine.
+
+        >>> from qfunc.specs import Int, Scheme
+        >>> Qdq(opset=13).refuses(Scheme(Int(4)), constant=False)
+        'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        >>> Qdq(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
+        ''
+        """
+        for needed, what in _needs(scheme, constant):
+            if self.opset < needed:
+                return f"Qdq(opset={needed}), for QuantizeLinear has {what} from opset {needed} on (ONNX operators)"
+        return ""
+
+
+def _needs(scheme: Scheme, constant: bool) -> list[tuple[int, str]]:
+    needs = []
+    match scheme.format:
+        case Int(bits):
+            stored = next((b for b in _STORED if b >= bits), bits) if constant else bits
+            needs += [(21, f"{stored}-bit integers")] if stored not in (8, 32) else []
+        case Float(exponent, mantissa) if exponent + mantissa == 7:
+            needs += [(19, "8-bit floats")]
+    if isinstance(scheme.scale.shared, PerBlock):
+        needs += [(21, "scales per block")]
+    return sorted(needs, reverse=True)

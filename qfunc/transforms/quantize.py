@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.capture import capture
 from qfunc.graph.fold import fold_batch_norm, read_attr
+from qfunc.graph.legality import require_legal
 from qfunc.graph.network import kind_of_model
 from qfunc.graph.plan import Placed, plan
 from qfunc.graph.record import Fact, attach, record_of
@@ -35,7 +36,8 @@ def quantize(
         example_inputs: Positional inputs for the torch.export road; None traces symbolically.
     Raises:
         CaptureError: the model cannot be captured on this road.
-        SpecError: a selector of the target matches nothing, or the rules contradict each other.
+        SpecError: a selector of the target matches nothing, the rules contradict each other, or the hardware
+            refuses an op or a scheme (`Target.legality`).
         CalibrationError: the model is quantized already, or a weight is NaN or infinite.
 
     >>> from qfunc import targets
@@ -58,7 +60,9 @@ def quantize(
 
     def placed_on(model: nn.Module | fx.GraphModule | ExportedProgram) -> fx.GraphModule:
         network = fold_batch_norm(capture(example_inputs)(model))
-        for placed in plan(network, target).placed:
+        made = plan(network, target)
+        require_legal(made, target)
+        for placed in made.placed:
             _insert(network, placed)
         network.graph.lint()
         network.recompile()

@@ -42,6 +42,8 @@ from qfunc.specs import (
     PerChannel,
     PerTensor,
     PerToken,
+    Refuse,
+    Require,
     Rule,
     Runtime,
     SameQParams,
@@ -61,6 +63,7 @@ from qfunc.specs import (
     ZeroPointShifts,
 )  # fmt: skip
 from qfunc.specs._check import ROUNDINGS
+from qfunc.specs.legality import never_an_op
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=8)
 roundings = st.sampled_from(ROUNDINGS)
@@ -185,6 +188,15 @@ fusions = st.builds(
 )
 algorithms = st.builds(Algorithm, st.sampled_from((MinMax(), Ema(MinMax(), decay=0.5))), st.just(FixedFunction()))
 overrides = st.builds(lambda s, b: Override(s, "weight", bits=b, estimator=MinMax()), selectors, st.none() | st.integers(2, 16))
+of_ops = selectors.filter(lambda s: not never_an_op(s))
+legalities = st.builds(
+    lambda s, f, p, g, b: Require(s, ("input", "weight"), formats=f, power_of_two=p, shared=(g,), because=b),
+    of_ops,
+    st.lists(formats, max_size=2).map(tuple),
+    flags,
+    granularities,
+    words,
+) | st.builds(Refuse, of_ops, because=words, do=words)
 targets = st.builds(
     Target,
     name=words,
@@ -204,6 +216,7 @@ targets = st.builds(
     ),
     kernels=st.lists(kernels, max_size=2),
     commuting=st.lists(words, max_size=2),
+    legality=st.lists(legalities, max_size=2),
     ops=st.lists(st.builds(OpKind, words, words, behaves_like=st.none() | words), max_size=1),
     runtime=st.builds(Runtime, words, words),
     source=words,
@@ -212,4 +225,4 @@ targets = st.builds(
     bias=st.none() | algorithms,
     overrides=st.lists(overrides, max_size=2),
 )
-specs = st.one_of(formats, schemes(), slot_values, selectors, arithmetics, kernels, rules, fusions, targets)
+specs = st.one_of(formats, schemes(), slot_values, selectors, arithmetics, kernels, rules, fusions, legalities, targets)

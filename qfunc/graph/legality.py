@@ -1,0 +1,209 @@
+"""Whether the hardware takes what placement decided: every site and op of a plan against target.legality."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import frozen
+from torch import fx
+
+from qfunc.errors import SpecError
+from qfunc.graph.fuse import Group
+from qfunc.graph.plan import TRANSPARENT, Placed, Plan
+from qfunc.graph.select import Context, constant_shape, is_personal, require_match, selects
+from qfunc.graph.vocabulary import channel_axis, slots
+from qfunc.specs import Format, Int, Keep, PerTensor, PerToken, Refuse, Require, Scheme, Target
+from qfunc.specs.scheme import Granularity
+
+_LISTED = 5
+"""How many rules a message lists; each names as many places."""
+
+
+@frozen
+class Breach:
+    """What the hardware refuses at one place, in words: the op and tensor, what they have, what they should, the cure."""
+
+    op: str
+    slot: str
+    tensor: str
+    found: str
+    wanted: str
+    do: str
+
+    @property
+    def place(self) -> str:
+        """The op, and the tensor if it is one that is refused."""
+        return f"op {self.op!r}" + (f", {self.slot} {self.tensor!r}" if self.slot else "")
+
+
+def require_legal(plan: Plan, target: Target) -> None:
+    """Refuses what the target's `legality` or its lowering does.
+
+    Raises:
+        SpecError: names every op and tensor that is refused (a handful, then a count), the vendor's rule and the
+            cure; or a selector of `legality` that points at names which the model does not have.
+    """
+    for rule in target.legality:
+        if is_personal(rule.select):
+            require_match(rule.select, plan.context, f"target {target.name!r}, legality")
+    found = breaches(plan, target)
+    if not found:
+        return
+    same: dict[tuple[str, str, str], list[Breach]] = {}
+    for breach in found:
+        same.setdefault((breach.found, breach.wanted, breach.do), []).append(breach)
+    if len(same) == 1:
+        had, wanted, do = next(iter(same))
+        raise SpecError(where=f"target {target.name!r}, {_places(found)}", found=had, wanted=wanted, do=do)
+    lines = [f"{_places(all_)}: found {had}, wanted {wanted}. {do}" for (had, wanted, do), all_ in same.items()]
+    rest = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    raise SpecError(
+        where=f"target {target.name!r}",
+        found=f"{len(found)} things that it refuses, for {len(same)} reasons",
+        wanted="none",
+        do="\n  ".join(["Cure each:", *lines[:_LISTED], *rest]),
+    )
+
+
+def _places(found: Sequence[Breach]) -> str:
+    more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
+    return "; ".join([*(b.place for b in found[:_LISTED]), *more])
+
+
+def breaches(plan: Plan, target: Target) -> tuple[Breach, ...]:
+    """Everything that the hardware refuses, in the order of the graph; a tensor once for each reason.
+
+    >>> from qfunc.graph.capture import capture
+    >>> from qfunc.graph.plan import plan
+    >>> from qfunc.targets import tensorrt
+    >>> from torch import nn
+    >>> breaches(plan(capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())), tensorrt), tensorrt)
+    ()
+    """
+    found: dict[tuple[str, str, str], Breach] = {}
+    for breach in _all(plan, target):
+        found.setdefault((breach.tensor or breach.op, breach.found, breach.wanted), breach)
+    return tuple(found.values())
+
+
+def _all(plan: Plan, target: Target) -> Iterator[Breach]:
+    check = _Check(plan, target)
+    for group in plan.groups.groups:
+        for node in group.nodes:
+            yield from check.op(group, node)
+            for slot, producer in slots(node):
+                if producer not in group.nodes and (placed := check.read_by(node, producer)):
+                    yield from check.tensor(group, (node,), slot, placed)
+        for placed in plan.placed:
+            if placed.tensor is group.output and placed.site.slot == "output":
+                yield from check.tensor(group, group.nodes, "output", placed)
+
+
+class _Check:
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self.context: Context = plan.context
+        self.target = target
+        self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
+
+    def read_by(self, reader: fx.Node, tensor: fx.Node) -> Placed | None:
+        """The site of a tensor as a reader sees it, perhaps behind ops that only move its codes."""
+        while (tensor, reader) not in self.read:
+            inputs = [n for s, n in slots(tensor) if s == "input"]
+            if self.context.kind(tensor) not in (*self.target.commuting, *TRANSPARENT) or len(inputs) != 1:
+                return None
+            reader, tensor = tensor, inputs[0]
+        return self.read[tensor, reader]
+
+    def op(self, group: Group, node: fx.Node) -> Iterator[Breach]:
+        for rule in self.target.legality:
+            elsewhere = self._kept(group, "input") and self._kept(group, "output")
+            if isinstance(rule, Refuse) and not elsewhere and selects(rule.select, node, self.context):
+                wanted = f"an op that it runs: {rule.because}"
+                yield Breach(self._path(node), "", "", f"the kind {self.context.kind(node)!r}", wanted, rule.do)
+
+    def tensor(self, group: Group, nodes: tuple[fx.Node, ...], slot: str, placed: Placed) -> Iterator[Breach]:
+        """What is wrong with a site as one slot of an op, or of a fused group."""
+        if self._kept(group, slot):
+            return
+        site, op = placed.site, self._path(nodes[0])
+        for rule in self.target.legality:
+            if not isinstance(rule, Require) or slot not in rule.slots:
+                continue
+            if any(selects(rule.select, n, self.context) for n in nodes):
+                for found, wanted, edit in _wrong(rule, placed, channel_axis(nodes[0])):
+                    do = _cure(edit, slot, site.value)
+                    yield Breach(op, slot, site.name, found, f"{wanted}: {rule.because}", do)
+        refuses = getattr(self.target.lowering, "refuses", None)
+        if refuses is not None and (wanted := refuses(site.scheme, site.constant)):
+            found, do = (
+                f"{site.scheme.format!r} for {self.target.lowering!r}",
+                "Give edit.deploy(...) that, or edit the scheme.",
+            )
+            yield Breach(op, slot, site.name, found, wanted, do)
+
+    def _kept(self, group: Group, slot: str) -> bool:
+        # The first rule that speaks for the whole slot says Keep: the op runs in float, elsewhere, on purpose.
+        for rule in self.target.rules:
+            nodes = group.nodes if is_personal(rule.select) else (group.root,)
+            if getattr(rule, slot) is None or rule.edges is not None:
+                continue
+            if any(selects(rule.select, n, self.context) for n in nodes):
+                return isinstance(getattr(rule, slot), Keep)
+        return False
+
+    def _path(self, node: fx.Node) -> str:
+        return self.context.fact(node).path
+
+
+def _wrong(rule: Require, placed: Placed, axis: int) -> Iterator[tuple[str, str, str]]:
+    # (what was found, what is wanted, the keyword of edit.weights or edit.activations that cures it)
+    site, scheme = placed.site, placed.site.scheme
+    fmt, zero_point, shared = scheme.format, scheme.zero_point, scheme.scale.shared
+    if rule.formats and not any(_holds(wanted, fmt, site.constant) for wanted in rule.formats):
+        yield repr(fmt), _either(rule.formats), _keyword(rule.formats[0], fmt, site.slot)
+    never = zero_point is None or zero_point.value == 0 or getattr(site.value, "zero_point", None) == 0
+    if rule.zero_point is False and not never:
+        yield "a zero point", "none", "symmetric=True"
+    if rule.zero_point and isinstance(fmt, Int) and zero_point is None:
+        yield "no zero point", "one", "symmetric=False"
+    if rule.power_of_two and not scheme.scale.power_of_two:
+        yield "scales of any size", "powers of two", "power_of_two=True"
+    rank = len(constant_shape(placed.tensor) or ())
+    if rule.shared and not any(_same(wanted, shared, axis, rank) for wanted in rule.shared):
+        yield f"scales {shared!r}", _either(rule.shared), f"granularity={rule.shared[0]!r}"
+
+
+def _either(values: tuple[Any, ...]) -> str:
+    return " or ".join(map(repr, values))
+
+
+def _holds(wanted: Format, fmt: Format, constant: bool) -> bool:
+    # A constant is written offline, so fewer codes are no matter; an activation is clamped by the chip itself.
+    if not constant or not isinstance(wanted, Int) or not isinstance(fmt, Int):
+        return wanted == fmt
+    return wanted.signed == fmt.signed and wanted.qmin <= fmt.qmin and fmt.qmax <= wanted.qmax
+
+
+def _same(wanted: Granularity, shared: Granularity, axis: int, rank: int) -> bool:
+    if type(wanted) is not type(shared) or isinstance(wanted, PerTensor | PerToken):
+        return wanted == shared
+    assert not isinstance(shared, PerTensor | PerToken)
+    ours = [axis if g.axis == "channel" else int(g.axis) for g in (wanted, shared)]
+    sizes = getattr(wanted, "size", 0) == getattr(shared, "size", 0)
+    return sizes and len({a % rank if rank else a for a in ours}) == 1
+
+
+def _keyword(wanted: Format, fmt: Format, slot: str) -> str:
+    # Empty where no keyword of edit gives the format: weights have no `bits` that widens.
+    if not isinstance(wanted, Int) or not isinstance(fmt, Int) or (slot == "weight" and wanted.bits != fmt.bits):
+        return ""
+    changed = [f"{n}={getattr(wanted, n)}" for n in ("bits", "signed") if getattr(wanted, n) != getattr(fmt, n)]
+    return ", ".join(changed)
+
+
+def _cure(keyword: str, slot: str, value: Any) -> str:
+    role = {"weight": "weights", "input": "activations", "output": "activations"}.get(slot)
+    if role is None or not keyword or not isinstance(value, Scheme):
+        return "Edit the rule that quantizes it, or leave the op in float by edit.skip."
+    return f"Use edit.{role}({keyword}), or leave the op in float by edit.skip."
