@@ -190,19 +190,19 @@ def _upsample(mode: str) -> Rewrite:
     return rewrite
 
 
-def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    if kwargs.pop("max_norm", None) is not None or kwargs.pop("sparse", False) or kwargs.pop("scale_grad_by_freq", False):
-        return None
-    kwargs.pop("norm_type", None)
-    if any(v not in (None, False, 2.0) for v in args[3:]):
-        return None
-    given = dict(zip(("first", "second", "padding_idx"), args, strict=False)) | kwargs
-    table, index = given.get("weight", given.get("second")), given.get("input", given.get("indices", given.get("first")))
-    padding = given.get("padding_idx")
-    # aten puts the weight first, torch.nn.functional the indices; a parameter is the weight.
-    if isinstance(index, fx.Node) and index.op == "get_attr":
-        table, index, padding = index, table, None if padding == -1 else padding
-    return F.embedding, (index, table, padding)
+def _embedding(first: str, second: str) -> Rewrite:
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        if any(kwargs.pop(k, None) not in (None, False) for k in ("max_norm", "sparse", "scale_grad_by_freq")):
+            return None
+        kwargs.pop("norm_type", None)
+        if any(v not in (None, False, 2.0) for v in args[3:]):
+            return None
+        given = dict(zip((first, second, "padding_idx"), args, strict=False)) | kwargs
+        padding = given.get("padding_idx")
+        none = first == "weight" and padding == -1  # for torch.nn.functional -1 is the last row
+        return F.embedding, (given.get("input", given.get("indices")), given["weight"], None if none else padding)
+
+    return rewrite
 
 
 def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -253,7 +253,8 @@ REWRITES: dict[str, Rewrite] = {
     "split": _split,
     "split_with_sizes": _split,
     "interpolate": _interpolate,
-    "embedding": _embedding,
+    "embedding": _embedding("input", "weight"),
+    "aten.embedding": _embedding("weight", "indices"),
     "t": _transposed,
     "numpy_T": _transposed,
     "mT": _matrix_transposed,

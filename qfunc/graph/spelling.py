@@ -156,6 +156,8 @@ def canonical(node: fx.Node) -> Call | None:
     args, kwargs = node.args, {_RENAMED.get(k, k): v for k, v in node.kwargs.items() if k not in _IGNORED}
     if is_number(node):
         return _size(node)
+    if name == "embedding" and node.target is not F.embedding:
+        name = "aten.embedding"  # torch.embedding and aten's take the table first, torch.nn.functional's the indices
     if name in REWRITES:
         return REWRITES[name](args, kwargs)
     if kwargs.pop("dtype", None) is not None:

@@ -558,8 +558,13 @@ GROUPS: dict[str, Group] = {
             lambda m, x: m.a((x > 0).long()),
             lambda m, x: F.embedding((x > 0).long(), m.a.weight),
             lambda m, x: m.b((x > 0).long()),
+            lambda m, x: m.a(m.positions),
         ),
-        lambda: {"a": nn.Embedding(3, 4), "b": nn.Embedding(3, 4, padding_idx=0)},
+        lambda: {
+            "a": nn.Embedding(3, 4),
+            "b": nn.Embedding(3, 4, padding_idx=0),
+            "positions": nn.Buffer(torch.tensor([[2, 0, 1]])),
+        },
     ),
     "sdpa": Group(
         "sdpa",
