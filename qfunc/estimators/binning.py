@@ -38,10 +38,15 @@ class LogLinear(NamedTuple):
         bins = (patterns >> 16).bitwise_and_(PATTERNS - 1).sub_(((level - (OCTAVES - 1)) << MANTISSA) - 1)
         return bins.clamp_(0, self.size - 1).bitwise_xor_(patterns >> 31)  # beyond only for NaN
 
-    def patterns(self, level: Tensor) -> Tensor | None:
-        """Where the bins begin among the patterns, the upper halves of positive float32 numbers; their end."""
-        starts = self._starts(level)
-        return torch.cat((torch.zeros_like(starts[:1]), starts, torch.full_like(starts[:1], PATTERNS)))
+    @property
+    def coarse(self) -> bool:
+        """Whether no bin is narrower than a pattern, the upper half of a positive float32."""
+        return True
+
+    def of_patterns(self, tally: Tensor, level: Tensor) -> Tensor:
+        """The counts of the bins, [n, size], of those of the patterns, [n, PATTERNS]."""
+        held = tally.index_select(-1, self._starts(level))
+        return torch.cat((tally.sum(-1, keepdim=True) - held.sum(-1, keepdim=True), held), -1)
 
     def _starts(self, level: Tensor) -> Tensor:
         # The patterns of all bins but the lowest, int64.
@@ -86,12 +91,16 @@ class Uniform(NamedTuple):
         bins = (x * inverse).to(torch.int32).clamp_(1 - self.size, self.size - 1)  # beyond only for NaN and infinity
         return bins.add_(x.view(torch.int32) >> 31)
 
-    def patterns(self, level: Tensor) -> Tensor | None:
-        """As LogLinear's; None where bins are narrower than patterns."""
-        if self.size > 2 << MANTISSA:
-            return None
+    @property
+    def coarse(self) -> bool:
+        """As LogLinear's."""
+        return self.size <= 2 << MANTISSA
+
+    def of_patterns(self, tally: Tensor, level: Tensor) -> Tensor:
+        """As LogLinear's."""
         starts = self.edges(level).flatten()[:-1].float().view(torch.int32) >> 16
-        return torch.cat((starts, torch.full_like(level, PATTERNS))).long()
+        ends = torch.cat((starts, torch.full_like(level, PATTERNS)))
+        return torch.nn.functional.pad(tally.cumsum(-1), (1, 0)).index_select(-1, ends).diff()
 
     def moved(self, octaves: Tensor) -> Tensor:
         """Where each bin goes when the width doubles so often: [*octaves.shape, size]."""

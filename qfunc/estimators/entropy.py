@@ -9,7 +9,7 @@ from torch import Tensor
 from qfunc.errors import SpecError
 from qfunc.estimators.binning import Uniform
 from qfunc.estimators.minmax import Range
-from qfunc.estimators.sketch import Sketch, clipped, empty, merged, nothing, of_magnitudes, updated
+from qfunc.estimators.sketch import Sketch, by_rows, clipped, empty, merged, nothing, of_magnitudes, updated
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.specs import Float, Int, Levels, Log, Scheme
 
@@ -27,6 +27,9 @@ SLACK = 1e-9
 
 AT_ONCE = 1 << 16
 """Terms evaluated together: what a core's cache holds."""
+
+BINS_AT_ONCE = 1 << 14
+"""Blocks are searched in groups of so many bins: some 20 tensors of so many float64, 3 MiB, however many blocks there are."""
 
 
 def bin_count(instance: object, attribute: object, value: object) -> None:
@@ -81,10 +84,12 @@ class Entropy:
         """The range between the clipping bounds, in float32."""
         if nothing(state):
             return Range(state.low, state.high)
-        edges, counts = of_magnitudes(state, Uniform(self.bins))
-        index = least_divergent(counts, _groups(scheme)).unsqueeze(-1)
-        bound = edges.gather(-1, index).squeeze(-1)
+        bound = by_rows(state, max(1, BINS_AT_ONCE // self.bins), lambda part: self._bound(part, _groups(scheme)))
         return clipped(state, -bound, bound)
+
+    def _bound(self, state: Sketch, groups: int) -> Tensor:
+        edges, counts = of_magnitudes(state, Uniform(self.bins))
+        return edges.gather(-1, least_divergent(counts, groups).unsqueeze(-1)).squeeze(-1)
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
         """The qparams of the range."""
@@ -124,7 +129,8 @@ def divergences(counts: Tensor, groups: int, kept: Tensor) -> Tensor:
     total = bins.sum(-1, keepdim=True)
     mass, held, entropy = (_running(t) for t in (bins, (bins > 0).double(), torch.special.xlogy(bins, bins)))
     found: list[Tensor] = []
-    for i in torch.split(kept, max(1, AT_ONCE // groups)):
+    rows = 1 if torch.compiler.is_compiling() else total.numel()
+    for i in torch.split(kept, max(1, AT_ONCE // (groups * rows))):
         bounds = (torch.arange(groups + 1, device=bins.device) * i.unsqueeze(-1) + groups - 1) // groups
         sums, sizes = mass[..., bounds].diff(), held[..., bounds].diff()
         inside, last, beyond = mass[..., i], bins[..., i - 1], total - mass[..., i]

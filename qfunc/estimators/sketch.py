@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -19,7 +19,6 @@ FORGIVEN = 1e-6
 
 KEPT = 4096
 """A block of up to so many elements is kept as it is: no more memory than its bins would take."""
-
 
 PART = 1 << 18
 """Elements counted at a time: what a core's cache holds."""
@@ -65,7 +64,9 @@ def updated(state: Sketch, x: Tensor, scheme: Scheme, bins: Bins) -> Sketch:
     low, high = torch.aminmax(split) if whole else (split.amin(axes), split.amax(axes))
     low, high = torch.minimum(state.low, low), torch.maximum(state.high, high)
     level = bins.level(magnitude(low, high))
-    counts = _counted(split, level, bins) + counted(state, low, high, bins)
+    counts = _counted(split, level, bins)
+    if not nothing(state):
+        counts = counts.add_(_in_bins(state, level, bins))
     return Sketch(low, high, state.values[..., :0], counts)
 
 
@@ -81,7 +82,10 @@ def merged(a: Sketch, b: Sketch, bins: Bins) -> Sketch:
 
 def counted(state: Sketch, low: Tensor, high: Tensor, bins: Bins) -> Tensor:
     """The counts of all that was seen, in the bins that the range [low, high] takes: int64 [*shape, 2, size]."""
-    level = bins.level(magnitude(low, high))
+    return _in_bins(state, bins.level(magnitude(low, high)), bins)
+
+
+def _in_bins(state: Sketch, level: Tensor, bins: Bins) -> Tensor:
     if state.counts.shape[-1]:
         octaves = level - bins.level(magnitude(state.low, state.high))
         if not torch.compiler.is_compiling() and not bool(octaves.any()):
@@ -112,18 +116,26 @@ def of_magnitudes(state: Sketch, bins: Bins) -> tuple[Tensor, Tensor]:
     return edges, counted(state, state.low, state.high, bins).sum(-2)
 
 
+def by_rows(state: Sketch, rows: int, function: Callable[[Sketch], Tensor]) -> Tensor:
+    """function(part), of the shape of part.low, for so many blocks at a time; together the shape of state.low."""
+    if torch.compiler.is_compiling():  # a trace would be as long as there are parts
+        return function(state)
+    blocks = (t.reshape(state.low.numel(), *t.shape[state.low.ndim :]) for t in state)
+    parts = zip(*(torch.split(t, rows) for t in blocks), strict=True)
+    return torch.cat([function(Sketch(*part)) for part in parts]).view(state.low.shape)
+
+
 def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
     # x viewed by `blocks`, in parts that the cache holds: memory that is new costs more than counting does.
     compiling = torch.compiler.is_compiling()
     if level.numel() == 1:
-        flat, edges = split.reshape(-1), bins.patterns(level.flatten())
-        if edges is not None:
+        flat = split.reshape(-1)
+        if bins.coarse:
             # The patterns are counted as they are, and put into the bins afterwards.
             length = len(flat) if compiling else min(len(flat), 2 * PART)
             room = torch.empty(length, dtype=torch.int32, device=flat.device)
             tallies = (_by_pattern(part, room) for part in torch.split(flat, length))
-            running = torch.nn.functional.pad(_total(tallies).view(2, PATTERNS).cumsum(-1), (1, 0))
-            return running[:, edges].diff().flip(0).view(*level.shape, 2, bins.size)
+            return bins.of_patterns(_total(tallies).view(2, PATTERNS), level.flatten()).flip(0).view(*level.shape, 2, bins.size)
         parts = torch.split(flat, len(flat) if compiling else PART)
         return _by_sign(_total(_in_windows(part, level.flatten(), bins) for part in parts).view(*level.shape, -1))
     aligned = level.view([n for length in level.shape for n in (length, 1)])
@@ -136,8 +148,7 @@ def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
 
 
 def _total(counts: Iterable[Tensor]) -> Tensor:
-    first, *others = counts
-    return functools.reduce(torch.add, others, first)
+    return functools.reduce(Tensor.add_, counts)
 
 
 def _by_pattern(x: Tensor, room: Tensor) -> Tensor:
