@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from baselines import exhaustive, kernel, objective
 from interleave import Times, Work, both, forward, interleaved, ms, ratio
 from networks import resnet18
 from torch import Tensor
@@ -25,26 +26,14 @@ from torch import Tensor
 import qfunc
 from qfunc import estimators, functions, targets
 from qfunc.errors import SpecError
-from qfunc.numerics import Affine, fake_quantize, minifloat
-from qfunc.numerics.qparams import from_range, observed, of_tensor
+from qfunc.numerics import fake_quantize, minifloat
+from qfunc.numerics.qparams import of_tensor
 from qfunc.specs import E4M3FN, E4M3FNUZ, E5M2, Int, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint, edit
 from qfunc.transforms.table import table
 
 ACTIVATION, WEIGHT, IMAGE = (8, 64, 56, 56), (512, 512, 3, 3), (1, 3, 224, 224)
 Timed = Callable[..., Times]
 UNSIGNED = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
-
-
-def kernel(scheme: Scheme, qparams: Affine) -> Callable[[Tensor], Tensor]:
-    """torch's fake quantization of an Int scheme; that of the channels where the scheme has blocks."""
-    fmt, shared = scheme.format, scheme.scale.shared
-    assert isinstance(fmt, Int)
-    if not isinstance(shared, PerChannel):
-        scale, zero = float(qparams.scale.flatten()[0]), int(qparams.zero_point.flatten()[0])
-        return lambda x: torch.fake_quantize_per_tensor_affine(x, scale, zero, fmt.qmin, fmt.qmax)
-    assert isinstance(shared.axis, int)
-    axis, scales, zeros = shared.axis, qparams.scale.flatten(), qparams.zero_point.flatten().int()
-    return lambda x: torch.fake_quantize_per_channel_affine(x, scales, zeros, axis, fmt.qmin, fmt.qmax)
 
 
 def fake_table(timed: Timed, runs: int, quick: bool) -> None:
@@ -156,11 +145,13 @@ def every_estimator() -> dict[str, Any]:
 def estimator_table(timed: Timed, runs: int, quick: bool) -> None:
     """One more batch for every estimator, against reductions of torch."""
     x, rows = torch.randn(ACTIVATION), []
+    codes = x.flatten().view(torch.int32).bitwise_right_shift(16).bitwise_and(0xFFFF)
     channel = Scheme(Int(8, signed=False), Scale(PerChannel(1)), ZeroPoint())
     works: dict[str, Work] = {
         "aminmax": lambda: torch.aminmax(x),
         "amin + amax": lambda: (x.amin((0, 2, 3)), x.amax((0, 2, 3))),
         "histc": lambda: torch.histc(x, 2048),
+        "bincount alone": lambda: torch.bincount(codes, minlength=1 << 16),
     }
     for scheme, suffix in ((UNSIGNED, "tensor"), (channel, "channel")):
         for name, estimator in every_estimator().items():
@@ -172,26 +163,10 @@ def estimator_table(timed: Timed, runs: int, quick: bool) -> None:
         rows.append([name, ms(times, tensor), ratio(times, tensor, "aminmax"), ratio(times, tensor, "histc"),
                      ms(times, each), ratio(times, each, "amin + amax")])  # fmt: skip
     print("\nestimators, one more batch of 8x64x56x56; goals MinMax 1.1 of aminmax and amin + amax, histograms 4 of aminmax")
-    print("torch, ms: " + ", ".join(f"{n} {ms(times, n)}" for n in ("aminmax", "amin + amax", "histc")))
+    print("torch, ms: " + ", ".join(f"{n} {ms(times, n)}" for n in ("aminmax", "amin + amax", "histc", "bincount alone")))
+    floor = ratio(times, "bincount alone", "aminmax")
+    print(f"the floor of an exact histogram, torch.bincount alone, of int32 codes made beforehand: {floor} of aminmax")
     print(table(("estimator", "tensor, ms", "to aminmax", "to histc", "channel, ms", "to amin + amax"), rows))
-
-
-def objective(x: Tensor, low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:
-    """The exact mean square error of a range, one for each scale."""
-    error = kernel(scheme, from_range(low, high, scheme))(x).sub_(x).square_()
-    return error.mean() if low.ndim == 0 else error.mean((1, 2, 3), keepdim=True)
-
-
-def exhaustive(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
-    """The best of 95 ranges, each tried on the data."""
-    low, high = observed(x, scheme)
-    best, found = torch.full_like(low, torch.inf), (low, high)
-    for i in range(95):
-        factor = 1 - 0.01 * i
-        error = objective(x, low * factor, high * factor, scheme)
-        found = torch.where(error < best, low * factor, found[0]), torch.where(error < best, high * factor, found[1])
-        best = torch.minimum(error, best)
-    return found
 
 
 def search_table(timed: Timed, runs: int, quick: bool) -> None:
