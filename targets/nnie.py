@@ -16,6 +16,9 @@ from qfunc.specs import (
     Kernel,
     Log,
     Op,
+    PerTensor,
+    Refuse,
+    Require,
     Rule,
     Runtime,
     Scheme,
@@ -27,6 +30,11 @@ from qfunc.specs import (
 LOG = Scheme(Log(magnitude_bits=7, steps_per_octave=16))
 CONVS = Op(("conv", "conv_transpose"))
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
+MODES = "MQBench user guide, hardware/nnie: '8/16 bit per-layer logarithmic quantization'"
+UPSAMPLE = "MQBench user guide, hardware/nnie: 'Only support 2x nearest neighbor upsample'"
+LAYERS = "HiSVP development guide, 3.1: the mapper takes Caffe's layers and some extensions, the rest runs on the CPU"
+TWICE = Attr("scale_factor", 2.0) | Attr("scale_factor", (2.0, 2.0)) | Attr("scale_factor", None)
+
 
 nnie = Target(
     name="nnie",
@@ -37,6 +45,19 @@ nnie = Target(
     ),
     ties=(Tie(Op(("add", "mul")), "input", "union"),),
     kernels=(Kernel(Everything(), Unknown("accumulator, bias and requantization are not published")),),
+    legality=(
+        Require(Everything(), ("input", "weight"), formats=LOG.format, shared=PerTensor(), because=MODES),
+        Refuse(
+            Op("resize") & ~(Attr("mode", "nearest") & TWICE),
+            because=UPSAMPLE,
+            do="Resize by mode='nearest', scale_factor=2, or leave it to the CPU by edit.skip.",
+        ),
+        Refuse(
+            Op(("gelu", "layer_norm", "group_norm", "mish", "sdpa")),
+            because=LAYERS,
+            do="Replace it by ops that Caffe has, or leave it to the CPU by edit.skip.",
+        ),
+    ),
     runtime=Runtime("nnie", cpu="Hi35xx"),
     lowering=Qdq(),
     source=(

@@ -15,6 +15,7 @@ from qfunc.specs import (
     Attr,
     Copy,
     Derived,
+    Everything,
     FloatMultiplier,
     Fusion,
     InsideActivation,
@@ -22,6 +23,7 @@ from qfunc.specs import (
     Interior,
     Kernel,
     Op,
+    Require,
     Rule,
     Runtime,
     SameQParams,
@@ -39,6 +41,8 @@ POOLS = Op(("avg_pool", "adaptive_avg_pool", "global_avg_pool"))
 CLAMPS = Step(Op(("relu", "clip")))
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
+LEVELS = "MQBench, deploy_onnx_qnn.py: QLinear operators with codes of 256 levels, uint8"
+
 
 onnx_qnn = Target(
     name="onnx_qnn",
@@ -59,6 +63,7 @@ onnx_qnn = Target(
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),
+    legality=(Require(Everything(), ("input", "weight", "output"), formats=U8, because=LEVELS),),
     runtime=Runtime("tvm", "0.8 to 0.18, Relay QNN"),
     lowering=Qdq(),
     source=(

@@ -17,6 +17,7 @@ from qfunc.specs import (
     Kernel,
     Op,
     PerChannel,
+    Require,
     Rule,
     Runtime,
     Scale,
@@ -33,6 +34,7 @@ WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
 
+
 ppl_cuda = Target(
     name="ppl_cuda",
     rules=(
@@ -43,6 +45,14 @@ ppl_cuda = Target(
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("the engine's requantization is not published", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    legality=(
+        Require(
+            Everything(),
+            ("input", "weight", "output"),
+            zero_point=False,
+            because="MQBench, deploy_linear.py: the artifact has one number a tensor, max(|low|, |high|)",
+        ),
+    ),
     runtime=Runtime("ppl.nn", cpu="NVIDIA GPU"),
     lowering=Qdq(),
     source=(

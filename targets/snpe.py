@@ -16,6 +16,8 @@ from qfunc.specs import (
     Int,
     Kernel,
     Op,
+    PerTensor,
+    Require,
     Rule,
     Runtime,
     Scale,
@@ -31,6 +33,8 @@ TF = Scheme(Int(8, signed=False), Scale(minimum_range=0.01), ZeroPoint())
 WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
+WIDTHS = (Int(8, signed=False), Int(16, signed=False), Int(8), Int(16))
+
 
 snpe = Target(
     name="snpe",
@@ -42,6 +46,20 @@ snpe = Target(
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("rounding and requantization are not published", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    legality=(
+        Require(
+            Everything(),
+            ("input", "weight", "output"),
+            shared=PerTensor(),
+            because="MQBench user guide, hardware/snpe: '8/16 bit per-layer asymmetric linear quantization'",
+        ),
+        Require(
+            Everything(),
+            ("input", "weight", "output"),
+            formats=WIDTHS,
+            because="QAIRT documentation, quantization: activations have 8 or 16 bits, weights 4, 8 or 16",
+        ),
+    ),
     runtime=Runtime("snpe", cpu="Hexagon DSP"),
     lowering=Qdq(),
     source=(

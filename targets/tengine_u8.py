@@ -14,6 +14,7 @@ from qfunc.specs import (
     Algorithm,
     Copy,
     Derived,
+    Everything,
     Fixed,
     Fusion,
     GraphOutput,
@@ -21,6 +22,8 @@ from qfunc.specs import (
     Interior,
     Kernel,
     Op,
+    PerTensor,
+    Require,
     Rule,
     Runtime,
     SameQParams,
@@ -38,6 +41,8 @@ FLOAT = ("add", "mul", "concat", "avg_pool", "adaptive_avg_pool", "global_avg_po
 IN_PLACE = ("relu", "clip")
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
+SCALES = "MQBench, deploy to Tengine: quant_tool_uint8 reads one line 'tensor scale zero_point' for each tensor"
+
 
 tengine_u8 = Target(
     name="tengine_u8",
@@ -57,6 +62,7 @@ tengine_u8 = Target(
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),
+    legality=(Require(Everything(), ("input", "weight", "output"), formats=U8, shared=PerTensor(), because=SCALES),),
     runtime=Runtime("tengine", "1.5", "CPU reference, uint8"),
     lowering=Qdq(),
     source=(

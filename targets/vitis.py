@@ -16,12 +16,15 @@ from qfunc.specs import (
     Attr,
     AveragePool,
     Copy,
+    Everything,
     Fusion,
     Int,
     Interior,
     Kernel,
     Limit,
     Op,
+    PerTensor,
+    Require,
     Rule,
     Runtime,
     SameQParams,
@@ -45,6 +48,8 @@ BYTES = (("input", (S8,)), ("weight", (S8,)), ("output", (S8,)))
 RECIPROCALS = (
     ((3, 3), 7, 6), ((5, 5), 10, 8), ((6, 6), 7, 8), ((3, 6), 7, 7), ((6, 3), 7, 7), ((7, 7), 21, 10), ((14, 14), 21, 12),
 )  # fmt: skip
+DPU = "MQBench user guide, hardware/vitis: '8bit per-tensor symmetric linear quantization with power of two scales'"
+
 
 vitis = Target(
     name="vitis",
@@ -73,6 +78,17 @@ vitis = Target(
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),
+    legality=(
+        Require(
+            Everything(),
+            ("input", "weight", "bias", "output"),
+            zero_point=False,
+            power_of_two=True,
+            shared=PerTensor(),
+            because=DPU,
+        ),
+        Require(Everything(), ("input", "weight", "output"), formats=S8, because=DPU),
+    ),
     runtime=Runtime("vitis-ai", "3.5", "DPU", "vart cpu-runner"),
     lowering=Qdq(),
     source=(

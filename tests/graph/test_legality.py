@@ -90,14 +90,104 @@ def test_tensorrt_takes_its_own_narrower_weights_and_mqbench_activations():
     qfunc.quantize(edit.pipe(targets.tensorrt, *changes))(Net())
 
 
-def test_per_channel_weights_where_only_a_scale_per_tensor_is():
-    target = edit.pipe(
-        chip(Require(Op(("conv", "linear")), "weight", shared=PerTensor(), **HERE)), edit.weights(granularity=PerChannel())
-    )
+@pytest.mark.parametrize(
+    ("name", "formats", "because"),
+    [
+        (
+            "snpe",
+            "Int(8, signed=False) or Int(16, signed=False) or Int(8) or Int(16)",
+            "QAIRT documentation, quantization: activations have 8 or 16 bits, weights 4, 8 or 16",
+        ),
+        (
+            "vitis",
+            "Int(8)",
+            "MQBench user guide, hardware/vitis: '8bit per-tensor symmetric linear quantization with power of two scales'",
+        ),
+    ],
+)
+def test_four_bit_activations_on_chips_of_bytes(name, formats, because):
+    target = edit.pipe(getattr(targets, name), edit.activations(bits=4))
+    four = "Int(4)" if name == "vitis" else "Int(4, signed=False)"
     assert refusal(target) == (
-        "target 'chip', op 'conv', weight 'conv.weight'; op 'fc', weight 'fc.weight': found scales PerChannel(0), "
-        f"wanted PerTensor(): guide, 2. Use edit.weights(granularity=PerTensor()), {FLOAT}"
+        f"target {name!r}, op 'conv', input 'x'; op 'conv', output 'act'; op 'mean', output 'mean'; op 'fc', output 'fc': "
+        f"found {four}, wanted {formats}: {because}. Use edit.activations(bits=8), {FLOAT}"
     )
+    qfunc.quantize(edit.pipe(getattr(targets, name), edit.weights(bits=4)))(Net())
+
+
+def test_per_channel_weights_on_snpe():
+    assert refusal(edit.pipe(targets.snpe, edit.weights(granularity=PerChannel()))) == (
+        "target 'snpe', op 'conv', weight 'conv.weight'; op 'fc', weight 'fc.weight': found scales PerChannel(0), wanted "
+        "PerTensor(): MQBench user guide, hardware/snpe: '8/16 bit per-layer asymmetric linear quantization'. "
+        f"Use edit.weights(granularity=PerTensor()), {FLOAT}"
+    )
+
+
+class Larger(nn.Module):
+    """conv, then a resize."""
+
+    def __init__(self, **how) -> None:
+        super().__init__()
+        self.conv, self.up = nn.Conv2d(2, 3, 3), nn.Upsample(**how)
+
+    def forward(self, x):
+        """Larger features."""
+        return self.up(self.conv(x))
+
+
+@pytest.mark.parametrize(
+    ("net", "op", "kind", "because", "do"),
+    [
+        (
+            Larger(scale_factor=3),
+            "up",
+            "resize",
+            "MQBench user guide, hardware/nnie: 'Only support 2x nearest neighbor upsample'",
+            "Resize by mode='nearest', scale_factor=2, or leave it to the CPU by edit.skip.",
+        ),
+        (
+            Net(nn.GELU),
+            "act",
+            "gelu",
+            "HiSVP development guide, 3.1: the mapper takes Caffe's layers and some extensions, the rest runs on the CPU",
+            "Replace it by ops that Caffe has, or leave it to the CPU by edit.skip.",
+        ),
+    ],
+    ids=["resize", "gelu"],
+)
+def test_an_op_that_nnie_cannot_run(net, op, kind, because, do):
+    assert refusal(targets.nnie, net) == (
+        f"target 'nnie', op {op!r}: found the kind {kind!r}, wanted an op that it runs: {because}. {do}"
+    )
+    qfunc.quantize(edit.pipe(targets.nnie, edit.skip(edit.name(op))))(net)
+
+
+@pytest.mark.parametrize("how", [{"scale_factor": 2}, {"scale_factor": (2.0, 2.0)}, {"size": (8, 9)}], ids=repr)
+def test_nnie_runs_twofold_resizing(how):
+    qfunc.quantize(targets.nnie)(Larger(**how))
+    with pytest.raises(SpecError, match="nearest neighbor"):
+        qfunc.quantize(targets.nnie)(Larger(**how, mode="bilinear"))
+
+
+OTHERS = [
+    (targets.vitis, edit.weights(power_of_two=False), "found scales of any size, wanted powers of two: MQBench user guide"),
+    (targets.vitis, edit.weights(granularity=PerChannel()), "found scales PerChannel(0), wanted PerTensor(): MQBench"),
+    (targets.vitis, edit.activations(symmetric=False), "found a zero point, wanted none: MQBench user guide"),
+    (targets.nnie, edit.inputs(edit.op("conv"), Scheme(Int(8))), "found Int(8), wanted Log(): MQBench user guide"),
+    (targets.ppl_cuda, edit.inputs(edit.op("conv"), U8), "found a zero point, wanted none: MQBench, deploy_linear.py"),
+    (targets.tengine_u8, edit.weights(granularity=PerChannel()), "found scales PerChannel(0), wanted PerTensor(): MQBench"),
+    (targets.tengine_u8, edit.activations(bits=16), "found Int(16, signed=False), wanted Int(8, signed=False): MQBench"),
+    (targets.onnx_qnn, edit.weights(signed=True), "found Int(8), wanted Int(8, signed=False): MQBench, deploy_onnx_qnn.py"),
+    (targets.tensorrt, edit.activations(granularity=PerChannel(1)), "found scales PerChannel(1), wanted PerTensor() or PerB"),
+    (targets.tensorrt, edit.weights(symmetric=False), "found a zero point, wanted none: TensorRT 11"),
+    (targets.tensorrt_nlp, edit.activations(bits=16), "found Int(16), wanted Int(8) or Int(8, low=-127) or Float"),
+]
+
+
+@pytest.mark.parametrize(("target", "change", "words"), OTHERS, ids=[f"{t.name}-{i}" for i, (t, *_) in enumerate(OTHERS)])
+def test_what_else_is_documented(target, change, words):
+    qfunc.quantize(target)(Net())
+    assert words in refusal(edit.pipe(target, change))
 
 
 def test_an_op_that_the_chip_cannot_run():
@@ -147,11 +237,11 @@ def test_what_an_opset_has(opset, scheme, constant, needs):
 
 
 def test_an_opset_too_low_for_four_bits():
-    target = edit.pipe(chip(), edit.activations(bits=4), edit.deploy(Qdq(opset=13)))
+    target = edit.pipe(targets.qdq, edit.activations(bits=4), edit.deploy(Qdq(opset=13)))
     assert refusal(target) == (
-        "target 'chip', op 'conv', input 'x'; op 'conv', output 'conv'; op 'fc', input 'mean'; op 'fc', output 'fc': "
-        "found Int(4, signed=False) for Qdq(opset=13), wanted Qdq(opset=21), for QuantizeLinear has 4-bit integers from "
-        "opset 21 on (ONNX operators). Give edit.deploy(...) that, or edit the scheme."
+        "target 'qdq', op 'conv', input 'x'; op 'mean', input 'act'; op 'fc', input 'mean': found Int(4) for Qdq(opset=13), "
+        "wanted Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators). "
+        "Give edit.deploy(...) that, or edit the scheme."
     )
     qfunc.quantize(edit.pipe(target, edit.deploy(Qdq(opset=21))))(Net())
 
