@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -39,6 +40,7 @@ def fold(batches: Any, bins: Any, scheme: Scheme = Scheme()) -> Sketch:
 @pytest.mark.parametrize("bins", BINS)
 @settings(deadline=None, max_examples=12)
 @given(a=BATCHES, b=BATCHES, c=BATCHES)
+@example(a=[(5000, 0, 1)], b=[(5000, 3, 2)], c=[(5000, 9, 3)])
 def test_merge_is_exact_and_associative(bins: Any, a: Any, b: Any, c: Any) -> None:
     """merge(fold(A), fold(B)) == fold(A + B), bit for bit, across the change from values to counts; init is its identity."""
     parts, whole = [fold(x, bins) for x in (a, b, c)], fold(a + b + c, bins)
@@ -52,6 +54,7 @@ def test_merge_is_exact_and_associative(bins: Any, a: Any, b: Any, c: Any) -> No
 @pytest.mark.parametrize("bins", BINS)
 @settings(deadline=None, max_examples=12)
 @given(batches=BATCHES.filter(bool), random=st.randoms(use_true_random=False))
+@example(batches=[(5000, 0, 1), (5000, 3, 2), (5000, 9, 3)], random=Random(4))  # in this order, in which the window moves twice
 def test_counts_are_those_of_a_plain_histogram(bins: Any, batches: Any, random: Any) -> None:
     """NumPy's count between the same edges, of each sign, in any order of the batches."""
     state = fold(random.sample(batches, len(batches)), bins)

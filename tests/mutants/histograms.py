@@ -13,6 +13,7 @@ EXHAUSTIVE = f"{SEARCHES}::test_mse_is_the_exhaustive_search"
 RANKS = f"{SEARCHES}::test_quantiles_are_order_statistics"
 TENSORRT = f"{SEARCHES}::test_entropy_is_tensorrts_loop"
 ORT_SEARCH = f"{SEARCHES}::test_ort_entropy_is_onnx_runtimes"
+MANY = "tests/estimators/test_many_blocks.py::test_entropy_of_blocks_is_that_of_each"
 VOTES = f"{SEARCHES}::test_pot_mode_is_the_mode_of_the_batches"
 
 HISTOGRAMS = (
@@ -29,6 +30,20 @@ HISTOGRAMS = (
         ">> octaves.long().clamp(max=32)",
         ">> 0 * octaves.long().clamp(max=32)",
         (MERGE, COUNTS),
+    ),
+    Mutation(
+        "lowest-bin-counts-all",
+        BINNING,
+        "tally.sum(-1, keepdim=True) - held.sum(-1, keepdim=True)",
+        "tally.sum(-1, keepdim=True)",
+        COUNTS,
+    ),
+    Mutation(
+        "rows-overlap",
+        SKETCH,
+        "t.reshape(state.low.numel(), *t.shape[state.low.ndim :]) for t in state)",
+        "t.reshape(state.low.numel(), *t.shape[state.low.ndim :]).roll(len(t.shape) > state.low.ndim, 0) for t in state)",
+        MANY,
     ),
     Mutation(
         "signs-swapped",
