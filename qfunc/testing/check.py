@@ -38,7 +38,8 @@ def check_target(
     * quantize, calibrate, emulate and deploy leave their inputs as they were;
     * simulation within 1 LSB of emulation, unit by unit, each given the emulation's own codes: both round
       one real number to the nearest code, so they differ by one code at most as long as the float error of
-      the sum, below (K + 4) 2^-24 sum|x w| / s_y for K products, stays below one code;
+      the sum, below (K + 4) 2^-24 sum|x w| / s_y for K products, stays below one code; reciprocals of average
+      pools may add what they deviate;
     * the integers of weights and biases in the artifact are those of the simulation;
     * emulation equals the runtime, at the outputs, and at every integer tensor if the runner shows them.
 

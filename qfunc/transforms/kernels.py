@@ -22,6 +22,7 @@ from qfunc.specs import (
     SumShifted,
     ThroughReal,
 )
+from qfunc.transforms.emitter import Codes
 from qfunc.transforms.job import Job
 from qfunc.transforms.pools import average, quantize_interior, window_sum
 from qfunc.transforms.products import requantized
@@ -96,17 +97,13 @@ def _softmax(job: Job) -> fx.Node:
 
 
 def _interior(job: Job, arithmetic: Interior) -> fx.Node:
-    sources = {n.name: job.emitter.real(job.inputs[n.name], n.name) for _, n in slots(job.root) if n.name in job.inputs}
+    sources = {n.name: _real(job, n) for _, n in slots(job.root)}
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
     if arithmetic.function == "window_sum":
         return window_sum(job, arithmetic)
     function = integer.logistic if arithmetic.function == "mlas_logistic" else job.root.target
-    for node in [n for _, n in slots(job.root) if n.name not in sources]:
-        held, coding = read_attr(job.partition.network, node).detach(), job.partition.coding(node, job.root)
-        value = held.clone() if coding is None else coding.seat.module(held)  # what the codes stand for
-        sources[node.name] = job.emitter.constant(value.to(dtype), str(node.target))
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
     real = job.emitter.call(function, *arguments, name=f"{job.name}_real")  # type: ignore[arg-type]
     zero, low, high = job.range()
@@ -115,6 +112,16 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
         arithmetic.zero_point,
         name=job.name, result=True,
     )  # fmt: skip
+
+
+def _real(job: Job, node: fx.Node) -> fx.Node:
+    # What an op reads, in real units: of a weight or bias, what its codes stand for.
+    given = job.inputs[node.name]
+    coding = job.partition.coding(node, job.root) if node.op == "get_attr" else None
+    if isinstance(given, Codes) or coding is None:
+        return job.emitter.real(given, node.name)
+    held = coding.seat.module(read_attr(job.partition.network, node).detach())
+    return job.emitter.constant(held.detach(), str(node.target))
 
 
 __all__ = ["write"]
