@@ -15,7 +15,9 @@ from qfunc.errors import DeployError
 from qfunc.lowering.shapes import Shape
 from qfunc.specs import Int
 
-OPSET, IR_VERSION = 21, 10
+OPSET = 21
+_SINCE = {"HardSwish": 14, "LayerNormalization": 17, "Mish": 18, "Gelu": 20, "GroupNormalization": 21}
+"""The opset that brought an operator in the form that is written, if it is later than 13."""
 
 _STORED = {
     (4, True): TensorProto.INT4, (4, False): TensorProto.UINT4, (8, True): TensorProto.INT8, (8, False): TensorProto.UINT8,
@@ -29,9 +31,10 @@ _ELEMENT = {
 
 
 class OnnxGraph:
-    """A graph under construction; tensors are known by name."""
+    """A graph under construction, for one opset, 13 or later; tensors are known by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, opset: int = OPSET) -> None:
+        self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.inputs: list[onnx.ValueInfoProto] = []
@@ -49,8 +52,15 @@ class OnnxGraph:
         return unique
 
     def node(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """One node named after its output; returns the output's name."""
+        """One node named after its output; returns the output's name.
+
+        Raises:
+            DeployError: the opset has no such operator.
+        """
         output = self.fresh(output)
+        if (since := _SINCE.get(op, 0)) > self.opset and "domain" not in attributes:
+            found, do = f"{op} in opset {self.opset}", f"Deploy by edit.deploy(Qdq(opset={since}))."
+            raise DeployError(where=f"op {output!r}", found=found, wanted=f"opset {since} or later", do=do)
         kept = {k: v for k, v in attributes.items() if v is not None}
         self.nodes.append(helper.make_node(op, list(inputs), [output], name=output, **kept))
         return output
@@ -89,8 +99,13 @@ class OnnxGraph:
         return proto.name
 
     def call(self, function: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """A node of a function of the model's own, given in ONNX's text form; every runtime can run it."""
+        """A node of a function of the model's own, given in ONNX's text form; every runtime can run it.
+
+        The function's own opset may be later than the model's, which then counts.
+        """
         parsed = onnx.parser.parse_function(function)
+        for used in parsed.opset_import:
+            used.version = min(used.version, self.opset) if used.domain == "" else used.version
         self.functions[parsed.domain, parsed.name] = parsed
         return self.node(parsed.name, inputs, output, domain=parsed.domain, **attributes)
 
@@ -103,10 +118,12 @@ class OnnxGraph:
     def model(self, name: str) -> onnx.ModelProto:
         """The finished model."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, list(self.initializers.values()))
-        domains = {"": OPSET, **{domain: 1 for domain, _ in self.functions}}
+        domains = {"": self.opset, **{domain: 1 for domain, _ in self.functions}}
         imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
         functions = list(self.functions.values())
-        made = helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, functions=functions)
+        oldest = helper.find_min_ir_version_for(imports[:1])
+        ir_version = max(oldest, 8) if functions else oldest  # IR 8 brought functions
+        made = helper.make_model(graph, opset_imports=imports, ir_version=ir_version, functions=functions)
         made.producer_name = "qfunc"
         return made
 

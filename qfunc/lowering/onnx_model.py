@@ -15,7 +15,7 @@ from qfunc.graph.trees import leaves
 from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.graph.vocabulary import slots
 from qfunc.lowering.onnx_call import Call
-from qfunc.lowering.onnx_graph import OnnxGraph
+from qfunc.lowering.onnx_graph import OPSET, OnnxGraph
 from qfunc.lowering.onnx_moves import write_split
 from qfunc.lowering.onnx_ops import WRITERS, write_norm
 from qfunc.lowering.onnx_quantizers import write_constant, write_quantizer
@@ -23,7 +23,9 @@ from qfunc.lowering.shapes import Shape, shapes_of
 from qfunc.lowering.tensors import Place, QuantizedTensor, quantized_tensor
 
 
-def write_model(partition: Partition, inputs: tuple[TensorInfo, ...]) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
+def write_model(
+    partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET
+) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
     """The ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
     dynamic batch.
 
@@ -33,16 +35,16 @@ def write_model(partition: Partition, inputs: tuple[TensorInfo, ...]) -> tuple[o
     Raises:
         DeployError: an op or type that cannot be written; names node and cure.
     """
-    writer = _Writer(partition, inputs)
+    writer = _Writer(partition, inputs, opset)
     model = writer.write()
     return model, tuple(quantized_tensor(partition, path, tuple(places)) for path, places in writer.places.items())
 
 
 class _Writer:
-    def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...]) -> None:
+    def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...], opset: int) -> None:
         self.partition, self.network = partition, partition.network
         self.shapes = shapes_of(self.network, inputs)
-        self.graph = OnnxGraph()
+        self.graph = OnnxGraph(opset)
         self.raw: dict[str, str] = {}  # node -> float tensor
         self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
         self.done: dict[str, str] = {}  # activation already written -> the op that it follows
@@ -106,16 +108,29 @@ class _Writer:
         self._pair(node)
 
     def _writer(self, node: fx.Node, kind: str) -> Any:
-        own = next((o.behaves_like for o in self.partition.target.ops if o.name == kind), None)
-        writer = WRITERS.get(own or kind)
+        own = next((o for o in self.partition.target.ops if o.name == kind), None)
+        if own is not None and own.onnx is not None:
+            return lambda call: self._own(own.onnx, node, call)
+        writer = WRITERS.get((own and own.behaves_like) or kind)
         if writer is None:
             raise DeployError(
                 where=f"op {self.path(node)!r}",
                 found=f"{kind} ({node.format_node()})",
                 wanted="an op that can be written to ONNX",
-                do="Replace it by ops of the vocabulary, or give it `behaves_like` in the target's ops.",
+                do="Replace it by ops of the vocabulary, or give it `onnx` or `behaves_like` in the target's ops.",
             )
         return writer
+
+    def _own(self, text: str, node: fx.Node, call: Call) -> str:
+        try:
+            return self.graph.call(text, [self._read(n, node) for n in node.all_input_nodes], call.name)
+        except onnx.parser.ParseError as e:
+            raise DeployError(
+                where=f"op {self.path(node)!r}",
+                found=f"`onnx` of its OpKind, which is no ONNX function: {str(e).strip().splitlines()[0]}",
+                wanted='<opset_import: ["": 21], domain: "mine"> Name (x) => (y) { ... }',
+                do="Repair the text; onnx.parser.parse_function reads it.",
+            ) from e
 
     def _name(self, node: fx.Node) -> str:
         path = self.path(node)

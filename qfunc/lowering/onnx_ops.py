@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,7 @@ def _pool(op: str) -> Callable[[Call], str]:
 
 def _global_avg_pool(c: Call) -> str:
     if c.shape().rank != 4:
-        return c.write("ReduceMean", c.input(), c.graph.integers(-2, -1, name=f"{c.name}.axes"), keepdims=int(c["keepdim"]))
+        return _reduced(c, "ReduceMean", (-2, -1), c["keepdim"])
     if c["keepdim"]:
         return c.write("GlobalAveragePool", c.input())
     pooled = c.between(c.graph.node("GlobalAveragePool", [c.input()], f"{c.name}.pooled"), "after")
@@ -144,9 +144,15 @@ def _silu(c: Call) -> str:
 def _mean(op: str) -> Callable[[Call], str]:
     def write(c: Call) -> str:
         axes = c["dim"] if isinstance(c["dim"], list | tuple) else (c["dim"],)
-        return c.write(op, c.input(), c.graph.integers(*axes, name=f"{c.name}.axes"), keepdims=int(c["keepdim"]))
+        return _reduced(c, op, axes, c["keepdim"])
 
     return write
+
+
+def _reduced(c: Call, op: str, axes: Sequence[int], keepdim: bool) -> str:
+    if op == "ReduceMean" and c.graph.opset < 18:  # its axes became an input with opset 18, those of ReduceSum with 13
+        return c.write(op, c.input(), axes=list(axes), keepdims=int(keepdim))
+    return c.write(op, c.input(), c.graph.integers(*axes, name=f"{c.name}.axes"), keepdims=int(keepdim))
 
 
 def _rsqrt(c: Call) -> str:

@@ -49,12 +49,13 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
             do = "Give it one: edit.deploy(Qdq())."
             raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
         # onnx is imported here, where it is first needed: `import qfunc` stays light.
+        from qfunc.lowering.onnx_graph import OPSET
         from qfunc.lowering.onnx_model import write_model
 
         inputs = _inputs(model, record, example_inputs)
         _require_float32(model, inputs)
         partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
-        proto, tensors = write_model(partition, inputs)
+        proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET))
         _check(proto, model, inputs)
         files = dict(target.lowering.lower(proto, tensors))
         report = _report(target, inputs, tensors, partition)
