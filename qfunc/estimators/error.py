@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from attrs import evolve
 from torch import Tensor
 
+from qfunc.estimators.altered import altered
 from qfunc.estimators.binning import Bins
 from qfunc.estimators.sketch import Sketch, magnitude, on_the_line
 from qfunc.numerics.affine import dequantize, quantize
@@ -24,6 +24,8 @@ DIRECTED = ("floor", "trunc")
 
 AT_ONCE = 1 << 16
 """Terms evaluated together: what a core's cache holds."""
+
+ONE = Scale()
 
 
 def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
@@ -147,15 +149,13 @@ def _power(x: Tensor, p: float) -> Tensor:
     return x.square() * x if p == 2 else torch.copysign(x.abs().pow_(p + 1), x)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # the compiler cannot make schemes
 def _judged(scheme: Scheme) -> Scheme:
-    return evolve(scheme, rounding="half_even") if scheme.rounding == "stochastic" else scheme
+    return altered(scheme, rounding="half_even") if scheme.rounding == "stochastic" else scheme
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _of_rows(scheme: Scheme) -> Scheme:
     # Here every block is a row.
-    return evolve(scheme, scale=Scale()) if isinstance(scheme.scale.shared, PerBlock) else scheme
+    return altered(scheme, scale=ONE) if isinstance(scheme.scale.shared, PerBlock) else scheme
 
 
 def _qparams(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:

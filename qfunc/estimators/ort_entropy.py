@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from attrs import field, frozen
 from torch import Tensor
@@ -74,8 +76,10 @@ class OrtEntropy:
         if nothing(state):
             return Range(state.low, state.high)
         edges, counts = on_the_line(state, Uniform(self.bins // 2))
-        rows = [least_divergent_ends(row, self.groups) for row in counts.reshape(-1, self.bins)]
-        ends = torch.stack(rows).view(*state.low.shape, 2)
+        rows, search = counts.reshape(-1, self.bins), partial(least_divergent_ends, groups=self.groups)
+        # A trace has all rows in each of its steps, or it would be as long as there are rows.
+        found = torch.func.vmap(search)(rows) if torch.compiler.is_compiling() else torch.stack([search(row) for row in rows])
+        ends = found.view(*state.low.shape, 2)
         return clipped(state, *edges.gather(-1, ends).unbind(-1))
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:

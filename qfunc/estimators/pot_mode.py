@@ -9,7 +9,7 @@ from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.estimators.error import error_of
-from qfunc.estimators.minmax import MinMax, Range
+from qfunc.estimators.minmax import Range, nothing_seen
 from qfunc.estimators.power_of_two import position, with_powers_of_two
 from qfunc.estimators.quantile import BINS
 from qfunc.estimators.sketch import empty, updated
@@ -53,7 +53,7 @@ class PotMode:
 
     def init(self, scheme: Scheme, like: Tensor) -> Votes:
         """No votes yet: the identity of merge."""
-        low, high = MinMax().init(scheme, like)
+        low, high = nothing_seen(scheme, like)
         slots = (*low.shape, self.finest - COARSEST + 1)
         return Votes(low, high, torch.zeros(slots, dtype=torch.int64, device=low.device))
 

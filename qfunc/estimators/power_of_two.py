@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
+from qfunc.estimators.altered import altered
 from qfunc.estimators.minmax import MinMax, Range
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Scheme
@@ -18,6 +19,12 @@ ROUNDINGS = ("ceil", "floor", "half_even")
 def _inner(instance: object, attribute: object, value: object) -> None:
     if isinstance(value, type) or not all(callable(getattr(value, n, None)) for n in ("init", "update", "finalize")):
         raise SpecError(where="PowerOfTwo.inner", found=repr(value), wanted="an estimator", do="Give one, such as MinMax().")
+    part = value
+    while part is not None:
+        if hasattr(part, "scheme"):  # its own powers of two would leave nothing to round
+            wanted = "an estimator without powers of two of its own"
+            raise SpecError(where="PowerOfTwo.inner", found=repr(value), wanted=wanted, do="Use it as it is.")
+        part = getattr(part, "inner", None)
 
 
 def _rounding(instance: object, attribute: object, value: object) -> None:
@@ -47,7 +54,8 @@ class PowerOfTwo:
         rounding: R of log2 s0.
         finest: The largest -k, or None: as the scheme says.
     Raises:
-        SpecError: an inner that is no estimator, an unknown rounding, a finest outside float32.
+        SpecError: an inner that is no estimator, or makes powers of two itself as `PotMode` does; an unknown
+            rounding; a finest outside float32.
     Source: NVIDIA/AMD practice as listed in MQBench (MinMaxFloorObserver, `pot_scale`); Jain et al.,
         arXiv:1903.08066, equation 3 ("ceil").
 
@@ -97,4 +105,4 @@ def with_powers_of_two(scheme: Scheme, rounding: str, finest: int | None) -> Sch
     """
     rule = scheme.scale
     low = rule.low if finest is None else max(rule.low or 0.0, 2.0**-finest)
-    return evolve(scheme, scale=evolve(rule, power_of_two=True, rounding=rounding, low=low))
+    return altered(scheme, scale=altered(rule, power_of_two=True, rounding=rounding, low=low))

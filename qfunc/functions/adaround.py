@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qfunc.errors import SpecError
 from qfunc.functions._inner import learned_by, plain, qparams_of, ratio, require_of_x, with_gradient_of
+from qfunc.functions.dorefa import DoReFa
 from qfunc.functions.fixed import Fixed
 from qfunc.numerics.affine import dequantize, spread, widened
 from qfunc.numerics.qparams import Affine
@@ -17,6 +18,12 @@ from qfunc.specs import Int, Scheme
 from qfunc.specs._check import number, refuse
 
 _DECIDED = 100.0  # sigmoid(100) is 1 and sigmoid(-100) below 1e-43 in float32: h is 1 or 0 for every zeta and gamma
+
+
+def _of_x(instance: Any, attribute: Any, value: Any) -> None:
+    plain(instance, attribute, value)
+    if type(value) is DoReFa:  # `init` finds the others
+        raise refuse(instance, "inner", value, "a function that quantizes x itself", "Use Fixed() or Lsq() inside.")
 
 
 class Rounding(NamedTuple):
@@ -41,9 +48,9 @@ class AdaRound:
         zeta, gamma: How far the sigmoid is stretched beyond 1 and 0; zeta + gamma = 1, so that h(0) = 1/2.
     Raises:
         SpecError: at construction, a stretch that does not reach 0 and 1 or is not symmetric, or an inner
-            function with a `relax`; from `init`, a format that is no Int, an x that is empty or a scalar (the
-            stand-in of an activation: only constants have a rounding to learn), or an inner function that
-            quantizes something else than x.
+            function with a `relax`, or DoReFa, whose codes are not those of x; from `init`, a format that is no
+            Int, an x that is empty or a scalar (the stand-in of an activation: only constants have a rounding
+            to learn), or another inner function that quantizes something else than x.
     Source: Nagel, Amjad, van Baalen, Louizos, Blankevoort, arXiv:2004.10568, equations 22 to 24.
 
     >>> function, x, scheme = AdaRound(), torch.tensor([0.3, 0.7]), Scheme()
@@ -54,7 +61,7 @@ class AdaRound:
     tensor([1., 0.])
     """
 
-    inner: Any = field(default=Fixed(), validator=plain)
+    inner: Any = field(default=Fixed(), validator=_of_x)
     zeta: float = field(default=1.1, validator=number())
     gamma: float = field(default=-0.1, validator=number())
 

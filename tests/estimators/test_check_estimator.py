@@ -30,12 +30,7 @@ def ours() -> list[Any]:
     return [*made, *(Ema(e, 0.75) for e in made if hasattr(e, "range") and not isinstance(e, Entropy | OrtEntropy))]
 
 
-UNTRACED = {"compiles": "it makes a scheme, which the compiler cannot"}
-SKIPPED: dict[str, dict[str, str]] = {
-    "PotMode": {"equivariant": "its exponents end at 2^-12, the finest step of the DPU", **UNTRACED},
-    "PowerOfTwo": UNTRACED,
-    "OrtEntropy": {"compiles": "its trace, hundreds of steps a block, takes too long to be made for every scheme"},
-}
+SKIPPED = {"PotMode": {"equivariant": "its exponents end at 2^-12, the finest step of the DPU"}}
 """Class name -> the laws that it cannot keep, each with its reason."""
 
 

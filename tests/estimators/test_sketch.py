@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.estimators import Entropy, Mse, OrtEntropy, Percentile, PotMode, PowerOfTwo, Quantile
+from qfunc.estimators import Ema, Entropy, Mse, OrtEntropy, Percentile, PotMode, PowerOfTwo, Quantile
 from qfunc.estimators.binning import LogLinear, Uniform
 from qfunc.estimators.sketch import KEPT, Sketch, counted, empty, merged, of_magnitudes, on_the_line, updated
 from qfunc.specs import Int, PerBlock, PerChannel, Scale, Scheme
@@ -149,6 +149,8 @@ REFUSED = (
     (lambda: Entropy(1000), "Entropy.bins: found 1000, wanted a power of two in [256, 65536]. Give 4096 or another one."),
     (lambda: OrtEntropy(groups=3), "OrtEntropy.groups: found 3, wanted an even int in [2, 65536]. Give 128 or another one."),
     (lambda: PowerOfTwo(3), "PowerOfTwo.inner: found 3, wanted an estimator. Give one, such as MinMax()."),
+    *((lambda inner=inner: PowerOfTwo(inner), f"PowerOfTwo.inner: found {inner!r}, wanted an estimator without powers of "
+       "two of its own. Use it as it is.") for inner in (PotMode(), PowerOfTwo(), Ema(PotMode()))),
     (lambda: PowerOfTwo(rounding="up"),
      "PowerOfTwo.rounding: found 'up', wanted one of ceil, floor, half_even. Give one of them."),
     (lambda: PotMode(None), "PotMode.finest: found None, wanted an int in [-127, 126]. Give the largest e of a scale 2^-e."),  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.functions import AdaRound, Fixed, QDrop
+from qfunc.functions import AdaRound, DoReFa, Fixed, QDrop
 from qfunc.numerics import Affine, dequantize, fake_quantize, quantize
 from qfunc.specs import E4M3FN, Int, PerChannel, Scale, Scheme, ZeroPoint
 from qfunc.testing import oracle, strategies
@@ -268,6 +268,10 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
         {"inner": QDrop()},
         "AdaRound.inner: found QDrop(inner=Fixed(), p=0.5), wanted a function whose training value is its `apply`, "
         "not another `relax`. Wrap the innermost function.",
+    ),
+    (
+        {"inner": DoReFa()},
+        "AdaRound.inner: found DoReFa(), wanted a function that quantizes x itself. Use Fixed() or Lsq() inside.",
     ),
     (
         {"inner": Fixed},

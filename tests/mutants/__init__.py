@@ -13,6 +13,7 @@ from mutants.numerics import NUMERICS
 from mutants.placement import PLACEMENT
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
+from mutants.traces import TRACES
 from mutants.transforms import TRANSFORMS
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -22,6 +23,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FUNCTIONS,
     *ESTIMATORS,
     *HISTOGRAMS,
+    *TRACES,
     *GRAPH,
     *PLACEMENT,
     *TRANSFORMS,
