@@ -51,14 +51,16 @@ def hold(model: fx.GraphModule, found: dict[str, Affine]) -> None:
     places = seats(model)
     modules = {s.path: s.module for s in places}
     nodes = {n.target: n for n in model.graph.nodes if kind_of(n) == "fake_quantize"}
-    for path, qparams in reconcile(model, places, found).items():
+    # Asking a weight for its qparams costs its codes.
+    held = {s.path: s.module.qparams() for s in places if s.module.ready and not s.module.dynamic}
+    for path, qparams in reconcile(model, places, {**held, **found}).items():
         module = modules[path]
-        if not (module.ready and module.site.constant and same(module.qparams(), qparams)):
+        if not (path in held and module.site.constant and same(held[path], qparams)):
+            held.pop(path, None)
             source = nodes[path].all_input_nodes[0]
             module.hold(qparams, read_attr(model, source).detach() if module.site.constant else None)
-    actual = {
-        s.path: s.module.qparams() for s in places if not isinstance(s.module.site.value, Derived) and not s.module.dynamic
-    }
+    static = (s for s in places if not isinstance(s.module.site.value, Derived) and not s.module.dynamic)
+    actual = {s.path: held[s.path] if s.path in held else s.module.qparams() for s in static}
     for path, qparams in derived(model, places, actual).items():
         modules[path].hold(qparams)
 
