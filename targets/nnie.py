@@ -3,6 +3,9 @@
 One z for all inputs of a layer, one for its weights; x_hat = +-2^((q + z) / 16) or 0.  Convolutions with
 groups are left in float; inputs of layers are quantized, outputs are not.  The vendor's tool takes the
 largest magnitude of each input, from which z follows.
+
+The codes and what they stand for are known; accumulator, bias and the way back to codes are not published.
+Emulation therefore decodes the codes and computes every op in float32.
 """
 
 from qfunc.estimators import Ema, MinMax
@@ -13,7 +16,6 @@ from qfunc.specs import (
     Attr,
     Everything,
     Keep,
-    Kernel,
     Log,
     Op,
     PerTensor,
@@ -24,7 +26,6 @@ from qfunc.specs import (
     Scheme,
     Target,
     Tie,
-    Unknown,
 )
 
 LOG = Scheme(Log(magnitude_bits=7, steps_per_octave=16))
@@ -44,7 +45,6 @@ nnie = Target(
         Rule(Op(("add", "mul", *POOLS, "resize", "batch_norm", "prelu")), input=LOG),
     ),
     ties=(Tie(Op(("add", "mul")), "input", "union"),),
-    kernels=(Kernel(Everything(), Unknown("accumulator, bias and requantization are not published")),),
     legality=(
         Require(Everything(), ("input", "weight"), formats=LOG.format, shared=PerTensor(), because=MODES),
         Refuse(

@@ -9,7 +9,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.network import Seat
 from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import Derived, Int, PerChannel, PerTensor
+from qfunc.specs import Derived, Int, Log, PerChannel, PerTensor
 
 
 @frozen(eq=False)
@@ -67,6 +67,18 @@ def require_static(seat: Seat) -> None:
         SpecError: names the site.
     """
     if seat.module.dynamic:
+        require_integers(seat)
+
+
+def require_codes(seat: Seat) -> None:
+    """Refuses a site that is neither integers nor logarithms with one static scale a tensor.
+
+    Raises:
+        SpecError: names the site.
+    """
+    scheme = seat.module.site.scheme
+    logarithms = isinstance(scheme.format, Log) and isinstance(scheme.scale.shared, PerTensor) and not seat.module.dynamic
+    if not logarithms:
         require_integers(seat)
 
 

@@ -79,4 +79,22 @@ def decode(codes: Tensor, scale: Tensor, fmt: Log) -> Tensor:
     return value.to(torch.float64 if codes.dtype == torch.float64 else torch.float32)
 
 
-__all__ = ["decode", "encode", "origin", "smallest_of"]
+def log_codes(x: Tensor, scale: float, magnitude_bits: int, steps: int) -> Tensor:
+    """The sign-magnitude codes of x, all arguments plain: what the graphs of emulations call.
+
+    >>> log_codes(torch.tensor([1.0, 0.0]), 2.0**-6, 7, 16).tolist()
+    [96.0, 128.0]
+    """
+    return encode(x, torch.tensor(scale), Log(magnitude_bits, steps))
+
+
+def log_values(codes: Tensor, scale: float, magnitude_bits: int, steps: int) -> Tensor:
+    """The values of sign-magnitude codes, all arguments plain.
+
+    >>> log_values(torch.tensor([96.0, 128.0]), 2.0**-6, 7, 16).tolist()
+    [1.0, 0.0]
+    """
+    return decode(codes, torch.tensor(scale), Log(magnitude_bits, steps))
+
+
+__all__ = ["decode", "encode", "log_codes", "log_values", "origin", "smallest_of"]

@@ -16,7 +16,7 @@ from qfunc.graph.network import Walk, seats
 from qfunc.graph.units import Partition, Unit
 from qfunc.graph.vocabulary import is_constant, kind_of
 from qfunc.lowering.artifact import Artifact
-from qfunc.specs import AveragePool, Scheme, Target, Unknown
+from qfunc.specs import AveragePool, Int, Log, Scheme, Target, Unknown
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy, run_evaluated
 from qfunc.transforms.emulate import emulate
@@ -88,6 +88,8 @@ class Trial:
                 continue
             source = node.all_input_nodes[0]
             module: Any = calibrated.get_submodule(str(node.target))
+            if not isinstance(module.site.scheme.format, Int):
+                continue
             stored = held.get(f"{source.target}.codes")
             if stored is None:
                 continue
@@ -164,7 +166,9 @@ class _Forced(fx.Interpreter):
             return value
         if is_constant(n):
             return value
-        coding = self.partition.at_path[seat.path]
+        coding, fmt = self.partition.at_path[seat.path], seat.module.site.scheme.format
+        if isinstance(fmt, Log):
+            return value  # encoded and decoded by both alike, and every op between in float
         name = seat.tensor if seat.tensor in self.integer else self._quantizing(seat.tensor, coding)
         if name not in self.codes:
             return value

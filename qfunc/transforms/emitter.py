@@ -12,6 +12,8 @@ from torch import Tensor, fx, nn
 
 from qfunc.graph.coding import Coding
 from qfunc.numerics.integer import dequantize_codes, quantize_codes
+from qfunc.numerics.logarithmic import log_codes, log_values
+from qfunc.specs import Log
 
 
 @frozen(eq=False)
@@ -68,14 +70,22 @@ class Emitter:
         """The value in real units."""
         if isinstance(value, Real):
             return value.node
-        coding = value.coding
+        coding, fmt = value.coding, value.coding.seat.module.site.scheme.format
+        if isinstance(fmt, Log):
+            return self.call(
+                log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
+            )
         return self.call(dequantize_codes, value.node, coding.scale, coding.zero_point, name=f"{name}_real")
 
     def codes(self, value: Value, coding: Coding, name: str) -> fx.Node:
         """The value as codes of a coding."""
         if isinstance(value, Codes) and value.coding.same(coding):
             return value.node
-        real, scheme, fmt = self.real(value, name), coding.seat.module.site.scheme, coding.format
+        real, scheme = self.real(value, name), coding.seat.module.site.scheme
+        if isinstance(scheme.format, Log):
+            bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
+            return self.call(log_codes, real, coding.scale, bits, steps, name=name)
+        fmt = coding.format
         return self.call(
             quantize_codes, real, coding.scale, coding.zero_point, fmt.qmin, fmt.qmax, scheme.rounding, scheme.division,
             name=name,

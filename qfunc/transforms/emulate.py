@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from qfunc.errors import EmulationError
 from qfunc.graph.captured import CapturedModule
-from qfunc.graph.coding import require_integers
+from qfunc.graph.coding import require_codes
 from qfunc.graph.fold import read_attr
 from qfunc.graph.network import require
 from qfunc.graph.record import Record, attach
@@ -94,7 +94,7 @@ def emulated(partition: Partition) -> fx.GraphModule:
         SpecError: a site that is simulated only.
     """
     for coding in partition.at_path.values():
-        require_integers(coding.seat)
+        require_codes(coding.seat)
     return _Emulation(partition).build()
 
 
