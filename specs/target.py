@@ -23,10 +23,11 @@ ROLES = ("weight", "activation", "bias")
 @readable
 @frozen
 class OpKind:
-    """A kind of op: its name, every spelling of it, its slots, and the kind whose arithmetic it has.
+    """A kind of op: its name, every spelling of it, its slots, and how it is written to ONNX.
 
     `spellings` are qualified names of functions, methods or module classes ("mylib.ops.fast_gelu").
-    `slots` name the arguments in order; "input", "weight" and "bias" may carry qparams.
+    `slots` name the arguments in order; "input", "weight" and "bias" may carry qparams.  `behaves_like` is
+    the kind that it is written as; `onnx` a function of its own in ONNX's text form, of its tensors in order.
 
     >>> OpKind("fast_gelu", ("mylib.ops.fast_gelu",), behaves_like="gelu").slots
     ('input',)
@@ -36,6 +37,7 @@ class OpKind:
     spellings: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
     slots: tuple[str, ...] = field(default=("input",), converter=as_tuple, validator=tuple_of(str, at_least=1))
     behaves_like: str | None = field(default=None, validator=text(optional=True))
+    onnx: str | None = field(default=None, kw_only=True, validator=text(optional=True))
 
 
 @readable

@@ -10,9 +10,10 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.errors import DeployError
-from qfunc.graph.vocabulary import attribute
+from qfunc.graph.vocabulary import BY_TARGET, EMPTY, OPS, Op, attribute
 from qfunc.lowering.onnx_graph import OnnxGraph
 from qfunc.lowering.shapes import Shape
+from qfunc.specs import OpKind
 
 Between = Callable[[str, str], str]
 
@@ -32,9 +33,34 @@ class Call:
     name: str
     between: Between
     module: nn.Module | None = None
+    own: OpKind | None = None
 
     def __getitem__(self, parameter: str) -> Any:
-        return attribute(self.node, parameter)
+        if self.own is None:
+            return attribute(self.node, parameter)
+        # One of the user's ops: its arguments bear the names of its slots, what it lacks has the default of its kind.
+        given = dict(zip(self.own.slots, self.node.args, strict=False)) | self.node.kwargs
+        if parameter in given:
+            return given[parameter]
+        default = self._op.signature.parameters[parameter].default if self.takes(parameter) else EMPTY
+        if default is EMPTY:
+            raise DeployError(
+                where=f"op {self.name!r}",
+                found=f"slots {self.own.slots} of {self.own.name!r}, which behaves like {self._op.kind!r}",
+                wanted=f"one named {parameter!r}",
+                do="Name the arguments in OpKind.slots as that kind does.",
+            )
+        return default
+
+    def takes(self, parameter: str) -> bool:
+        """Whether the op has a parameter."""
+        return parameter in self._op.parameters
+
+    @property
+    def _op(self) -> Op:
+        if self.own is None:
+            return BY_TARGET[self.node.target]
+        return next(op for op in OPS if op.kind == (self.own.behaves_like or self.own.name))
 
     def input(self, parameter: str = "input") -> str:
         """The name of a tensor argument; a Python number becomes a constant of the other operand's type."""

@@ -13,7 +13,7 @@ from qfunc.graph.fold import read_attr
 from qfunc.graph.record import TensorInfo
 from qfunc.graph.trees import leaves
 from qfunc.graph.units import INNER, Partition, Unit
-from qfunc.graph.vocabulary import slots
+from qfunc.graph.vocabulary import op_of, slots
 from qfunc.lowering.onnx_call import Call
 from qfunc.lowering.onnx_graph import OPSET, OnnxGraph
 from qfunc.lowering.onnx_moves import write_split
@@ -21,6 +21,7 @@ from qfunc.lowering.onnx_ops import WRITERS, write_norm
 from qfunc.lowering.onnx_quantizers import write_constant, write_quantizer
 from qfunc.lowering.shapes import Shape, shapes_of
 from qfunc.lowering.tensors import Place, QuantizedTensor, quantized_tensor
+from qfunc.specs import OpKind
 
 
 def write_model(
@@ -97,20 +98,24 @@ class _Writer:
             self._pair(node)
             return
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
-        call = Call(self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._between(node), module)
+        own = next((o for o in self.partition.target.ops if o.name == kind), None)
+        call = Call(
+            self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._between(node), module,
+            own if op_of(node) is None else None,
+        )  # fmt: skip
         if kind in ("split", "chunk"):
             self.parts[node.name] = write_split(call, [n.args[1] for n in node.users])
             return
         if kind in ("batch_norm", "instance_norm"):
             self.raw[node.name] = write_norm(call, kind)
         else:
-            self.raw[node.name] = self._writer(node, kind)(call)
+            self.raw[node.name] = self._writer(node, kind, own)(call)
         self._pair(node)
 
-    def _writer(self, node: fx.Node, kind: str) -> Any:
-        own = next((o for o in self.partition.target.ops if o.name == kind), None)
+    def _writer(self, node: fx.Node, kind: str, own: OpKind | None) -> Any:
         if own is not None and own.onnx is not None:
-            return lambda call: self._own(own.onnx, node, call)
+            text = own.onnx
+            return lambda call: self._own(text, node, call)
         writer = WRITERS.get((own and own.behaves_like) or kind)
         if writer is None:
             raise DeployError(
@@ -127,7 +132,7 @@ class _Writer:
         except onnx.parser.ParseError as e:
             raise DeployError(
                 where=f"op {self.path(node)!r}",
-                found=f"`onnx` of its OpKind, which is no ONNX function: {str(e).strip().splitlines()[0]}",
+                found=f"`onnx` of its OpKind, which is no ONNX function: {e.args[0].decode().splitlines()[-1]}",
                 wanted='<opset_import: ["": 21], domain: "mine"> Name (x) => (y) { ... }',
                 do="Repair the text; onnx.parser.parse_function reads it.",
             ) from e

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.graph.vocabulary import op_of
 from qfunc.lowering.onnx_call import Call, known
 from qfunc.lowering.shapes import Shape
 
@@ -36,7 +35,7 @@ def write_flatten(c: Call) -> str:
 def write_transpose(c: Call) -> str:
     """Transpose of two axes or by an order."""
     rank = c.shape().rank
-    if "dims" in op_of(c.node).parameters:  # type: ignore[union-attr]
+    if c.takes("dims"):
         order = [d % rank for d in c["dims"]]
     else:
         order, a, b = list(range(rank)), c["dim0"] % rank, c["dim1"] % rank

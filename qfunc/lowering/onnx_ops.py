@@ -11,7 +11,6 @@ import torch
 from torch import fx
 
 from qfunc.errors import DeployError
-from qfunc.graph.vocabulary import op_of
 from qfunc.lowering.onnx_call import Call, known
 from qfunc.lowering.onnx_moves import (
     over_axes,
@@ -103,7 +102,7 @@ def _pool(op: str) -> Callable[[Call], str]:
             attributes["dilations"] = _each(c["dilation"], rank)
         else:
             attributes["count_include_pad"] = int(c["count_include_pad"])
-            if "divisor_override" in op_of(c.node).parameters and c["divisor_override"]:  # type: ignore[union-attr]
+            if c.takes("divisor_override") and c["divisor_override"]:
                 pooled = c.graph.node(op, [c.input()], f"{c.name}.mean", **attributes)
                 return c.write("Mul", pooled, c.graph.number(math.prod(kernel) / c["divisor_override"], f"{c.name}.factor"))
         return c.write(op, c.input(), **attributes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 import attrs
@@ -14,6 +15,7 @@ from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
 from qfunc.specs import Cases, Fixed, Format, Int, Op, Scheme, Target, Unknown, from_json, to_json
+from qfunc.specs._frozen import held
 from qfunc.testing.strategies import small_models
 from qfunc.testing.trial import Trial
 
@@ -104,14 +106,18 @@ def check_spec(target: Target) -> None:
     assert attrs.evolve(target, name=f"{target.name}'") != target, f"{where}: targets of different names are equal"
 
 
-def _classes(value: Any) -> Iterator[type]:
+def _classes(value: Any) -> Iterator[Any]:
+    # The classes and functions that a target is made of, as from_json wants them.
+    fields = held(value)
     if isinstance(value, tuple):
         for one in value:
             yield from _classes(one)
-    elif attrs.has(type(value)):
+    elif isinstance(value, FunctionType):
+        yield value
+    elif fields is not None:
         yield type(value)
-        for name in attrs.fields_dict(type(value)):
-            yield from _classes(getattr(value, name))
+        for one in fields.values():
+            yield from _classes(one)
 
 
 def check_formats(target: Target) -> None:

@@ -59,7 +59,8 @@ def quantize(
             return placed_on(model)
 
     def placed_on(model: nn.Module | fx.GraphModule | ExportedProgram) -> fx.GraphModule:
-        network = fold_batch_norm(capture(example_inputs)(model))
+        own = tuple(spelling for op in target.ops for spelling in op.spellings)
+        network = fold_batch_norm(capture(example_inputs, leaves=own)(model))
         made = plan(network, target)
         require_legal(made, target)
         for placed in made.placed:

@@ -1,0 +1,144 @@
+"""Ops of the user's own in the ONNX model: as a function in ONNX's text, or as the kind that they behave like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import pytest
+import torch
+import torch.nn.functional as F
+from attrs import evolve
+from torch import Tensor, fx, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import DeployError
+from qfunc.lowering import OnnxRuntime
+from qfunc.specs import Interior, Kernel, ModuleType, Op, OpKind, Rule, Scheme, Target
+
+KNEE = """<opset_import: ["": 21], domain: "mine"> Knee (x, y) => (z) {
+    a = Constant<value = float {0.25}>() b = Mul(a, x) z = Min(b, y) }"""
+
+
+@fx.wrap
+def knee(x: Tensor, y: Tensor) -> Tensor:
+    return torch.minimum(0.25 * x, y)
+
+
+@fx.wrap
+def leaky(x: Tensor, slope: float = 0.5) -> Tensor:
+    return F.leaky_relu(x, slope)
+
+
+@fx.wrap
+def plain(x: Tensor) -> Tensor:
+    return F.leaky_relu(x)
+
+
+@fx.wrap
+def pooled(x: Tensor, size: int, step: int) -> Tensor:
+    return F.avg_pool2d(x, size, step)
+
+
+class Net(nn.Module):
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.conv, self.body = nn.Conv2d(3, 4, 3), body
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.conv(x))  # type: ignore[no-any-return]
+
+
+def of(op: OpKind) -> Target:
+    """A target whose only quantized ops are convolutions and the user's."""
+    byte = Scheme()
+    rules = (Rule(Op(("conv", op.name)), input=byte, weight=byte, output=byte),)
+    kernels = (Kernel(Op(("conv", op.name)) & ~ModuleType("Knee"), Interior()),)
+    return evolve(
+        targets.qdq, name="mine", rules=rules, fusions=(), ties=(), kernels=kernels, ops=(op,), legality=(), commuting=()
+    )
+
+
+def deployed(op: OpKind, body: Any) -> tuple[onnx.ModelProto, Tensor, Tensor, Tensor]:
+    """(the model, what the runtime computes from it, the simulation, the emulation)."""
+    torch.manual_seed(0)
+    target, x = of(op), torch.randn(2, 3, 8, 7) * 3
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Net(body).eval()))
+    model = qfunc.deploy(target)(done).files["model.onnx"]
+    with torch.no_grad():
+        found = torch.from_numpy(OnnxRuntime(optimise=False).session(model).run([x])[0])
+        return onnx.load_from_string(model), found, done(x), qfunc.emulate(target)(done)(x)
+
+
+class Knee(nn.Module):
+    """One node of the graph, for the target has an op of this class."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.minimum(0.25 * x, y)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.knee = Knee()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.knee(x, -x)  # type: ignore[no-any-return]
+
+
+CASES = {
+    "a module": (OpKind("knee", f"{__name__}.Knee", onnx=KNEE), Twice(), "Knee"),
+    "a spelling more": (OpKind("leaky_relu", f"{__name__}.plain"), lambda x: plain(x), "LeakyRelu"),
+    "two tensors, a function": (OpKind("knee", f"{__name__}.knee", onnx=KNEE), lambda x: knee(x, -x), "Knee"),
+    "arguments by name": (
+        OpKind("leaky", f"{__name__}.leaky", ("input", "negative_slope"), "leaky_relu"),
+        lambda x: leaky(x, 0.25),
+        "LeakyRelu",
+    ),
+    "the kind's default": (OpKind("plain", f"{__name__}.plain", behaves_like="leaky_relu"), lambda x: plain(x), "LeakyRelu"),
+    "a pool": (
+        OpKind("pooled", f"{__name__}.pooled", ("input", "kernel_size", "stride"), "avg_pool"),
+        lambda x: pooled(x, 2, 1),
+        "AveragePool",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_runtime_simulation_and_emulation_compute_the_op(case: str) -> None:
+    op, body, name = CASES[case]
+    model, found, simulated, emulated = deployed(op, body)
+    assert name in [n.op_type for n in model.graph.node]
+    # One code of the output: sums of the convolution may come in another order.
+    step = max(simulated.diff().abs().unique().tolist())
+    scale = simulated[simulated != 0].abs().min()
+    assert step > scale
+    assert (found - simulated).abs().max() <= 1.001 * scale
+    assert (emulated - simulated).abs().max() <= 1.001 * scale
+
+
+def test_a_text_that_is_no_function() -> None:
+    op = OpKind("knee", f"{__name__}.knee", onnx="Knee")
+    with pytest.raises(DeployError) as e:
+        deployed(op, lambda x: knee(x, -x))
+    assert str(e.value) == (
+        "op 'knee': found `onnx` of its OpKind, which is no ONNX function: Expected character ( not found., "
+        'wanted <opset_import: ["": 21], domain: "mine"> Name (x) => (y) { ... }. '
+        "Repair the text; onnx.parser.parse_function reads it."
+    )
+
+
+def test_an_argument_that_the_kind_needs() -> None:
+    op = OpKind("pooled", f"{__name__}.pooled", ("input", "size", "stride"), "avg_pool")
+    with pytest.raises(DeployError) as e:
+        deployed(op, lambda x: pooled(x, 2, 1))
+    assert str(e.value) == (
+        "op 'pooled': found slots ('input', 'size', 'stride') of 'pooled', which behaves like 'avg_pool', "
+        "wanted one named 'kernel_size'. Name the arguments in OpKind.slots as that kind does."
+    )
+
+
+def test_an_op_without_either() -> None:
+    with pytest.raises(DeployError, match="give it `onnx` or `behaves_like` in the target's ops"):
+        deployed(OpKind("knee", f"{__name__}.knee"), lambda x: knee(x, -x))
