@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any, TypeVar
 
 import attrs
@@ -31,7 +32,7 @@ def as_code(value: Any) -> str:
 
 def _write(value: Any, indent: int, before: int) -> str:
     # `before`: how many characters stand before the value on its first line.
-    line, plain = _one_line(value), type(value) is tuple and all(type(v) in (int, str) for v in value)
+    line, plain = one_line(value), type(value) is tuple and all(type(v) in (int, str) for v in value)
     if len(line) + before <= _WIDTH or plain:
         return line
     if type(value) is tuple:
@@ -49,12 +50,13 @@ def _is_readable(value: Any) -> bool:
     return getattr(type(value), "__repr__", None) is as_code
 
 
-def _one_line(value: Any) -> str:
+def one_line(value: Any) -> str:
+    """The code that builds `value`, on one line."""
     if type(value) is tuple:
-        return f"({', '.join(map(_one_line, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(one_line, value))}{',' if len(value) == 1 else ''})"
     if _is_readable(value):
-        return f"{type(value).__name__}({', '.join(name + _one_line(v) for name, v in _parts(value))})"
-    return repr(value)
+        return f"{type(value).__name__}({', '.join(name + one_line(v) for name, v in _parts(value))})"
+    return str(value.__qualname__) if isinstance(value, FunctionType) else repr(value)
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import operator
+import re
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
 from qfunc.specs._frozen import held
+from qfunc.specs._repr import one_line
+from qfunc.specs.selectors import AnyOf, Op
 
 _ORDER = "the same entries in another order"
+_SETS = ("commuting", "source")
+"""Tuples of texts that are compared as sets."""
 
 
 def diff(a: Any, b: Any) -> str:
     """Where two specs differ: a line for each field, `path: a -> b`; empty text if they are equal.
 
-    Entries of a tuple pair up by what they are about (a rule's selector, a slot's name), wherever they stand.
+    Entries of a tuple pair up by what they are about, wherever they stand: a slot's name, a rule's selector,
+    and of a selector of ops each kind of op alone, so that two hardwares may group them in their own ways.
 
     >>> from attrs import evolve
     >>> from qfunc.specs import Int, Scheme
@@ -32,6 +39,9 @@ def _lines(path: str, a: Any, b: Any) -> list[str]:
     if type(a) is type(b) and attrs.has(type(a)):
         ours, theirs = held(a) or {}, held(b) or {}
         return [line for name, v in ours.items() for line in _lines(f"{path}.{name}".lstrip("."), v, theirs[name])]
+    if type(a) is type(b) is tuple and path in _SETS:
+        sides = ((name, [v for v in x if v not in y]) for name, x, y in (("first", a, b), ("second", b, a)))
+        return [f"{path}: only in the {name}: {', '.join(map(repr, v))}" for name, v in sides if v] or [f"{path}: {_ORDER}"]
     if type(a) is type(b) is tuple and _is_table(a) and _is_table(b):
         return _entries(path, a, b)
     return [f"{path or 'value'}: {_text(a)} -> {_text(b)}"]
@@ -42,25 +52,72 @@ def _is_table(entries: tuple[Any, ...]) -> bool:
     return all(attrs.has(type(v)) or (type(v) is tuple and len(v) == 2) for v in entries)
 
 
+@attrs.frozen
+class _Row:
+    """An entry, or the part of it that speaks of one kind of op; `number` is the entry's place."""
+
+    number: int
+    entry: Any
+    kind: str | None = None
+
+
+def _rows(entries: tuple[Any, ...]) -> list[_Row]:
+    kinds = [_kinds(_key(v)) for v in entries]
+    return [
+        _Row(i, v if kind is None else _about((kind,), v), kind)
+        for i, v in enumerate(entries)
+        for kind in (kinds[i] or (None,))
+    ]
+
+
 def _entries(path: str, a: tuple[Any, ...], b: tuple[Any, ...]) -> list[str]:
-    # Equal entries pair first, then those with equal keys, each with the first that is left.
+    ours, theirs = _rows(a), _rows(b)
+    pairs = _paired(ours, theirs)
+    lines = _changes(path, [(row, theirs[pairs[i]]) for i, row in enumerate(ours) if i in pairs])
+    lines += _alone(path, "first", a, [row for i, row in enumerate(ours) if i not in pairs])
+    lines += _alone(path, "second", b, [row for j, row in enumerate(theirs) if j not in pairs.values()])
+    moved = sorted({(ours[i].number, theirs[j].number) for i, j in pairs.items()})
+    order = [j for _, j in moved]
+    one_to_one = len({i for i, _ in moved}) == len(moved) == len(set(order))
+    return [*lines, f"{path}: {_ORDER}"] if not lines or (one_to_one and order != sorted(order)) else lines
+
+
+def _paired(ours: list[_Row], theirs: list[_Row]) -> dict[int, int]:
+    # Equal rows pair first, then those whose keys are left once on either side.
     pairs: dict[int, int] = {}
-    for same in (operator.eq, _same_key):
-        for i, v in enumerate(a):
-            free = (j for j, w in enumerate(b) if i not in pairs and j not in pairs.values() and same(v, w))
-            if (j := next(free, None)) is not None:
-                pairs[i] = j
-    lines = []
-    for i in sorted(pairs):
-        label = f"{path}[{_text(_key(a[i]))}]"
-        if type(a[i]) is tuple and _key(a[i]) == _key(b[pairs[i]]):
-            lines += _lines(label, a[i][1], b[pairs[i]][1])
-        else:
-            lines += _lines(label, a[i], b[pairs[i]])
-    lines += [f"{path}: only in the first: {_text(v)}" for i, v in enumerate(a) if i not in pairs]
-    lines += [f"{path}: only in the second: {_text(w)}" for j, w in enumerate(b) if j not in pairs.values()]
-    order = [pairs[i] for i in sorted(pairs)]
-    return [*lines, f"{path}: {_ORDER}"] if order != sorted(order) else lines
+    for i, j in _matches(ours, theirs, pairs, operator.eq):
+        if i not in pairs and j not in pairs.values():
+            pairs[i] = j
+    left = _matches(ours, theirs, pairs, _same_key)
+    alone = [(i, j) for i, j in left if sum(i == k for k, _ in left) == sum(j == k for _, k in left) == 1]
+    return pairs | dict(alone)
+
+
+def _matches(
+    ours: list[_Row], theirs: list[_Row], pairs: dict[int, int], same: Callable[[Any, Any], bool]
+) -> list[tuple[int, int]]:
+    free = [j for j in range(len(theirs)) if j not in pairs.values()]
+    return [(i, j) for i, v in enumerate(ours) if i not in pairs for j in free if same(v.entry, theirs[j].entry)]
+
+
+def _changes(path: str, pairs: list[tuple[_Row, _Row]]) -> list[str]:
+    # What changes alike for several kinds of op is said once.
+    changes: dict[tuple[str, str], list[str]] = {}
+    for ours, theirs in pairs:
+        v, w = ours.entry, theirs.entry
+        lines = _lines("?", v[1], w[1]) if type(v) is tuple and _key(v) == _key(w) else _lines("?", v, w)
+        for line in lines:
+            about = "" if ours.kind else _text(_key(v))
+            changes.setdefault((about, line[1:]), []).append(ours.kind or about)
+    return [f"{path}[{about or ', '.join(kinds)}]{line}" for (about, line), kinds in changes.items()]
+
+
+def _alone(path: str, side: str, entries: tuple[Any, ...], rows: list[_Row]) -> list[str]:
+    kinds: dict[int, list[str]] = {}
+    for row in rows:
+        kinds.setdefault(row.number, []).extend([row.kind] if row.kind else [])
+    found = (_about(tuple(k), entries[i]) if k else entries[i] for i, k in kinds.items())
+    return [f"{path}: only in the {side}: {_text(v)}" for v in found]
 
 
 def _same_key(v: Any, w: Any) -> bool:
@@ -75,5 +132,23 @@ def _key(entry: Any) -> Any:
     return next(iter(fields.values()), entry)
 
 
+def _kinds(selector: Any) -> tuple[str, ...]:
+    """The kinds of op that a selector names, if it speaks of nothing else."""
+    match selector:
+        case Op(kinds):
+            return tuple(dict.fromkeys(kinds))
+        case AnyOf(of) if all(map(_kinds, of)):
+            return tuple(dict.fromkeys(kind for one in of for kind in _kinds(one)))
+    return ()
+
+
+def _about(kinds: tuple[str, ...], entry: Any) -> Any:
+    """An entry that speaks of these kinds of op only."""
+    if type(entry) is tuple:
+        return (Op(kinds), entry[1])
+    return attrs.evolve(entry, **{next(iter(held(entry) or {})): Op(kinds)})
+
+
 def _text(value: Any) -> str:
-    return " ".join(repr(value).split()).replace("( ", "(").replace(",)", ")") if attrs.has(type(value)) else repr(value)
+    # A datasheet says the format, the usual one too.
+    return re.sub(r"\bScheme\((?=(\)|\w+=))", lambda m: "Scheme(Int(8)" + (", " if m[1] != ")" else ""), one_line(value))

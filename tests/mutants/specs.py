@@ -47,15 +47,27 @@ SPECS = (
     Mutation("any-schema", CODEC, "if type(schema) is not int or schema != SCHEMA:", "if type(schema) is not int:", IMPOSSIBLE),
     Mutation(
         "diff-ignores-order", DIFF,
-        "if order != sorted(order) else lines",
-        "if False else lines",
+        "(one_to_one and order != sorted(order))",
+        "False",
         f"{LAWS}::test_diff_reads_like_a_datasheet",
     ),
     Mutation(
         "diff-of-the-first-only", DIFF,
-        "if j not in pairs.values()]",
-        "if False]",
+        "lines += _alone(path, \"second\", b, [row for j, row in enumerate(theirs) if j not in pairs.values()])",
+        "pass",
         f"{LAWS}::test_diff_sees_order_and_repetition",
+    ),
+    Mutation(
+        "diff-of-whole-groups", DIFF,
+        "for kind in (kinds[i] or (None,))",
+        "for kind in (None,)",
+        "tests/specs/test_specs_diff.py::test_other_groups_of_the_same_ops_are_said_to_be_the_same",
+    ),
+    Mutation(
+        "diff-pairs-any-two", DIFF,
+        "sum(i == k for k, _ in left) == sum(j == k for _, k in left) == 1",
+        "True",
+        "tests/specs/test_specs_diff.py::test_two_entries_about_one_op_are_not_mixed_up",
     ),
     # edit
     Mutation(

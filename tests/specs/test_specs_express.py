@@ -216,10 +216,10 @@ def test_diff_of_two_kernel_sets_reads_like_a_datasheet():
     reference, optimised = (next(t for t in TARGETS if t.name == n) for n in ("litert reference", "litert optimised"))
     assert diff(reference, optimised).splitlines() == [
         "name: 'litert reference' -> 'litert optimised'",
-        "rules[AnyOf((Op('conv'), Op('linear')))].input.rounding: 'half_away' -> 'half_even'",
-        "rules[AnyOf((Op('conv'), Op('linear')))].output.rounding: 'half_away' -> 'half_even'",
-        "kernels[Op('conv')].arithmetic.steps: ('srdhm', 'half_away') -> ('srdhm', 'half_up')",
-        "kernels[Op('mul')].arithmetic.steps: ('half_up',) -> ('srdhm', 'half_up')",
-        "kernels[Op('linear')].arithmetic.steps: ('half_away',) -> ('srdhm', 'half_up')",
+        "rules[conv, linear].input.rounding: 'half_away' -> 'half_even'",
+        "rules[conv, linear].output.rounding: 'half_away' -> 'half_even'",
+        "kernels[conv].arithmetic.steps: ('srdhm', 'half_away') -> ('srdhm', 'half_up')",
+        "kernels[mul].arithmetic.steps: ('half_up',) -> ('srdhm', 'half_up')",
+        "kernels[linear].arithmetic.steps: ('half_away',) -> ('srdhm', 'half_up')",
         "runtime.name: 'litert reference' -> 'litert optimised'",
     ]

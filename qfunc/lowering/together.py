@@ -1,0 +1,64 @@
+"""Several lowerings in one artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.errors import DeployError
+from qfunc.specs import Scheme
+from qfunc.specs._check import as_tuple, has_methods, refuse
+from qfunc.specs._repr import readable
+
+
+def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
+    if not isinstance(value, tuple) or not value:
+        raise refuse(instance, attribute.name, value, "at least one lowering", "Write Together((Qdq(), ClipRanges())).")
+    for one in value:
+        has_methods("lower")(instance, attribute, one)
+
+
+@readable
+@frozen
+class Together:
+    """The files of all `lowerings`; each is given the same model.
+
+    Raises:
+        SpecError: no lowering.
+        DeployError: (by `lower`) two lowerings write a file of the same name.
+
+    >>> from qfunc.lowering import ClipRanges, Qdq
+    >>> Together((Qdq(), ClipRanges()))
+    Together((Qdq(), ClipRanges()))
+    """
+
+    lowerings: tuple[Any, ...] = field(converter=as_tuple, validator=_lowerings)
+
+    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+        """The files of every lowering, in their order."""
+        files: dict[str, bytes] = {}
+        writers: dict[str, Any] = {}
+        for lowering in self.lowerings:
+            for name, content in lowering.lower(model, sites).items():
+                if name in files:
+                    raise DeployError(
+                        where=f"Together.lower, file {name!r}",
+                        found=f"it twice, by {writers[name]!r} and {lowering!r}",
+                        wanted="one file of each name",
+                        do="Deploy them one after the other, by edit.deploy.",
+                    )
+                files[name], writers[name] = content, lowering
+        return files
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """What the first lowering that refuses such a tensor wants in its own place; empty if all take it.
+
+        >>> from qfunc.lowering import ClipRanges, Qdq
+        >>> from qfunc.specs import Int, Scheme
+        >>> Together((Qdq(opset=13), ClipRanges())).refuses(Scheme(Int(4)), constant=False)
+        'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        """
+        each = (getattr(lowering, "refuses", None) for lowering in self.lowerings)
+        return next((wanted for refuses in each if refuses is not None and (wanted := refuses(scheme, constant))), "")
