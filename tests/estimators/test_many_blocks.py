@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from qfunc.estimators import Entropy, entropy
+from qfunc.estimators.entropy import least_divergent
 from qfunc.estimators.minmax import Range
 from qfunc.estimators.sketch import KEPT
 from qfunc.specs import Int, PerBlock, PerChannel, Scale, Scheme
@@ -44,3 +45,9 @@ def test_entropy_of_thousands_of_blocks() -> None:
     assert bool(((high == most) | (high / width == (high / width).round())).all())
     assert bool(((low == least) | (low / width == (low / width).round())).all())
     assert 0 < int((high < most).sum()) < high.numel()
+
+
+def test_the_last_of_equal_divergences_is_kept() -> None:
+    """One element of 2.56 * 10^11 beyond bin 256 costs less than rounding does: all 257 bins are kept, not 256."""
+    counts = torch.tensor([10**9] * 256 + [1] + [0] * 43)
+    assert int(least_divergent(counts, 256)) == 257
