@@ -328,7 +328,7 @@ def test_the_output_of_a_fused_group_is_each_of_its_ops():
 def test_an_op_left_in_float_is_not_asked_though_its_input_has_codes():
     target = chip(Require(Op("linear"), ("input", "weight"), formats=Int(4), **HERE))
     rule = Rule(Op("conv"), input=U8, weight=U8, output=U8)
-    target = evolve(target, rules=(Rule(Op("mean"), output=U8), rule, *target.rules))
+    target = evolve(target, rules=(Rule(Op("global_avg_pool"), output=U8), rule, *target.rules))
     assert [s for _, s, _ in found(target)] == ["input", "weight"]
     assert found(edit.pipe(target, edit.skip(edit.op("linear")))) == []
 
@@ -344,6 +344,10 @@ def test_constants_may_use_fewer_codes_and_activations_may_not():
     assert found(target) == []
     narrow = Rule(Op("linear"), input=Scheme(Int(8, low=-127)), weight=Scheme(Int(5)))
     assert found(evolve(target, rules=narrow)) == [("fc", "input", "mean")]
+    signed = evolve(target, legality=Require(Op("linear"), "weight", formats=Int(8), **HERE))
+    assert found(evolve(signed, rules=Rule(Op("linear"), weight=Scheme(Int(7, signed=False))))) == [
+        ("fc", "weight", "fc.weight")
+    ]
     for weight in (Int(9), Int(16, low=-129, high=100), Int(16, low=-100, high=128), Int(9, signed=False)):
         wide = Rule(Op("linear"), weight=Scheme(weight))
         assert found(evolve(target, rules=wide)) == [("fc", "weight", "fc.weight")]

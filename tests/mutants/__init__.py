@@ -8,6 +8,7 @@ from mutants.formats import FORMATS
 from mutants.functions import FUNCTIONS
 from mutants.graph import GRAPH
 from mutants.histograms import HISTOGRAMS
+from mutants.legality import LEGALITY
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
 from mutants.placement import PLACEMENT
@@ -26,6 +27,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRACES,
     *GRAPH,
     *PLACEMENT,
+    *LEGALITY,
     *TRANSFORMS,
     *EMULATION,
     *DEPLOYMENT,

@@ -1,0 +1,99 @@
+"""Breakages of legality: what the hardware refuses, and the opset of an artifact."""
+
+from mutants.mutation import Mutation
+
+SPEC, CHECK = "specs/legality.py", "qfunc/graph/legality.py"
+QDQ, GRAPH = "qfunc/lowering/qdq.py", "qfunc/lowering/onnx_graph.py"
+SPECS, TESTS, OPSETS = "tests/specs/test_specs_legality.py", "tests/graph/test_legality.py", "tests/lowering/test_opsets.py"
+HAS = f"{TESTS}::test_what_an_opset_has"
+
+LEGALITY = (
+    Mutation("nothing-required", SPEC, "and self.zero_point is None:", "and False:", SPECS),
+    Mutation("contradictions-are-selectors", SPEC, "any(_exclude(a, b) for a, b in combinations(of, 2))", "False", SPECS),
+    Mutation(
+        "no-check-at-quantize", "qfunc/transforms/quantize.py",
+        "require_legal(made, target)",
+        "made.placed",
+        f"{TESTS}::test_a_zero_point_on_tensorrt",
+    ),
+    Mutation(
+        "activations-may-use-fewer-codes", CHECK,
+        "if not constant or not isinstance(wanted, Int)",
+        "if not isinstance(wanted, Int)",
+        f"{TESTS}::test_constants_may_use_fewer_codes_and_activations_may_not",
+    ),
+    Mutation(
+        "signs-do-not-count", CHECK,
+        "return wanted.signed == fmt.signed and wanted.qmin",
+        "return wanted.qmin",
+        f"{TESTS}::test_constants_may_use_fewer_codes_and_activations_may_not",
+    ),
+    Mutation(
+        "skipped-ops-are-asked", CHECK,
+        "        if self._kept(group, slot):",
+        "        if False:",
+        f"{TESTS}::test_an_op_left_in_float_is_not_asked_though_its_input_has_codes",
+    ),
+    Mutation(
+        "half-a-skip-moves-an-op", CHECK,
+        'self._kept(group, "input") and self._kept(group, "output")',
+        'self._kept(group, "input")',
+        f"{TESTS}::test_keeping_only_the_input_in_float_does_not_move_the_op",
+    ),
+    Mutation(
+        "readers-behind-moves-are-forgotten", CHECK,
+        "reader, tensor = tensor, inputs[0]",
+        "return None",
+        f"{TESTS}::test_a_tensor_is_told_once_and_a_reader_behind_moves_counts",
+    ),
+    Mutation(
+        "a-tensor-is-told-again", CHECK,
+        "(breach.tensor or breach.op, breach.found, breach.wanted)",
+        "(breach.place, breach.found, breach.wanted)",
+        f"{TESTS}::test_a_tensor_is_told_once_and_a_reader_behind_moves_counts",
+    ),
+    Mutation(
+        "a-zero-point-of-0-counts", CHECK,
+        "zero_point is None or zero_point.value == 0 or",
+        "zero_point is None or",
+        f"{TESTS}::test_a_zero_point_that_is_always_0_is_none",
+    ),
+    Mutation(
+        "any-axis-is-the-channels", CHECK,
+        'axis if g.axis == "channel" else int(g.axis)',
+        "0",
+        f"{TESTS}::test_scales_per_channel_are_those_of_the_output_channels",
+    ),
+    Mutation(
+        "blocks-of-any-size", CHECK,
+        "return sizes and len(",
+        "return len(",
+        f"{TESTS}::test_blocks_have_an_axis_and_a_size",
+    ),
+    Mutation("four-bits-in-every-opset", QDQ, "if stored not in (8, 32)", "if stored not in (4, 8, 32)", HAS),
+    Mutation("constants-are-stored-as-they-are", QDQ, "if constant else bits", "if False else bits", HAS),
+    Mutation(
+        "always-the-latest-opset", GRAPH,
+        'domains = {"": self.opset,',
+        'domains = {"": OPSET,',
+        f"{OPSETS}::test_the_artifact_has_the_opset_that_the_lowering_names",
+    ),
+    Mutation(
+        "functions-keep-their-opset", GRAPH,
+        "used.version = min(used.version, self.opset)",
+        "used.version = used.version",
+        f"{OPSETS}::test_functions_of_the_model_follow_its_opset",
+    ),
+    Mutation(
+        "ops-of-any-opset", GRAPH,
+        "_SINCE.get(op, 0)",
+        "0",
+        f"{OPSETS}::test_an_op_later_than_the_opset_is_refused_by_name",
+    ),
+    Mutation(
+        "mean-of-opset-18", "qfunc/lowering/onnx_ops.py",
+        'if op == "ReduceMean" and c.graph.opset < 18:',
+        'if op == "ReduceMean" and c.graph.opset < 13:',
+        f"{OPSETS}::test_the_artifact_has_the_opset_that_the_lowering_names",
+    ),
+)  # fmt: skip
