@@ -2,11 +2,30 @@
 
 from qfunc.lowering.clip_ranges import ClipRanges
 from qfunc.lowering.encodings import Encodings
+from qfunc.lowering.fake_quantize_onnx import FakeQuantizeOnnx
+from qfunc.lowering.gfpq import Gfpq
 from qfunc.lowering.onnxruntime import OnnxRuntime
 from qfunc.lowering.ppl_cuda import PplCuda
 from qfunc.lowering.ppl_json import PplJson
 from qfunc.lowering.qdq import Qdq
+from qfunc.lowering.qlinear import QLinear
 from qfunc.lowering.stpu_files import StpuFiles
+from qfunc.lowering.tengine_scale import TengineScale
 from qfunc.lowering.together import Together
+from qfunc.lowering.vitis_files import VitisFiles
 
-__all__ = ["ClipRanges", "Encodings", "OnnxRuntime", "PplCuda", "PplJson", "Qdq", "StpuFiles", "Together"]
+__all__ = [
+    "ClipRanges",
+    "Encodings",
+    "FakeQuantizeOnnx",
+    "Gfpq",
+    "OnnxRuntime",
+    "PplCuda",
+    "PplJson",
+    "QLinear",
+    "Qdq",
+    "StpuFiles",
+    "TengineScale",
+    "Together",
+    "VitisFiles",
+]

@@ -1,0 +1,76 @@
+"""OpenVINO: a float model with FakeQuantize nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.refusal import require
+from qfunc.lowering.tensors import QuantizedTensor
+from qfunc.specs import Int, PerChannel, PerTensor, Scheme
+from qfunc.specs._repr import readable
+
+
+@readable
+@frozen
+class FakeQuantizeOnnx:
+    """`model.onnx`: float ops between FakeQuantize nodes of the domain org.openvinotoolkit, as OpenVINO reads them.
+
+    A node has inputs x, input_low, input_high, output_low, output_high and the attribute levels, and computes
+
+        y = round((x - low) / (high - low) (levels - 1)) / (levels - 1) (high - low) + low
+
+    with x clamped to [low, high], the index of the level rounded half to even.  Here levels = qmax - qmin + 1,
+    high = s (qmax - z), low = high - s (qmax - qmin), input and output alike; a weight with a scale a channel has
+    ranges of the weight's rank.  The weights in front of the nodes are the quantized ones.  OpenVINO makes integers
+    only of 256 or 255 levels: a weight of 128, MQBench's [-64, 63], is written with the same step and 256,
+    [2 qmin, 2 qmax + 1].  Biases stay float constants, those with a scheme at the values of their codes.
+
+    MQBench differs: it shapes the ranges of any weight along its first axis, where that of a transposed
+    convolution lies on the second; writes weights that are clipped and not quantized, so that the runtime rounds them.
+
+    Source: OpenVINO operation specification, FakeQuantize-1; MQBench, deploy/deploy_openvino.py.
+
+    >>> FakeQuantizeOnnx()
+    FakeQuantizeOnnx()
+    """
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The model's bytes.
+
+        Raises:
+            DeployError: a tensor that is not in integers of 16 bits at most.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.fake_quantize_nodes import insert
+        from qfunc.lowering.float_model import float_model
+
+        sites = tuple(sites)
+        for site in sites:
+            _require(site)
+        made = float_model(model, sites, kept=[s.name for s in sites if s.role == "activation"])
+        insert(made, sites)
+        return {"model.onnx": made.SerializeToString(deterministic=True)}
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """What is wanted in place of a scheme; empty if it is fine.
+
+        >>> FakeQuantizeOnnx().refuses(Scheme(Int(8)), constant=False)
+        ''
+        """
+        shared = scheme.scale.shared
+        bias = constant and scheme.format == Int(32)
+        said = bias or (isinstance(scheme.format, Int) and scheme.format.bits <= 16)
+        wanted = "integers of 16 bits at most with one scale a tensor or channel, for FakeQuantize has no other"
+        return "" if said and isinstance(shared, PerTensor | PerChannel) else wanted
+
+
+def _require(site: QuantizedTensor) -> None:
+    said = isinstance(site.format, Int) and (site.format.bits <= 16 or site.role == "bias")
+    do = "Use such a format, or edit.deploy(Qdq())."
+    require(site, said, repr(site.format), "integers of 16 bits at most, as FakeQuantize has them", do)
+
+
+__all__ = ["FakeQuantizeOnnx"]

@@ -1,0 +1,80 @@
+"""TVM, by ONNX: QLinear operators on codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.refusal import require, require_per_tensor
+from qfunc.lowering.tensors import QuantizedTensor
+from qfunc.specs import Int, PerChannel, PerTensor, Scheme
+from qfunc.specs._repr import readable
+
+
+@readable
+@frozen
+class QLinear:
+    """`model.onnx`: QLinear operators on bytes, between a QuantizeLinear of each input and a DequantizeLinear of each
+    output.
+
+    Conv becomes QLinearConv and MatMul QLinearMatMul; Gemm, Add, Concat and average pools become QGemm, QLinearAdd,
+    QLinearConcat, QLinearAveragePool and QLinearGlobalAveragePool of the domain com.microsoft; MaxPool, reshaping,
+    transposing, slicing and nearest Resize run on codes.  A Relu or Clip behind such an op is dropped where its
+    bounds are the ends of the codes, or beyond.  Weights are the simulation's codes, biases int32 of scale s_x*s_w,
+    rounded half to even.  What has no such operator, or an input or output that is not quantized, stays in float.
+
+    MQBench differs: it lets codes of weights wrap around, truncates biases, leaves linear layers in float, drops
+    every Relu by setting zero points to 0 and cuts relu6's scale to 6/255, so that the artifact has other qparams
+    than the simulation, and writes into the current directory; ONNX Runtime refuses its model.
+
+    Source: ONNX operator specification, QLinearConv-10, QLinearMatMul-21; onnxruntime, docs/ContribOperators.md;
+    Apache TVM, python/tvm/relay/frontend/onnx.py; MQBench, deploy/deploy_onnx_qnn.py.
+
+    >>> QLinear()
+    QLinear()
+    """
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The model's bytes.
+
+        Raises:
+            DeployError: a tensor that is not in bytes.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.qlinear_ops import on_codes
+
+        sites = tuple(sites)
+        for site in sites:
+            _require(site)
+        made = on_codes(model, {p.real for s in sites for p in s.places})
+        return {"model.onnx": made.SerializeToString(deterministic=True)}
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """What is wanted in place of a scheme; empty if it is fine.
+
+        >>> QLinear().refuses(Scheme(Int(8, signed=False)), constant=False)
+        ''
+        """
+        channels = constant and isinstance(scheme.scale.shared, PerChannel)
+        said = _held(scheme.format, constant) or (constant and scheme.format == Int(32))
+        wanted = "Int(8) or Int(8, signed=False), activations with one scale, for QLinear operators have no other"
+        return "" if said and (channels or isinstance(scheme.scale.shared, PerTensor)) else wanted
+
+
+def _held(fmt: Any, constant: bool) -> bool:
+    # Constants are written offline, so that narrower codes fit; an operator saturates at the ends of its type.
+    return isinstance(fmt, Int) and (fmt.bits <= 8 if constant else fmt in (Int(8), Int(8, signed=False)))
+
+
+def _require(site: QuantizedTensor) -> None:
+    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(Qdq())."
+    said = site.format == Int(32) if site.role == "bias" else _held(site.format, site.role != "activation")
+    wanted = "Int(8) or Int(8, signed=False), biases Int(32), as QLinear operators have them"
+    require(site, said, repr(site.format), wanted, do)
+    if site.role == "activation":
+        require_per_tensor(site, "a QLinear operator")
+
+
+__all__ = ["QLinear"]

@@ -1,0 +1,90 @@
+"""Tengine, uint8: a float model, and one line of qparams for each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.refusal import require, require_per_tensor
+from qfunc.lowering.tensors import QuantizedTensor
+from qfunc.specs import Int, PerTensor, Scheme
+from qfunc.specs._repr import readable
+
+BYTE = Int(8, signed=False)
+
+
+@readable
+@frozen
+class TengineScale:
+    """`model.onnx` and `model.scale`, for Tengine's converter and its uint8 quantizer.
+
+    `model.scale` is text, a line `tensor scale zero_point` for each quantized activation, with the tensors' names in
+    `model.onnx`, which computes in float with the quantized weights.  Tengine fuses a convolution with the relu or
+    relu6 behind it, and the fused op has the name of either: the convolution's output is given the activation's qparams.
+
+        tm_convert_tool -f onnx -m model.onnx -o float.tmfile
+        quant_tool_uint8 -m float.tmfile -f model.scale -i . -o uint8.tmfile
+
+    The file has no lines for weights: the tool finds their scales itself, (max - min) / 255 and trunc(-min / s), of
+    the stored weights.  These are the simulation's where the stored weights reach both ends of the codes, and else a
+    little finer.
+
+    MQBench differs: it looks for `ReLU`, which no ONNX has, so that its rule holds for relu6 alone; takes relu6 for
+    any clip whose bounds are not constants; stores weights clipped and not quantized; takes zero points that were
+    rounded, where the tool truncates.
+
+    Source: MQBench, deploy/deploy_tengine.py; OAID Tengine, tools/quantize/quant_save_graph.cpp and
+    tools/convert_tool/utils/graph_optimizer/graph_opt.cpp.
+
+    >>> TengineScale()
+    TengineScale()
+    """
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The two files.
+
+        Raises:
+            DeployError: a tensor that is not uint8 with one scale, or whose name has spaces.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.float_model import float_model
+        from qfunc.lowering.sidecar import by_tensor
+        from qfunc.lowering.tengine_fusions import fused
+
+        sites = tuple(sites)
+        for site in sites:
+            _require(site)
+        made = float_model(model, sites)
+        found = by_tensor(made, (s for s in sites if s.role == "activation"))
+        qparams = {tensor: (site.scale[0], site.zero_point[0]) for tensor, site in found.items()}
+        fusions = fused(made.graph)
+        qparams |= {c: qparams[a] for c, a in fusions.items() if a in qparams}
+        lines = "".join(f"{tensor} {scale!r} {zero}\n" for tensor, (scale, zero) in qparams.items())
+        return {"model.onnx": made.SerializeToString(deterministic=True), "model.scale": lines.encode()}
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """What is wanted in place of a scheme; empty if it is fine.
+
+        >>> TengineScale().refuses(Scheme(BYTE), constant=False)
+        ''
+        """
+        bias = constant and scheme.format == Int(32)
+        said = bias or (scheme.format == BYTE and isinstance(scheme.scale.shared, PerTensor))
+        return "" if said else f"{BYTE!r} with one scale a tensor, as Tengine's uint8 has it"
+
+
+def _require(site: QuantizedTensor) -> None:
+    do = "Use the schemes of targets.tengine_u8, or edit.deploy(Qdq())."
+    fine = site.format == (Int(32) if site.role == "bias" else BYTE)
+    require(site, fine, repr(site.format), f"{BYTE!r}, biases Int(32), as Tengine's uint8 has it", do)
+    if site.role != "bias":
+        require_per_tensor(site, "Tengine's uint8")
+    spaced = [t for t in site.tensors if any(c.isspace() for c in t)]
+    require(
+        site, not spaced, f"the name {spaced[:1]}", "names without spaces, which end a name in the file", "Rename the module."
+    )
+
+
+__all__ = ["TengineScale"]
