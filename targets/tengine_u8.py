@@ -50,7 +50,7 @@ tengine_u8 = Target(
         Rule(WEIGHTED, input=BYTE, weight=BYTE, bias=Derived(rounding="half_away"), output=BYTE),
         Rule(Op("softmax"), input=BYTE, output=Fixed(BYTE, 1 / 255, 0)),
         Rule(Op((*FLOAT, *IN_PLACE)), input=BYTE, output=BYTE),
-        Rule(GraphOutput(), output=BYTE),
+        Rule(GraphOutput() & ~Op(MOVES), output=BYTE),
     ),
     fusions=(
         Fusion(WEIGHTED, (Step(Op("batch_norm")), Step(Op(IN_PLACE)))),
