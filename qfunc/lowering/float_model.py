@@ -23,11 +23,12 @@ def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: 
     >>> from onnx import parser
     >>> from qfunc.lowering.tensors import Place, QuantizedTensor
     >>> from qfunc.specs import Int
-    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
-    ... agraph (float[2] x) => (float[2] x.real)
-    ... <float s = {0.5}, int8 z = {0}> { x.codes = QuantizeLinear(x, s, z) x.real = DequantizeLinear(x.codes, s, z) }'''
-    >>> site = QuantizedTensor("x", "activation", "x", (), Int(8), (0.5,), (0,), "half_even", (Place("x", "x.real"),))
-    >>> [n.op_type for n in float_model(parser.parse_model(text), [site]).graph.node]
+    >>> model = parser.parse_model(
+    ...     '''<ir_version: 10, opset_import: ["": 21]> agraph (float[2] x) => (float[2] real)
+    ...     <float s = {0.5}, int8 z = {0}> { codes = QuantizeLinear(x, s, z) real = DequantizeLinear(codes, s, z) }'''
+    ... )
+    >>> site = QuantizedTensor("x", "activation", "x", (), Int(8), (0.5,), (0,), "half_even", (Place("x", "real"),))
+    >>> [n.op_type for n in float_model(model, [site]).graph.node]
     ['Identity']
     """
     made = onnx.ModelProto()
