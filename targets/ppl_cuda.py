@@ -7,7 +7,7 @@ inputs and outputs are quantized, outputs behind the activation that the op is f
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import Qdq
+from qfunc.lowering import PplCuda
 from qfunc.specs import (
     Algorithm,
     Derived,
@@ -41,7 +41,10 @@ ppl_cuda = Target(
         Rule(Op(WEIGHTED), input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
         Rule(Op(OTHERS), input=ACTIVATION, output=ACTIVATION),
     ),
-    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (Step(Op(("relu", "clip", "sigmoid", "leaky_relu"))),)),),
+    fusions=(
+        Fusion(Op(WEIGHTED), (Step(Op(("relu", "clip", "sigmoid", "leaky_relu"))),)),
+        Fusion(Op(OTHERS), (Step(Op(("relu", "clip"))),)),
+    ),
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("the engine's requantization is not published", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
@@ -54,7 +57,7 @@ ppl_cuda = Target(
         ),
     ),
     runtime=Runtime("ppl.nn", cpu="NVIDIA GPU"),
-    lowering=Qdq(),
+    lowering=PplCuda(),
     source=(
         "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: formats, scales, bias and fused activations",
         "MQBench, deploy_linear.py, backend PPLCUDA: placement and artifact",

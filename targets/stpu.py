@@ -7,7 +7,7 @@ outputs behind the activation that the op is fused with.
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import Qdq
+from qfunc.lowering import StpuFiles
 from qfunc.specs import (
     Algorithm,
     AnyInput,
@@ -37,7 +37,7 @@ ACTIVATION = Step(Op(("relu", "clip")))
 stpu = Target(
     name="stpu",
     rules=(
-        Rule(Op(WEIGHTED), input=BYTE, weight=BYTE, bias=Derived(), output=BYTE),
+        Rule(Op(WEIGHTED), input=BYTE, weight=BYTE, bias=Derived(), output=BYTE, edges=~Constant()),
         Rule(Op(OTHERS), input=BYTE, output=BYTE),
         Rule(Op("sigmoid"), input=BYTE, output=Fixed(BYTE, 1 / 127)),
         Rule(Op("concat"), output=BYTE),
@@ -50,7 +50,7 @@ stpu = Target(
     kernels=(Kernel(Everything(), Unknown("an internal accelerator without public documents", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
     runtime=Runtime("stpu"),
-    lowering=Qdq(),
+    lowering=StpuFiles(),
     source=("MQBench, prepare_by_platform.py and deploy/deploy_stpu.py: schemes, placement, merges and ranges",),
     weight=Algorithm(MinMax(), FixedFunction()),
     activation=Algorithm(Ema(), FixedFunction()),

@@ -1,6 +1,6 @@
 """Placement parity with MQBench: the same tensors, the same codes, or a difference that the table explains.
 
-`python -m pytest tests/graph/test_placement_parity.py -n 0 -s` prints the counts of each back-end.
+`PYTHONPATH=tests python -m parity` prints the counts of each back-end.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 from parity.backends import BACKENDS
 from parity.compare import compare, grouped, table
+from parity.golden import GOLDEN
 from parity.table import Backend, Explained
 
 from qfunc.specs import edit
@@ -17,9 +18,19 @@ from qfunc.specs import edit
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: f"{b.name}-{b.target.name}")
 def test_every_difference_from_mqbench_is_explained(backend: Backend) -> None:
     found = compare(backend)
-    print("\n" + table([found]))
     assert not found.unexplained, grouped(found.unexplained)
     assert not found.wrong, "\n".join(found.wrong)
+
+
+def test_every_backend_of_mqbench_is_compared() -> None:
+    assert {b.name for b in BACKENDS} == set(GOLDEN["backends"])
+
+
+def test_the_table_counts_what_is_alike_and_each_kind_of_difference() -> None:
+    head, row = table([compare(tensorrt())]).splitlines()
+    assert head.split() == ["back-end,", "target", "same", "a", "b", "c", "unexplained"]
+    differences = sum(sum(r.counts.values()) for r in tensorrt().explained)
+    assert row.split() == ["Tensorrt,", "tensorrt", "100", "0", str(differences), "0", "0"]
 
 
 def tensorrt() -> Backend:

@@ -14,6 +14,7 @@ from mutants.numerics import NUMERICS
 from mutants.placement import PLACEMENT
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
+from mutants.targets import TARGETS
 from mutants.traces import TRACES
 from mutants.transforms import TRANSFORMS
 
@@ -32,6 +33,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *EMULATION,
     *DEPLOYMENT,
     *SPECS,
+    *TARGETS,
     *ROUNDING_FUNCTIONS,
 )
 

@@ -55,7 +55,7 @@ SPECS = (
         "diff-of-the-first-only", DIFF,
         "lines += _alone(path, \"second\", b, [row for j, row in enumerate(theirs) if j not in pairs.values()])",
         "pass",
-        f"{LAWS}::test_diff_sees_order_and_repetition",
+        "tests/specs/test_specs_diff.py::test_the_whole_text_of_a_pair",
     ),
     Mutation(
         "diff-of-whole-groups", DIFF,

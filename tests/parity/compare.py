@@ -32,7 +32,7 @@ class Parity:
 
     def __str__(self) -> str:
         kinds = Counter(row.kind for _, row in self.explained)
-        return f"{self.name:26} {self.same:5} " + " ".join(f"{kinds[k]:5}" for k in KINDS) + f" {len(self.unexplained):12}"
+        return f"{self.name:32} {self.same:5} " + " ".join(f"{kinds[k]:5}" for k in KINDS) + f" {len(self.unexplained):12}"
 
 
 def compare(backend: Backend) -> Parity:
@@ -104,7 +104,7 @@ def codes(scheme: Scheme) -> str:
 
 def table(results: list[Parity]) -> str:
     """One line a back-end: tensors held alike, and differences of each kind."""
-    head = f"{'back-end, target':26} {'same':>5} " + " ".join(f"{k:>5}" for k in KINDS) + f" {'unexplained':>12}"
+    head = f"{'back-end, target':32} {'same':>5} " + " ".join(f"{k:>5}" for k in KINDS) + f" {'unexplained':>12}"
     return "\n".join([head, *map(str, results)])
 
 
