@@ -5,7 +5,7 @@ Every op's inputs and outputs are quantized, outputs behind the activation that 
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import Qdq
+from qfunc.lowering import PplJson
 from qfunc.specs import (
     Algorithm,
     Everything,
@@ -40,7 +40,7 @@ ppl_w8a16 = Target(
     kernels=(Kernel(Everything(), Unknown("the DSP's arithmetic is not published", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
     runtime=Runtime("ppl", cpu="DSP"),
-    lowering=Qdq(),
+    lowering=PplJson(),
     source=("MQBench, prepare_by_platform.py and deploy_linear.py, backend PPLW8A16: schemes, placement, JSON",),
     weight=Algorithm(MinMax(), Fixed()),
     activation=Algorithm(Ema(), Fixed()),

@@ -7,7 +7,7 @@ the activation that the op is fused with; MaxPool and data movement keep their i
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import Qdq
+from qfunc.lowering import Encodings
 from qfunc.specs import (
     Algorithm,
     Derived,
@@ -61,7 +61,7 @@ snpe = Target(
         ),
     ),
     runtime=Runtime("snpe", cpu="Hexagon DSP"),
-    lowering=Qdq(),
+    lowering=Encodings(),
     source=(
         "SNPE reference guide, Quantization Algorithm: range, step and offset of the TF mode",
         "MQBench, user guide deploy/snpe: --quantization_overrides, --bias_bitwidth 32; placement of its SNPE backend",

@@ -7,6 +7,7 @@ and the mask of attention); convolutions, as of patches, have int8 weights and f
 
 from attrs import evolve
 
+from qfunc.lowering import Qdq
 from qfunc.specs import AnyInput, From, Op, Rule
 from qfunc.targets.tensorrt import ACTIVATION, WEIGHT, tensorrt
 
@@ -20,6 +21,7 @@ tensorrt_nlp = evolve(
     ),
     fusions=(),
     ties=(),
+    lowering=Qdq(),
     source=(
         *tensorrt.source,
         "MQBench, custom_quantizer/tensorrt_nlp: inputs of Linear, matmul and add, and which adds it leaves",

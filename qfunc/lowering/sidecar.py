@@ -6,20 +6,18 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import onnx
-
 from qfunc.errors import DeployError
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
 
 
-def tensors_of(model: onnx.ModelProto) -> set[str]:
+def tensors_of(model: Any) -> set[str]:
     """The names of all tensors of a model: inputs, constants and what its nodes write."""
     graph = model.graph
     return {v.name for v in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
 
 
-def by_tensor(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) -> dict[str, QuantizedTensor]:
+def by_tensor(model: Any, sites: Iterable[QuantizedTensor]) -> dict[str, QuantizedTensor]:
     """The quantized tensors by each name that they have in the model, in the order of the sites.
 
     Raises:

@@ -18,6 +18,8 @@ def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
         raise refuse(instance, attribute.name, value, "at least one lowering", "Write Together((Qdq(), ClipRanges())).")
     for one in value:
         has_methods("lower")(instance, attribute, one)
+    if len({o for one in value if (o := getattr(one, "opset", None))}) > 1:
+        raise refuse(instance, attribute.name, value, "one opset, for all are given one model", "Give all the same opset.")
 
 
 @readable
@@ -26,7 +28,7 @@ class Together:
     """The files of all `lowerings`; each is given the same model.
 
     Raises:
-        SpecError: no lowering.
+        SpecError: no lowering, or lowerings that name different opsets.
         DeployError: (by `lower`) two lowerings write a file of the same name.
 
     >>> from qfunc.lowering import ClipRanges, Qdq
@@ -35,6 +37,16 @@ class Together:
     """
 
     lowerings: tuple[Any, ...] = field(converter=as_tuple, validator=_lowerings)
+
+    @property
+    def opset(self) -> int:
+        """The opset that they name, or 21.
+
+        >>> from qfunc.lowering import ClipRanges, Qdq
+        >>> Together((ClipRanges(), Qdq(opset=13))).opset
+        13
+        """
+        return next((int(o) for one in self.lowerings if (o := getattr(one, "opset", None))), 21)
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """The files of every lowering, in their order."""
