@@ -124,7 +124,8 @@ class Trial:
 
     def _evaluated(self, calibrated: fx.GraphModule, artifact: Artifact | None) -> None:
         # Q/DQ evaluated as written, every op in float32: sums in another order move single codes, not the signal.
-        if artifact is None or "model.onnx" not in artifact.files:
+        # A float model, whose qparams are in a file of their own, is no simulation.
+        if artifact is None or "model.onnx" not in artifact.files or not _quantizes(artifact.files["model.onnx"]):
             return
         from qfunc.lowering.onnxruntime import OnnxRuntime
 
@@ -202,6 +203,13 @@ def beside(unit: Unit, output: Coding | None) -> float:
     listed = [abs(h * w * k / 2.0**n - 1) for (h, w), k, n in arithmetic.reciprocals]
     searched = 0.0 if arithmetic.reciprocal_bits is None else 2.0**-arithmetic.reciprocal_bits
     return max([searched, *listed]) * max(output.format.qmax - output.zero_point, output.zero_point - output.format.qmin)
+
+
+def _quantizes(model: bytes) -> bool:
+    import onnx
+
+    proto = onnx.load_from_string(model)
+    return bool(proto.functions) or any(n.op_type.endswith("QuantizeLinear") for n in proto.graph.node)
 
 
 def _rounded(calibrated: fx.GraphModule) -> fx.GraphModule:
