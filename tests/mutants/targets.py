@@ -41,7 +41,12 @@ TARGETS = (
     Mutation(
         "stpu-sigmoid-as-observed", "targets/stpu.py",
         "output=Fixed(BYTE, 1 / 127)", "output=BYTE",
-        f"{MQBENCH}::test_stpu_folds_the_product_behind_a_convolution_and_writes_sigmoids_at_one",
+        f"{MQBENCH}::test_stpu_writes_sigmoids_at_one_whatever_was_seen",
+    ),
+    Mutation(
+        "stpu-quantizes-what-it-folds", "targets/stpu.py",
+        ", edges=~Constant()", "",
+        f"{MQBENCH}::test_stpu_folds_the_product_behind_a_convolution",
     ),
     Mutation(
         "nnie-with-group-convolutions", "targets/nnie.py",
