@@ -86,13 +86,15 @@ def kept(limits: list[Bound], positions: dict[str, float], spans: dict[str, tupl
         if broken is None:
             return now
         excess = broken.excess(now)
-        # -1 first: a lower position is a coarser scale, which holds all that the finer one held.
-        moves = [(n, d) for d in (-1, 1) for n in broken.adjust if spans[n][0] <= now[n] + d <= spans[n][1]]
-        tried = [(broken.excess({**now, n: now[n] + d}), n, d) for n, d in moves]
-        best = min(tried, key=lambda t: t[0], default=None)
-        if best is None or best[0] >= excess:
+        # -1 first: a lower position is a coarser scale, which holds all that the finer one held.  One tensor, or all:
+        # of two that are both the largest, moving one changes nothing.
+        groups = [*((n,) for n in broken.adjust), broken.adjust]
+        moves = [{n: now[n] + d for n in names} for d in (-1, 1) for names in groups]
+        inside = [m for m in moves if all(spans[n][0] <= v <= spans[n][1] for n, v in m.items())]
+        best = min(inside, key=lambda m: broken.excess({**now, **m}), default=None)
+        if best is None or broken.excess({**now, **best}) >= excess:
             break
-        now[best[1]] += best[2]
+        now.update(best)
     raise _unkept(broken, now)
 
 

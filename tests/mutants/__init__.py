@@ -17,6 +17,7 @@ from mutants.specs import SPECS
 from mutants.targets import TARGETS
 from mutants.traces import TRACES
 from mutants.transforms import TRANSFORMS
+from mutants.vitis import VITIS
 
 MUTATIONS: tuple[Mutation, ...] = (
     *NUMERICS,
@@ -35,6 +36,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *SPECS,
     *TARGETS,
     *ROUNDING_FUNCTIONS,
+    *VITIS,
 )
 
 __all__ = ["MUTATIONS", "Mutation"]

@@ -60,7 +60,7 @@ EMULATION = (
     ),
     Mutation(
         "bias-left-out", PRODUCTS,
-        "integer.linear_codes, x.node, x.coding.zero_point, held, bias, ends",
+        "integer.linear_codes, x.node, x.coding.zero_point, held, within, ends",
         "integer.linear_codes, x.node, x.coding.zero_point, held, None, ends",
         f"{INTEGER}[linear rank 2]",
     ),

@@ -86,6 +86,13 @@ def test_limits_that_pull_against_each_other_are_told() -> None:
     assert "limits of unit" in str(e.value)
 
 
+def test_two_that_are_both_the_largest_move_together() -> None:
+    both = Limit(Op("add"), (("input.max", 1),), 0, 2, "input")
+    bound = Bound("add", both, ((1, "max", ("x", "y")),), ("x", "y"))
+    assert kept([bound], {"x": 4.0, "y": 4.0}, _spans("xy")) == {"x": 2.0, "y": 2.0}
+    assert kept([bound], {"x": 4.0, "y": 1.0}, _spans("xy")) == {"x": 2.0, "y": 1.0}
+
+
 def test_positions_stay_within_their_scheme() -> None:
     with pytest.raises(CalibrationError) as e:
         kept(LAYER, {"w": 4.0, "x": 4.0, "b": 0.0, "y": -4.0}, {**_spans("xby"), "w": (0.0, 4.0)})

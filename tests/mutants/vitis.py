@@ -1,0 +1,95 @@
+"""Breakages of shifts, limits and float simulators, caught by integers and rationals written out in tests."""
+
+from mutants.mutation import Mutation
+
+PRODUCTS, SUMS, POOLS, LIMITS = (f"qfunc/transforms/{name}.py" for name in ("products", "sums", "pools", "limits"))
+KERNELS, EMITTER = "qfunc/transforms/kernels.py", "qfunc/transforms/emitter.py"
+DPU, LIMIT, FLOAT = "tests/targets/test_vitis.py", "tests/transforms/test_limits.py", "tests/targets/test_float_simulators.py"
+CODES = f"{DPU}::test_every_code_is_that_of_shifts_on_integers"
+
+VITIS = (
+    Mutation(
+        "bias-without-its-own-scale", PRODUCTS,
+        "return codes * torch.exp2((shift + behind).double()), behind",
+        "return codes * torch.exp2((0 * shift + behind).double()), behind",
+        CODES,
+    ),
+    Mutation(
+        "bits-behind-the-point-not-shifted-away", PRODUCTS,
+        "product, within = product * 2.0**-behind, None if behind else bias",
+        "product, within = product * 1.0, None if behind else bias",
+        CODES,
+    ),
+    Mutation(
+        "bias-behind-the-point-rounded-first", PRODUCTS,
+        "return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)",
+        "return (acc.double() + (bias / 2**bits).double().round().reshape(-1, *[1] * spatial)) * 2.0**bits",
+        f"{DPU}::test_a_bias_behind_the_point_is_rounded_once",
+    ),
+    Mutation(
+        "weights-keep-their-zero-point", PRODUCTS,
+        "weight = (codes - weight_coding.qparams.zero_point.to(codes.dtype)).float()",
+        "weight = (codes - 0 * weight_coding.qparams.zero_point.to(codes.dtype)).float()",
+        "tests/targets/test_onnx_qnn.py",
+    ),
+    Mutation(
+        "terms-of-a-sum-at-the-coarser-scale", SUMS,
+        "    last = int(k.max())",
+        "    last = int(k.min())",
+        CODES,
+    ),
+    Mutation(
+        "sum-by-shifts-without-zero-points", SUMS,
+        "terms = [(t - z).long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
+        "terms = [t.long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
+        f"{DPU}::test_sums_by_shifts",
+    ),
+    Mutation(
+        "reciprocals-one-bit-shorter", POOLS,
+        "for n in range(bits + (count - 1).bit_length())]",
+        "for n in range(bits - 1 + (count - 1).bit_length())]",
+        (f"{DPU}::test_reciprocals_that_are_not_listed_are_the_nearest", CODES),
+    ),
+    Mutation(
+        "reciprocals-divide", POOLS,
+        "mean = total * ratio / math.prod(window) if n is None else",
+        "mean = total * ratio / math.prod(window) if n is None or True else",
+        CODES,
+    ),
+    Mutation(
+        "pool-without-its-shift", POOLS,
+        "else total * k * 2.0**-n * ratio",
+        "else total * k * 2.0**-n",
+        CODES,
+    ),
+    Mutation(
+        "limits-prefer-finer-scales", LIMITS,
+        "for d in (-1, 1) for names in groups]",
+        "for d in (1, -1) for names in groups]",
+        f"{LIMIT}::test_what_can_be_kept_in_a_network_is_kept",
+    ),
+    Mutation(
+        "limits-ignore-the-scheme", LIMITS,
+        "inside = [m for m in moves if all(spans[n][0] <= v <= spans[n][1] for n, v in m.items())]",
+        "inside = moves",
+        (f"{LIMIT}::test_positions_stay_within_their_scheme", f"{LIMIT}::test_one_layer_moves_as_brute_force_does"),
+    ),
+    Mutation(
+        "limits-found-and-not-applied", LIMITS,
+        "            result[path] = found[path]._replace(scale=found[path].scale * factor)",
+        "            result[path] = found[path]._replace(scale=found[path].scale)",
+        f"{LIMIT}::test_calibration_keeps_the_limits_of_the_dpu",
+    ),
+    Mutation(
+        "float-simulators-with-float-weights", KERNELS,
+        "    if isinstance(given, Codes) or coding is None:",
+        "    if isinstance(given, Codes) or coding is not None or coding is None:",
+        f"{FLOAT}::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
+    ),
+    Mutation(
+        "logarithms-decoded-as-integers", EMITTER,
+        "            return self.call(log_values, value.node, coding.scale, bits, steps, name=f\"{name}_real\")",
+        "            return self.call(dequantize_codes, value.node, coding.scale, 128, name=f\"{name}_real\")",
+        f"{FLOAT}::test_nnie_decodes_its_codes_and_computes_in_float",
+    ),
+)  # fmt: skip
