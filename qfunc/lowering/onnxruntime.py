@@ -43,8 +43,10 @@ class OnnxRuntime:
         """ "" where integer kernels compute an artifact (None: any) exactly, else why they may not on this CPU.
 
         Without VNNI, AVX2 adds pairs of products u8 * s8 in 16 bits: 2 * 255 * |w| <= 2^15 - 1 holds up to
-        |w| = 64, so weights of 7 bits are exact.
+        |w| = 64, so weights of 7 bits are exact.  Without optimisation all kernels are float.
         """
+        if not self.optimise:
+            return ""
         if platform.machine() not in ("x86_64", "AMD64"):
             return f"{platform.machine()} has other kernels than x86-64"
         flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "avx_vnni"
