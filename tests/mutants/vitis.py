@@ -88,8 +88,8 @@ VITIS = (
     ),
     Mutation(
         "logarithms-decoded-as-integers", EMITTER,
-        "            return self.call(log_values, value.node, coding.scale, bits, steps, name=f\"{name}_real\")",
-        "            return self.call(dequantize_codes, value.node, coding.scale, 128, name=f\"{name}_real\")",
+        "log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=",
+        "dequantize_codes, value.node, coding.scale, 128, name=",
         f"{FLOAT}::test_nnie_decodes_its_codes_and_computes_in_float",
     ),
 )  # fmt: skip
