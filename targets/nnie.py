@@ -10,7 +10,7 @@ Emulation therefore decodes the codes and computes every op in float32.
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import NnieLog
-from qfunc.lowering import Qdq
+from qfunc.lowering import Gfpq
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -59,7 +59,7 @@ nnie = Target(
         ),
     ),
     runtime=Runtime("nnie", cpu="Hi35xx"),
-    lowering=Qdq(),
+    lowering=Gfpq(),
     source=(
         "MQBench, fake_quantize/nnie.py and user guide hardware/nnie: the format, its codes and bounds",
         "MQBench, backend NNIE: placement; gfpq table: no entries for convolutions with groups",

@@ -9,7 +9,7 @@ and can differ in single codes.
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import Qdq
+from qfunc.lowering import QLinear
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -65,7 +65,7 @@ onnx_qnn = Target(
     commuting=(*MOVES, "pad"),
     legality=(Require(Everything(), ("input", "weight", "output"), formats=U8, because=LEVELS),),
     runtime=Runtime("tvm", "0.8 to 0.18, Relay QNN"),
-    lowering=Qdq(),
+    lowering=QLinear(),
     source=(
         "Apache TVM, python/tvm/relay/frontend/onnx.py: QLinearConv, QLinearAdd, QLinearAveragePool, QLinearMatMul",
         "Apache TVM, src/relay/qnn/op/requantize.cc",

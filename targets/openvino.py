@@ -10,7 +10,7 @@ can overflow, NNCF halves the range of the first layer's weights, and MQBench th
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import Qdq
+from qfunc.lowering import FakeQuantizeOnnx
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -65,7 +65,7 @@ openvino = Target(
     ),
     commuting=(*MOVES, "pad"),
     runtime=Runtime("openvino", ">=2026.4", "x86-64 VNNI", "oneDNN, INFERENCE_PRECISION_HINT=f32"),
-    lowering=Qdq(),
+    lowering=FakeQuantizeOnnx(),
     source=(
         "OpenVINO operation specification, FakeQuantize-1, and measurements of openvino 2026.4",
         "NNCF, quantization of CPU targets: narrow symmetric weights, unified scales of concat, pass-through ops",

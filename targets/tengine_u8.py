@@ -9,7 +9,7 @@ of their output.
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import Qdq
+from qfunc.lowering import TengineScale
 from qfunc.specs import (
     Algorithm,
     Copy,
@@ -64,7 +64,7 @@ tengine_u8 = Target(
     commuting=(*MOVES, "pad"),
     legality=(Require(Everything(), ("input", "weight", "output"), formats=U8, shared=PerTensor(), because=SCALES),),
     runtime=Runtime("tengine", "1.5", "CPU reference, uint8"),
-    lowering=Qdq(),
+    lowering=TengineScale(),
     source=(
         "OAID Tengine, tools/quantize/quant_save_graph.cpp and quant_tool_uint8.cpp: scales, zero points, in-place ops",
         "OAID Tengine, source/device/cpu/op: uint8 reference kernels",

@@ -10,7 +10,7 @@ whatever the output's position, which is 6 only at position 4, here it clamps at
 
 from qfunc.estimators import Mse, PotMode, PowerOfTwo
 from qfunc.functions import Tqt
-from qfunc.lowering import Qdq
+from qfunc.lowering import VitisFiles
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -90,7 +90,7 @@ vitis = Target(
         Require(Everything(), ("input", "weight", "output"), formats=S8, because=DPU),
     ),
     runtime=Runtime("vitis-ai", "3.5", "DPU", "vart cpu-runner"),
-    lowering=Qdq(),
+    lowering=VitisFiles(),
     source=(
         "Xilinx Vitis AI 3.5, vart/cpu-runner/src/op: conv2d_fix.cpp, eltwise_fix.cpp, pool_fix.cpp",
         "Xilinx Vitis AI quantizer, nndct_fix_kernels.cuh (rounding methods 2 and 3)",

@@ -59,8 +59,8 @@ def _node(made: list[onnx.TensorProto], site: QuantizedTensor, tensor: str, outp
 
 def _range(site: QuantizedTensor) -> tuple[Any, Any, int]:
     low, high = site.low, site.high
-    if site.role != "activation" and high - low + 1 == 128:
-        low, high = 2 * low, 2 * high + 1
+    if site.role != "activation" and high - low + 1 < 255:
+        low, high = (0, 255) if low >= 0 else (-127 if low == -high else -128, 127)
     scale, zero = np.array(site.scale), np.array(site.zero_point)
     above = scale * (high - zero)
     return (above - scale * (high - low)).astype(np.float32), above.astype(np.float32), high - low + 1

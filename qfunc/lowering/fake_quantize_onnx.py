@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.refusal import require
 from qfunc.lowering.tensors import QuantizedTensor
-from qfunc.specs import Int, PerChannel, PerTensor, Scheme
+from qfunc.specs import Int
 from qfunc.specs._repr import readable
 
 
@@ -25,8 +25,9 @@ class FakeQuantizeOnnx:
     with x clamped to [low, high], the index of the level rounded half to even.  Here levels = qmax - qmin + 1,
     high = s (qmax - z), low = high - s (qmax - qmin), input and output alike; a weight with a scale a channel has
     ranges of the weight's rank.  The weights in front of the nodes are the quantized ones.  OpenVINO makes integers
-    only of 256 or 255 levels: a weight of 128, MQBench's [-64, 63], is written with the same step and 256,
-    [2 qmin, 2 qmax + 1].  Biases stay float constants, those with a scheme at the values of their codes.
+    only of 256 or 255 levels: a weight of fewer, as MQBench's [-64, 63] for CPUs whose products can overflow, is
+    written with the same step and all levels of its byte.  Biases stay float constants, those with a scheme at the
+    values of their codes.
 
     MQBench differs: it shapes the ranges of any weight along its first axis, where that of a transposed
     convolution lies on the second; writes weights that are clipped and not quantized, so that the runtime rounds them.
@@ -53,18 +54,6 @@ class FakeQuantizeOnnx:
         made = float_model(model, sites, kept=[s.name for s in sites if s.role == "activation"])
         insert(made, sites)
         return {"model.onnx": made.SerializeToString(deterministic=True)}
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """What is wanted in place of a scheme; empty if it is fine.
-
-        >>> FakeQuantizeOnnx().refuses(Scheme(Int(8)), constant=False)
-        ''
-        """
-        shared = scheme.scale.shared
-        bias = constant and scheme.format == Int(32)
-        said = bias or (isinstance(scheme.format, Int) and scheme.format.bits <= 16)
-        wanted = "integers of 16 bits at most with one scale a tensor or channel, for FakeQuantize has no other"
-        return "" if said and isinstance(shared, PerTensor | PerChannel) else wanted
 
 
 def _require(site: QuantizedTensor) -> None:

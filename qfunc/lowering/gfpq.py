@@ -10,7 +10,7 @@ from attrs import frozen
 
 from qfunc.lowering.refusal import require, require_per_tensor
 from qfunc.lowering.tensors import QuantizedTensor
-from qfunc.specs import Log, PerTensor, Scheme
+from qfunc.specs import Log
 from qfunc.specs._repr import readable
 
 FORMAT = Log(magnitude_bits=7, steps_per_octave=16)
@@ -65,15 +65,6 @@ class Gfpq:
             "model.onnx": made.SerializeToString(deterministic=True),
             "gfpq_param_dict.json": json_bytes(table),
         }
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """What is wanted in place of a scheme; empty if it is fine.
-
-        >>> Gfpq().refuses(Scheme(FORMAT), constant=False)
-        ''
-        """
-        said = scheme.format == FORMAT and isinstance(scheme.scale.shared, PerTensor)
-        return "" if said else f"{FORMAT!r} with one scale a tensor, for NNIE has no other"
 
 
 def clip(site: QuantizedTensor) -> float:

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.refusal import require, require_per_tensor
 from qfunc.lowering.tensors import QuantizedTensor
-from qfunc.specs import Int, PerChannel, PerTensor, Scheme
+from qfunc.specs import Int
 from qfunc.specs._repr import readable
 
 
@@ -50,17 +50,6 @@ class QLinear:
             _require(site)
         made = on_codes(model, {p.real for s in sites for p in s.places})
         return {"model.onnx": made.SerializeToString(deterministic=True)}
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """What is wanted in place of a scheme; empty if it is fine.
-
-        >>> QLinear().refuses(Scheme(Int(8, signed=False)), constant=False)
-        ''
-        """
-        channels = constant and isinstance(scheme.scale.shared, PerChannel)
-        said = _held(scheme.format, constant) or (constant and scheme.format == Int(32))
-        wanted = "Int(8) or Int(8, signed=False), activations with one scale, for QLinear operators have no other"
-        return "" if said and (channels or isinstance(scheme.scale.shared, PerTensor)) else wanted
 
 
 def _held(fmt: Any, constant: bool) -> bool:

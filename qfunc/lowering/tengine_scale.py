@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.refusal import require, require_per_tensor
 from qfunc.lowering.tensors import QuantizedTensor
-from qfunc.specs import Int, PerTensor, Scheme
+from qfunc.specs import Int
 from qfunc.specs._repr import readable
 
 BYTE = Int(8, signed=False)
@@ -63,16 +63,6 @@ class TengineScale:
         qparams |= {c: qparams[a] for c, a in fusions.items() if a in qparams}
         lines = "".join(f"{tensor} {scale!r} {zero}\n" for tensor, (scale, zero) in qparams.items())
         return {"model.onnx": made.SerializeToString(deterministic=True), "model.scale": lines.encode()}
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """What is wanted in place of a scheme; empty if it is fine.
-
-        >>> TengineScale().refuses(Scheme(BYTE), constant=False)
-        ''
-        """
-        bias = constant and scheme.format == Int(32)
-        said = bias or (scheme.format == BYTE and isinstance(scheme.scale.shared, PerTensor))
-        return "" if said else f"{BYTE!r} with one scale a tensor, as Tengine's uint8 has it"
 
 
 def _require(site: QuantizedTensor) -> None:

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from qfunc.lowering.refusal import require, require_per_tensor
 from qfunc.lowering.tensors import QuantizedTensor
-from qfunc.specs import Format, Int, PerTensor, Scheme
+from qfunc.specs import Format, Int
 from qfunc.specs._repr import readable
 
 
@@ -61,18 +61,6 @@ class VitisFiles:
             "model_float.onnx": made.SerializeToString(deterministic=True),
             "model.onnx": model.SerializeToString(deterministic=True),
         }
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """What is wanted in place of a scheme; empty if it is fine.
-
-        >>> from qfunc.specs import Scale
-        >>> VitisFiles().refuses(Scheme(Int(8), Scale(power_of_two=True)), constant=False)
-        ''
-        """
-        scale = scheme.scale
-        said = _byte(scheme.format, constant) and scheme.symmetric and isinstance(scale.shared, PerTensor)
-        wanted = "Int(8) without a zero point, one scale a tensor, a power of two, for the DPU has fix positions only"
-        return "" if said and scale.power_of_two else wanted
 
 
 def _byte(fmt: Format, constant: bool) -> bool:
