@@ -24,6 +24,6 @@ tensorrt_nlp = evolve(
     lowering=Qdq(),
     source=(
         *tensorrt.source,
-        "MQBench, custom_quantizer/tensorrt_nlp: inputs of Linear, matmul and add, and which adds it leaves",
+        "MQBench, custom_quantizer, TensorrtNLPQuantizer: inputs of Linear, matmul and add, and which adds it leaves",
     ),
 )

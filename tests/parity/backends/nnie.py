@@ -5,7 +5,7 @@ from parity.table import FLOAT, Backend, Explained
 
 from qfunc import targets
 
-GROUPS = "MQBench, deploy_nnie.py and user guide hardware/nnie: no entry for group convolutions; avoid depthwise ones"
+GROUPS = "MQBench, gfpq table: group convolutions have no entry; user guide hardware/nnie: avoid depthwise convolutions"
 
 NNIE = (
     Backend(
