@@ -19,6 +19,7 @@ from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import Target, to_json
 from qfunc.transforms.batches import Binder, infos, tensors_of
 from qfunc.transforms.emulate import require_target, summary
+from qfunc.transforms.limits import require_limits
 
 
 def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Callable[[fx.GraphModule], Artifact]:
@@ -34,6 +35,7 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         example_inputs: Inputs whose shapes replace those seen in calibration.
     Raises:
         DeployError: no lowering, an op that cannot be written, or an artifact that computes something else.
+        CalibrationError: scales that training has moved beyond a limit of the target.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -55,6 +57,7 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         inputs = _inputs(model, record, example_inputs)
         _require_float32(model, inputs)
         partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
+        require_limits(partition)
         proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET))
         _check(proto, model, inputs)
         files = dict(target.lowering.lower(proto, tensors))

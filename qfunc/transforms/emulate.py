@@ -21,6 +21,7 @@ from qfunc.specs import Target, Unknown, diff
 from qfunc.transforms.emitter import Codes, Emitter, Real, Value
 from qfunc.transforms.job import Job
 from qfunc.transforms.kernels import write
+from qfunc.transforms.limits import require_limits
 
 
 def emulate(target: Target) -> Callable[[fx.GraphModule], fx.GraphModule]:
@@ -92,9 +93,11 @@ def emulated(partition: Partition) -> fx.GraphModule:
 
     Raises:
         SpecError: a site that is simulated only.
+        CalibrationError: scales that training has moved beyond a limit of the target.
     """
     for coding in partition.at_path.values():
         require_codes(coding.seat)
+    require_limits(partition)
     return _Emulation(partition).build()
 
 

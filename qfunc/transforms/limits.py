@@ -57,14 +57,7 @@ def limited(model: fx.GraphModule, target: Target, found: dict[str, Affine]) -> 
     if not target.limits:
         return found
     partition = Partition(model, target, found)
-    names = {p: c.seat.module.site.tie or p for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1}
-    limits = list(bounds(partition, names))
-    positions = {names[p]: -math.log2(float(c.qparams.scale)) for p, c in partition.at_path.items() if p in names}
-    spans: dict[str, tuple[float, float]] = {}
-    for path, name in names.items():
-        low, high = spans.get(name, (-126.0, 126.0))
-        span = _span(partition.at_path[path], positions[name])
-        spans[name] = max(low, span[0]), min(high, span[1])
+    names, limits, positions, spans = _laid(partition)
     moved = kept(limits, positions, spans)
     result = dict(found)
     for path, name in names.items():
@@ -72,6 +65,35 @@ def limited(model: fx.GraphModule, target: Target, found: dict[str, Affine]) -> 
             factor = 2.0 ** (positions[name] - moved[name])
             result[path] = found[path]._replace(scale=found[path].scale * factor)
     return result
+
+
+def require_limits(partition: Partition) -> None:
+    """Refuses scales that break a limit of the target: those that training has moved.
+
+    Raises:
+        CalibrationError: names the unit, the limit and the positions.
+    """
+    if not partition.target.limits:
+        return
+    _, limits, positions, _ = _laid(partition)
+    broken = next((b for b in limits if b.excess(positions) > 0), None)
+    if broken is not None:
+        raise _unkept(broken, positions, "Training moved a scale: calibrate again, or train these scales no further.")
+
+
+def _laid(
+    partition: Partition,
+) -> tuple[dict[str, str], list[Bound], dict[str, float], dict[str, tuple[float, float]]]:
+    # (name by seat path, every limit, position by name, the positions that the schemes allow by name); tied sites are one.
+    names = {p: c.seat.module.site.tie or p for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1}
+    limits = list(bounds(partition, names))
+    positions = {name: -math.log2(float(partition.at_path[path].qparams.scale)) for path, name in names.items()}
+    spans: dict[str, tuple[float, float]] = {}
+    for path, name in names.items():
+        low, high = _span(partition.at_path[path], positions[name])
+        had = spans.get(name, (low, high))
+        spans[name] = max(low, had[0]), min(high, had[1])
+    return names, limits, positions, spans
 
 
 def kept(limits: list[Bound], positions: dict[str, float], spans: dict[str, tuple[float, float]]) -> dict[str, float]:
@@ -95,7 +117,9 @@ def kept(limits: list[Bound], positions: dict[str, float], spans: dict[str, tupl
         if best is None or broken.excess({**now, **best}) >= excess:
             break
         now.update(best)
-    raise _unkept(broken, now)
+    adjust = broken.limit.adjust
+    do = f"Change the range of one of these tensors: moving {adjust!r} does not keep this limit and the others."
+    raise _unkept(broken, now, do)
 
 
 def bounds(partition: Partition, names: Mapping[str, str]) -> Iterator[Bound]:
@@ -138,13 +162,13 @@ def _span(coding: Coding, position: float) -> tuple[float, float]:
     return low, 126.0 if value.scale.low is None else -math.log2(value.scale.low)
 
 
-def _unkept(broken: Bound, now: Mapping[str, float]) -> CalibrationError:
+def _unkept(broken: Bound, now: Mapping[str, float], do: str) -> CalibrationError:
     sizes = ", ".join(f"{n} {now[n]:g}" for _, _, names in broken.terms for n in names)
     return CalibrationError(
         where=f"limits of unit {broken.unit!r}",
         found=f"{broken.value(now):g} at the positions {sizes}",
         wanted=f"{broken.limit.low} to {broken.limit.high} by {broken.limit!r}",
-        do=f"Change the range of one of these tensors: moving {broken.limit.adjust!r} does not keep this limit and the others.",
+        do=do,
     )
 
 

@@ -151,3 +151,15 @@ def test_a_limit_on_a_slot_that_an_op_has_twice_needs_a_word() -> None:
     with pytest.raises(CalibrationError) as e:
         _calibrated(twice)
     assert 'Write "input.min", "input.max" or "input.sum" in the target.' in str(e.value)
+
+
+def test_scales_that_training_moved_beyond_a_limit_are_refused() -> None:
+    model = _calibrated(targets.vitis)
+    weight = next(s.module for s in seats(model) if s.module.site.name == "a.weight")
+    with torch.no_grad():
+        weight.log2_t += 30
+    for transform in (qfunc.emulate, qfunc.deploy):
+        with pytest.raises(CalibrationError) as e:
+            transform(targets.vitis)(model)
+        assert str(e.value).startswith("limits of unit 'a': found -")
+        assert str(e.value).endswith("Training moved a scale: calibrate again, or train these scales no further.")
