@@ -20,7 +20,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import FakeQuantizeOnnx, OnnxRuntime
-from qfunc.specs import Int, PerChannel, Scale, Scheme, edit
+from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint, edit
 
 OPENVINO = targets.openvino
 NARROW = edit.weights(bits=7)(OPENVINO)  # exact on CPUs without VNNI too, where two products are added in 16 bits
@@ -123,6 +123,18 @@ def test_weights_of_fewer_levels_keep_their_step(fmt: Int, levels: int, ends: tu
     node = next(n for n in proto.graph.node if n.op_type == "FakeQuantize" and n.input[0] == "weight")
     again = fake_quantized(node, [stored, low, high, low, high])
     assert np.allclose(again, stored, rtol=1e-6, atol=1e-7)
+
+
+def test_ranges_of_zero_points() -> None:
+    scheme = Scheme(Int(8, signed=False), zero_point=ZeroPoint(), rounding="half_even_on_index")
+    rules = tuple(evolve(r, input=scheme) if r.weight is not None else r for r in OPENVINO.rules)
+    x = torch.linspace(-1, 3, 24).reshape(1, 2, 3, 4)
+    _, model, sites = parts(evolve(OPENVINO, rules=rules, legality=()), nn.Conv2d(2, 3, 1), x)
+    found = nodes(onnx.load_from_string(FakeQuantizeOnnx().lower(model, sites)["model.onnx"]))
+    levels, low, high = found["input"]
+    step = 4 / 255  # zero point round(255 / 4) = 64
+    assert levels == 256
+    assert (low, high) == (pytest.approx(-64 * step, rel=1e-6), pytest.approx(191 * step, rel=1e-6))
 
 
 def test_transposed_convolutions_have_ranges_along_their_second_axis() -> None:

@@ -138,15 +138,52 @@ def test_a_clamp_within_the_codes_stays() -> None:
     _, model, sites = parts(TVM, net, torch.randn(4, 3, 5, 6))
     # Codes from -1 on: the relu is no end of theirs.
     zeros = next(n.input[2] for n in model.graph.node if n.op_type == "QuantizeLinear" and n.output[0].startswith("clamp"))
-    for held in model.graph.initializer:
-        if held.name == zeros:
-            held.CopyFrom(numpy_helper.from_array(np.array(9, np.uint8), zeros))
-    made = onnx.load_from_string(QLinear().lower(model, sites)["model.onnx"])
+    changed(model, zeros, 9)
+    made = lowered(model, sites, torch.randn(2, 3, 5, 6))
     assert "Clip" in kinds(made)
     assert "Conv" in kinds(made)
-    x = torch.randn(2, 3, 5, 6)
+
+
+def changed(model: onnx.ModelProto, name: str, value: Any) -> None:
+    held = next(i for i in model.graph.initializer if i.name == name)
+    held.CopyFrom(numpy_helper.from_array(np.asarray(value, numpy_helper.to_array(held).dtype), name))
+
+
+def lowered(model: onnx.ModelProto, sites: Any, x: Tensor) -> onnx.ModelProto:
+    """The artifact of a Q/DQ model, which must compute the same."""
+    made = onnx.load_from_string(QLinear().lower(model, sites)["model.onnx"])
     runs = [OnnxRuntime(optimise=False).session(m.SerializeToString()).run([x])[0] for m in (model, made)]
     assert np.array_equal(*runs)
+    return made
+
+
+def test_moves_with_other_qparams_stay() -> None:
+    torch.manual_seed(5)
+    _, model, sites = parts(
+        TVM, nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(2), nn.Conv2d(4, 2, 1)), torch.randn(2, 3, 4, 6)
+    )
+    pool = next(n for n in model.graph.node if n.op_type == "MaxPool")
+    quantizer = next(n for n in model.graph.node if n.input[0] == pool.output[0])
+    other = numpy_helper.from_array(np.array(0.25, np.float32), "other")
+    model.graph.initializer.append(other)
+    for node in model.graph.node:
+        if node.output[0] == quantizer.output[0] or node.input[0] == quantizer.output[0]:
+            node.input[1] = "other"
+    # The second convolution's bias has the scale of the product with the first scale: it stays in float with the pool.
+    made = lowered(model, sites, torch.randn(3, 3, 4, 6))
+    source = next(n for n in made.graph.node if n.op_type == "MaxPool").input[0]
+    assert next(n for n in made.graph.node if n.output[0] == source).op_type == "DequantizeLinear"
+
+
+def test_a_bias_of_another_scale_keeps_its_convolution_in_float() -> None:
+    torch.manual_seed(6)
+    _, model, sites = parts(TVM, nn.Conv2d(3, 4, 1), torch.randn(2, 3, 4, 6))
+    bias = next(n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == "bias.codes")
+    scale = next(i for i in model.graph.initializer if i.name == bias.input[1])
+    changed(model, bias.input[1], numpy_helper.to_array(scale) * 2)
+    made = lowered(model, sites, torch.randn(3, 3, 4, 6))
+    assert "Conv" in kinds(made)
+    assert "QLinearConv" not in kinds(made)
 
 
 class Mixed(nn.Module):

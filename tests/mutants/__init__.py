@@ -9,6 +9,7 @@ from mutants.functions import FUNCTIONS
 from mutants.graph import GRAPH
 from mutants.histograms import HISTOGRAMS
 from mutants.legality import LEGALITY
+from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
 from mutants.placement import PLACEMENT
@@ -33,6 +34,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRANSFORMS,
     *EMULATION,
     *DEPLOYMENT,
+    *LOWERINGS_RUNTIMES,
     *SPECS,
     *TARGETS,
     *ROUNDING_FUNCTIONS,
