@@ -19,9 +19,9 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "nnie-groups-have-entries", TABLE,
-        'any(a.name == "group" and a.i != 1 for a in node.attribute)',
-        "node.attribute[1].i != 1",
-        f"{NNIE_TESTS}::test_every_entry_is_a_layer_with_the_clip_of_each_input",
+        "and not grouped and",
+        "and",
+        f"{NNIE_TESTS}::test_upsamples_have_an_entry_more_and_groups_have_none",
     ),
     Mutation(
         "nnie-permute-counts-from-one", TABLE,
@@ -100,6 +100,12 @@ LOWERINGS_RUNTIMES = (
         "return len(bounds) == 2 and bool(np.array_equal(bounds, [0, 6]))",
         "return len(bounds) == 2",
         f"{TENGINE_TESTS}::test_the_rule_is_for_relu_and_relu6_alone",
+    ),
+    Mutation(
+        "tengine-weights-as-quantized", TENGINE,
+        "                spread(made, site)",
+        "                pass",
+        f"{TENGINE_TESTS}::test_the_tool_finds_the_simulation_s_weights",
     ),
     Mutation(
         "tengine-names-with-spaces", TENGINE,
