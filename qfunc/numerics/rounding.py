@@ -88,4 +88,5 @@ def round_by(x: Tensor, mode: str, low: int | Tensor = 0, noise: Tensor | None =
     if mode == "stochastic" and noise is not None:
         return _stochastic(x, noise)
     wanted = "noise for a stochastic mode" if mode == "stochastic" else "one of " + ", ".join(_MODES)
-    raise SpecError(where="round_by", found=repr(mode), wanted=wanted, do="Pass noise, or use another mode.")
+    do = "Pass noise, quantize by functions.Stochastic, or use another mode."
+    raise SpecError(where="round_by", found=repr(mode), wanted=wanted, do=do)
