@@ -102,24 +102,27 @@ def kept(limits: list[Bound], positions: dict[str, float], spans: dict[str, tupl
     Raises:
         CalibrationError: no move helps.
     """
-    now = dict(positions)
-    for _ in range(STEPS):
-        broken = next((b for b in limits if b.excess(now) > 0), None)
-        if broken is None:
-            return now
-        excess = broken.excess(now)
-        # -1 first: a lower position is a coarser scale, which holds all that the finer one held.  One tensor, or all:
-        # of two that are both the largest, moving one changes nothing.
-        groups = [*((n,) for n in broken.adjust), broken.adjust]
-        moves = [{n: now[n] + d for n in names} for d in (-1, 1) for names in groups]
-        inside = [m for m in moves if all(spans[n][0] <= v <= spans[n][1] for n, v in m.items())]
-        best = min(inside, key=lambda m: broken.excess({**now, **m}), default=None)
-        if best is None or broken.excess({**now, **best}) >= excess:
-            break
-        now.update(best)
-    adjust = broken.limit.adjust
-    do = f"Change the range of one of these tensors: moving {adjust!r} does not keep this limit and the others."
-    raise _unkept(broken, now, do)
+    now, moves = dict(positions), 0
+    while (broken := next((b for b in limits if b.excess(now) > 0), None)) is not None:
+        move = _best(broken, now, spans) if moves < STEPS else None
+        if move is None:
+            raise _unkept(broken, now, _NO_MOVE.format(broken.limit.adjust))
+        now.update(move)
+        moves += 1
+    return now
+
+
+_NO_MOVE = "Change the range of one of these tensors: moving {!r} does not keep this limit and the others."
+
+
+def _best(broken: Bound, now: dict[str, float], spans: dict[str, tuple[float, float]]) -> dict[str, float] | None:
+    # -1 first: a lower position is a coarser scale, which holds all that the finer one held.  One tensor, or all:
+    # of two that are both the largest, moving one changes nothing.
+    groups = [*((n,) for n in broken.adjust), broken.adjust]
+    moves = [{n: now[n] + d for n in names} for d in (-1, 1) for names in groups]
+    inside = [m for m in moves if all(spans[n][0] <= v <= spans[n][1] for n, v in m.items())]
+    best = min(inside, key=lambda m: broken.excess({**now, **m}), default=None)
+    return best if best is not None and broken.excess({**now, **best}) < broken.excess(now) else None
 
 
 def bounds(partition: Partition, names: Mapping[str, str]) -> Iterator[Bound]:

@@ -122,11 +122,11 @@ def average_codes(
     if pool is None:
         total = image.sum(tuple(range(-rank, 0)), keepdim=keep)
     elif rank == 1:
-        (kernel,), stride, padding = pool[0], pool[1] or pool[0], pool[2]
-        total = F.avg_pool2d(image.unsqueeze(-2), (1, kernel), (1, *stride), (0, *padding), divisor_override=1).squeeze(-2)
+        kernel, stride, padding = [1, *pool[0]], [1, *(pool[1] or pool[0])], [0, *pool[2]]
+        total = F.avg_pool2d(image.unsqueeze(-2), kernel, stride, padding, divisor_override=1).squeeze(-2)
     else:
         each = F.avg_pool3d if rank == 3 else F.avg_pool2d
-        total = each(image, *pool, divisor_override=1)
+        total = each(image, pool[0], pool[1] or pool[0], pool[2], divisor_override=1)
     k, n = reciprocal(window, table, bits)
     mean = total * ratio / math.prod(window) if n is None else total * k * 2.0**-n * ratio
     return (round_by(mean, rounding, low - zero_point) + zero_point).clamp(low, high).float()
@@ -136,7 +136,7 @@ def reciprocal(window: list[int], table: list[Any], bits: int | None) -> tuple[i
     """(k, n) of the k / 2^n that stands for 1 / count; n is None where hardware divides.
 
     >>> reciprocal([3, 3], [[[3, 3], 7, 6]], 7), reciprocal([2, 4], [], 7), reciprocal([2, 3], [], 7)
-    ((7, 6), (1, 3), (171, 10))
+    ((7, 6), (1, 3), (85, 9))
     """
     listed = next(((k, n) for kernel, k, n in table if list(kernel) == list(window)), None)
     if listed is not None or bits is None:
