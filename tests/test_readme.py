@@ -35,15 +35,16 @@ def test_twenty_lines_are_twenty():
     assert 15 <= sum(bool(line.strip()) for line in block.splitlines()) <= 20
 
 
-def test_every_target_has_a_row():
+def test_what_is_proven_is_said_of_targets_that_exist():
+    """All targets are in docs/targets.md, which test_targets_page.py reads."""
     rows = set(re.findall(r"^\| `targets\.(\w+)`", README, re.MULTILINE))
 
-    assert rows == set(targets.__all__)
+    assert rows <= set(targets.__all__)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in link]
+    links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()) if "://" not in link]
 
     assert [link for link in links if not (page.parent / link).exists()] == []
 
