@@ -84,8 +84,8 @@ def test_a_target_may_hold_predicates():
     """Functions at the top of a module are named in JSON and in the repr, and given back to from_json."""
     from qfunc import targets
     from qfunc.specs import edit
-    from qfunc.testing.check import check_spec
+    from qfunc.testing.target_laws import round_trips
 
     mine = edit.skip(edit.where(is_wide))(targets.tensorrt)
-    check_spec(mine)
+    round_trips(mine)
     assert "Where(is_wide)" in repr(mine)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import FunctionType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import attrs
 import hypothesis
 from hypothesis import HealthCheck, Phase, given
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
-from qfunc.specs import Cases, Fixed, Format, Int, Op, Scheme, Target, Unknown, from_json, to_json
-from qfunc.specs._frozen import held
+from qfunc.specs import Target
+from qfunc.testing.arithmetic_laws import ARITHMETIC_LAWS
+from qfunc.testing.artifact_laws import ARTIFACT_LAWS
 from qfunc.testing.strategies import small_models
+from qfunc.testing.target_laws import TARGET_LAWS
 from qfunc.testing.trial import Trial
+from qfunc.testing.trial_laws import TRIAL_LAWS, transforms_are_pure
 
 Model = tuple[nn.Module, Tensor]
 Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
@@ -31,21 +30,29 @@ def check_target(
     examples: int = 15,
     settings: hypothesis.settings | None = None,
 ) -> None:
-    """Checks that a target keeps the library's promises; needs no test framework.
+    """Checks that a target keeps the library's promises, law by law; needs no test framework.
 
-    The spec: JSON, pickle, hash, equality and repr round trips; every format that a rule puts on an op is
-    one that its kernels take.  Then on each model, as calibrated and again with every scale rounded up to a
-    power of two, where rounding ties abound:
+    A message names the law.  Of the target as a value:
 
-    * quantize, calibrate, emulate and deploy leave their inputs as they were;
-    * simulation within 1 LSB of emulation, unit by unit, each given the emulation's own codes: both round
-      one real number to the nearest code, so they differ by one code at most as long as the float error of
+    * round_trips, sources_are_told, kinds_exist, selectors_can_match, formats_fit_kernels,
+      derived_biases_have_sources, refused_ops_have_no_rule, nearest_can_be_emulated;
+    * commuting_ops_commute: Q(op(x)) = op(Q(x)) for each kind that it lists.
+
+    Then on each model, as calibrated and again with every scale rounded up to a power of two, where rounding
+    ties abound:
+
+    * placement: legality_takes_its_own_rules, quantizes, calibrates, ties_share_qparams, moved_codes_keep_qparams;
+    * qparams: scales_are_allowed, limits_hold, dictated_qparams_are_exact, biases_have_the_product_of_scales,
+      weights_scale_by_output_channel, zero_is_exact, exported_codes_are_the_simulations;
+    * simulation_is_within_one_code of the emulation, unit by unit, each given the emulation's own codes: both
+      round one real number to the nearest code, so they differ by one code at most as long as the float error of
       the sum, below (K + 4) 2^-24 sum|x w| / s_y for K products, stays below one code; reciprocals of average
       pools may add what they deviate;
-    * the integers of weights and biases in the artifact are those of the simulation;
-    * emulation equals the runtime, at the outputs, and at every integer tensor if the runner shows them.
-
-    Where no arithmetic is public, emulate raises, and the artifact evaluated as Q/DQ equals the simulation.
+    * emulates, emulation_is_the_runtime: equal at the outputs, and at every integer tensor if the runner shows
+      them; unknown_arithmetic_is_refused where it is not public;
+    * the artifact: deploys, lowering_is_pure_and_deterministic, artifact_loads, artifact_holds_the_constants,
+      artifact_computes_the_simulation (what ONNX Runtime can run), side_files_name_tensors;
+    * transforms_are_pure: quantize, calibrate, emulate and deploy leave their inputs as they were.
 
     Args:
         target: The hardware.
@@ -54,16 +61,17 @@ def check_target(
         examples: How many models are drawn from a strategy.
         settings: Hypothesis settings in place of `examples` derandomized examples.
     Raises:
-        AssertionError: what does not hold; for models the smallest one found, as code, the first unit that
+        AssertionError: the law and what does not hold; for models the smallest one found, as code, the first unit that
             differs, its codes and qparams.
     """
-    check_spec(target)
-    check_formats(target)
+    for law in TARGET_LAWS:
+        _keep(law, target, target)
 
     def check(model: Model) -> None:
-        trial = Trial(target, run, *model)
         for powers in (False, True):
-            trial.check(powers_of_two=powers)
+            trial = Trial(target, run, *model, powers_of_two=powers)
+            for law in (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure):
+                _keep(law, trial, target, f"\n{trial}")
 
     if models is not None and not isinstance(models, SearchStrategy):
         for model in models:
@@ -78,6 +86,14 @@ def check_target(
     chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()
 
 
+def _keep(law: Callable[[Any], None], what: Any, target: Target, told: str = "") -> None:
+    try:
+        law(what)
+    except Exception as e:
+        found = str(e) if isinstance(e, AssertionError) else f"{type(e).__name__}: {e}"
+        raise AssertionError(f"check_target({target.name}), law {law.__name__!r}: {found}{told}") from e
+
+
 class _Shown:
     """A drawn model that prints as code."""
 
@@ -88,78 +104,4 @@ class _Shown:
         return f"({self.model[0]!r}, torch.randn({tuple(self.model[1].shape)}))"
 
 
-def check_spec(target: Target) -> None:
-    """The round trips of a target as a value.
-
-    Raises:
-        AssertionError: one of them gives another value.
-    """
-    where = f"check_target({target.name})"
-    text = to_json(target)
-    again = from_json(text, tuple(set(_classes(target))))
-    assert again == target, f"{where}: from_json(to_json(target)) is another target"
-    assert to_json(again) == text, f"{where}: to_json is not stable"
-    assert hash(again) == hash(target), f"{where}: equal targets have different hashes"
-    assert pickle.loads(pickle.dumps(target)) == target, f"{where}: pickle gives another target"
-    assert copy.deepcopy(target) == target, f"{where}: deepcopy gives another target"
-    assert " at 0x" not in repr(target), f"{where}: its repr shows an address, not the code that builds it"
-    assert attrs.evolve(target, name=f"{target.name}'") != target, f"{where}: targets of different names are equal"
-
-
-def _classes(value: Any) -> Iterator[Any]:
-    # The classes and functions that a target is made of, as from_json wants them.
-    fields = held(value)
-    if isinstance(value, tuple):
-        for one in value:
-            yield from _classes(one)
-    elif isinstance(value, FunctionType):
-        yield value
-    elif fields is not None:
-        yield type(value)
-        for one in fields.values():
-            yield from _classes(one)
-
-
-def check_formats(target: Target) -> None:
-    """Every format that a rule puts on an op is one that a kernel of this op takes, if it has kernels.
-
-    Only rules and kernels that select by kind of op alone are compared.
-
-    Raises:
-        AssertionError: names rule, slot and format.
-    """
-    for rule in target.rules:
-        for kind in rule.select.kinds if isinstance(rule.select, Op) else ():
-            kernels = [
-                k
-                for k in target.kernels
-                if isinstance(k.unit, Op) and kind in k.unit.kinds and not isinstance(k.arithmetic, Unknown)
-            ]
-            for slot in ("input", "weight", "output"):
-                for fmt in _formats(getattr(rule, slot)):
-                    accepted = [dict(k.formats).get(slot) for k in kernels]
-                    fits = any(a is None or _fits(fmt, a, slot) for a in accepted)
-                    found = f"a rule puts {fmt} on the {slot} of {kind}, and no kernel of {kind} takes it"
-                    assert not kernels or fits, f"check_target({target.name}): {found}"
-
-
-def _formats(value: Any) -> list[Format]:
-    match value:
-        case Scheme(format=fmt):
-            return [fmt]
-        case Fixed(scheme=scheme):
-            return [scheme.format]
-        case Cases(cases=cases, default=default):
-            return [f for v in (*(c[1] for c in cases), default) for f in _formats(v)]
-    return []
-
-
-def _fits(fmt: Format, accepted: tuple[Format, ...], slot: str) -> bool:
-    if slot == "weight" and isinstance(fmt, Int):
-        return any(
-            isinstance(a, Int) and a.signed == fmt.signed and a.qmin <= fmt.qmin and fmt.qmax <= a.qmax for a in accepted
-        )
-    return fmt in accepted
-
-
-__all__ = ["check_formats", "check_spec", "check_target"]
+__all__ = ["check_target"]
