@@ -160,6 +160,16 @@ def test_exponents_and_biases_of_stpu() -> None:
     assert top["t_weights"] == pytest.approx(127 * scale["t.weight"], rel=1e-15)
 
 
+def test_a_transposed_convolution_sums_over_its_inputs() -> None:
+    torch.manual_seed(0)
+    _, model, sites = parts(targets.stpu, nn.ConvTranspose2d(64, 2, 1, groups=2), torch.randn(2, 64, 3, 4))
+    found = json.loads(StpuFiles().lower(model, sites)["stpu_minmax.json"])
+    (out,) = (e for e in found.values() if "emin" in e)
+    total = math.sqrt(32) * found[sites[0].name]["max"] * next(e["max"] for n, e in found.items() if n.endswith("_weights"))
+    assert out["emin"] == biased_exponent(max(total, out["max"])) - 10
+    assert biased_exponent(total / math.sqrt(32)) < biased_exponent(total)
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-45, 2.0**-126, 2.0**-126 * 1.5, 0.1, 1.0, 2 - 2**-23, 2.0, 3e38, 1e39])
 def test_exponents_are_those_of_float32(value: float) -> None:
     from qfunc.lowering.stpu_ranges import exponent

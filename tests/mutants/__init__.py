@@ -10,6 +10,7 @@ from mutants.graph import GRAPH
 from mutants.histograms import HISTOGRAMS
 from mutants.legality import LEGALITY
 from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
+from mutants.lowerings_vendor import LOWERINGS_VENDOR
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
 from mutants.placement import PLACEMENT
@@ -35,6 +36,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *EMULATION,
     *DEPLOYMENT,
     *LOWERINGS_RUNTIMES,
+    *LOWERINGS_VENDOR,
     *SPECS,
     *TARGETS,
     *ROUNDING_FUNCTIONS,
