@@ -51,7 +51,7 @@ class CodeGraph:
 
     def result(self, tensor: str, through: tuple[str, ...] = ()) -> Codes | None:
         """The codes that a tensor's only reader makes of it, perhaps behind activations that codes imply."""
-        clamps = []
+        clamps: list[onnx.NodeProto] = []
         while True:
             readers = self.readers.get(tensor, [])
             if len(readers) != 1 or tensor in self.outputs:

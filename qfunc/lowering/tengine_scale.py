@@ -28,9 +28,10 @@ class TengineScale:
         quant_tool_uint8 -m float.tmfile -f model.scale -i . -o uint8.tmfile
 
     The file has no lines for weights: the tool finds their scales itself, (max - min) / 255 and trunc(-min / s), of
-    the stored weights, and rounds them.  So that it finds the simulation's, the weights with the outermost codes are
-    stored off their values by a quarter or three quarters of a step, with the same codes.  That needs codes from 0 to
-    254 or 255, as scales by minimum and maximum have them; with others the tool's scale is a little finer.
+    the stored weights, and rounds them. So that it finds the simulation's, the weights with the outermost codes are
+    stored off their values by a quarter or three quarters of a step, with the same codes, as `NAME.spread`. That
+    needs codes from 0 to 254 or 255, as scales by minimum and maximum have them; with others the tool's scale is a
+    little finer.
 
     MQBench differs: it looks for `ReLU`, which no ONNX has, so that its rule holds for relu6 alone; takes relu6 for
     any clip whose bounds are not constants; stores weights clipped and not quantized; takes zero points that were

@@ -96,7 +96,7 @@ def test_the_lines_executed_on_the_float_model_are_the_simulation() -> None:
 
     model = onnx.load_from_string(files["model.onnx"])
     for held in model.graph.initializer:
-        if held.name.endswith("weight"):
+        if "weight" in held.name:
             codes, scale, zero = found_by_the_tool(numpy_helper.to_array(held))
             held.CopyFrom(numpy_helper.from_array(((codes - zero) * scale).astype(np.float32), held.name))
     got = torch.from_numpy(execute(model.SerializeToString(), x.numpy(), written)[0])
