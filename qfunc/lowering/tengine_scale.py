@@ -28,10 +28,9 @@ class TengineScale:
         quant_tool_uint8 -m float.tmfile -f model.scale -i . -o uint8.tmfile
 
     The file has no lines for weights: the tool finds their scales itself, (max - min) / 255 and trunc(-min / s), of
-    the stored weights, and rounds them. So that it finds the simulation's, the weights with the outermost codes are
-    stored off their values by a quarter or three quarters of a step, with the same codes, as `NAME.spread`. That
-    needs codes from 0 to 254 or 255, as scales by minimum and maximum have them; with others the tool's scale is a
-    little finer.
+    the stored weights, and rounds them.  These are the simulation's where the stored weights reach codes 0 and 255;
+    where they end at 254, as truncated zero points let them, the tool's scale is finer by 1/255 and weights move by
+    up to a step.
 
     MQBench differs: it looks for `ReLU`, which no ONNX has, so that its rule holds for relu6 alone; takes relu6 for
     any clip whose bounds are not constants; stores weights clipped and not quantized; takes zero points that were
@@ -54,15 +53,11 @@ class TengineScale:
         from qfunc.lowering.float_model import float_model
         from qfunc.lowering.sidecar import by_tensor
         from qfunc.lowering.tengine_fusions import fused
-        from qfunc.lowering.tengine_weights import spread
 
         sites = tuple(sites)
         for site in sites:
             _require(site)
         made = float_model(model, sites)
-        for site in sites:
-            if site.role == "weight":
-                spread(made, site)
         found = by_tensor(made, (s for s in sites if s.role == "activation"))
         qparams = {tensor: (site.scale[0], site.zero_point[0]) for tensor, site in found.items()}
         fusions = fused(made.graph)

@@ -117,13 +117,6 @@ LOWERINGS_RUNTIMES = (
         f"{TENGINE_TESTS}::test_the_rule_is_for_relu_and_relu6_alone",
     ),
     Mutation(
-        "tengine-weights-as-quantized",
-        TENGINE,
-        "                spread(made, site)",
-        "                pass",
-        f"{TENGINE_TESTS}::test_the_tool_finds_the_simulation_s_weights",
-    ),
-    Mutation(
         "tengine-names-with-spaces",
         TENGINE,
         "if any(c.isspace() for c in t)]",
