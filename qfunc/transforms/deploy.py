@@ -124,12 +124,12 @@ def _check(proto: Any, model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) ->
     from qfunc.lowering.onnxruntime import OnnxRuntime
 
     onnx.checker.check_model(proto)
-    generator = torch.Generator().manual_seed(0)
-    given = [_sample(i, generator) for i in inputs]
     session = OnnxRuntime(optimise=False).session(proto.SerializeToString())
-    if len(session.names) != len(given):
+    if len(session.names) != len(inputs):
         do = "Return what the unused inputs compute, or drop them."
-        raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(given)}", do=do)
+        raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(inputs)}", do=do)
+    generator = torch.Generator().manual_seed(0)
+    given = [_sample(i, generator, _follows(v)) for i, v in zip(inputs, proto.graph.input, strict=True)]
     got = [torch.from_numpy(v) for v in session.run(given)]
     simulated = run_evaluated(model, given)
     for name, a, b in zip(session.outputs, got, simulated, strict=True):
@@ -143,11 +143,19 @@ def _check(proto: Any, model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) ->
             )
 
 
-def _sample(info: TensorInfo, generator: torch.Generator) -> Tensor:
+def _follows(info: Any) -> bool:
+    # Whether the first axis of a graph's input is the batch.
+    dims = info.type.tensor_type.shape.dim
+    return bool(dims) and dims[0].HasField("dim_param")
+
+
+def _sample(info: TensorInfo, generator: torch.Generator, batched: bool) -> Tensor:
+    # Two of a batch, however large those of calibration were.
     dtype = getattr(torch, info.dtype.removeprefix("torch."))
+    shape = (min(info.shape[0], 2), *info.shape[1:]) if batched else info.shape
     if dtype.is_floating_point:
-        return torch.randn(info.shape, generator=generator, dtype=torch.float32).to(dtype)
-    return torch.ones(info.shape, dtype=dtype)
+        return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
+    return torch.ones(shape, dtype=dtype)
 
 
 def run_evaluated(model: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
