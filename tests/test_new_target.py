@@ -73,19 +73,3 @@ def test_a_wrong_statement_about_the_chip_is_found(monkeypatch):
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match="emulation and runtime disagree"):
         check_target(wrong, models=[(Net().eval(), torch.randn(4, 3, 8, 8) * 3)])
-
-
-def is_wide(op):
-    """A user's own predicate."""
-    return op.attributes.get("groups", 1) > 4
-
-
-def test_a_target_may_hold_predicates():
-    """Functions at the top of a module are named in JSON and in the repr, and given back to from_json."""
-    from qfunc import targets
-    from qfunc.specs import edit
-    from qfunc.testing.target_laws import round_trips
-
-    mine = edit.skip(edit.where(is_wide))(targets.tensorrt)
-    round_trips(mine)
-    assert "Where(is_wide)" in repr(mine)

@@ -15,7 +15,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import OnnxRuntime
-from qfunc.specs import Interior, Kernel, ModuleType, Op, OpKind, Rule, Scheme, Target
+from qfunc.specs import Interior, Kernel, ModuleType, Op, OpKind, Rule, Scheme, Target, edit, from_json, to_json
 
 KNEE = """<opset_import: ["": 21], domain: "mine"> Knee (x, y) => (z) {
     a = Constant<value = float {0.25}>() b = Mul(a, x) z = Min(b, y) }"""
@@ -142,3 +142,15 @@ def test_an_argument_that_the_kind_needs() -> None:
 def test_an_op_without_either() -> None:
     with pytest.raises(DeployError, match="give it `onnx` or `behaves_like` in the target's ops"):
         deployed(OpKind("knee", f"{__name__}.knee"), lambda x: knee(x, -x))
+
+
+def is_wide(op: Any) -> bool:
+    """A user's own predicate."""
+    return bool(op.attributes.get("groups", 1) > 4)
+
+
+def test_a_predicate_prints_by_its_name() -> None:
+    """No address, which another process would not know; check_target asks for that."""
+    mine = edit.skip(edit.where(is_wide))(targets.tensorrt)
+    assert repr(mine.rules[0]).startswith("Rule(Where(is_wide), ")
+    assert from_json(to_json(mine), classes=(is_wide,)) == mine

@@ -13,6 +13,7 @@ from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
 from mutants.lowerings_vendor import LOWERINGS_VENDOR
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
+from mutants.own_ops import OWN_OPS
 from mutants.placement import PLACEMENT
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
@@ -35,6 +36,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRANSFORMS,
     *EMULATION,
     *DEPLOYMENT,
+    *OWN_OPS,
     *LOWERINGS_RUNTIMES,
     *LOWERINGS_VENDOR,
     *SPECS,
