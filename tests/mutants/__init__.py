@@ -17,6 +17,7 @@ from mutants.own_ops import OWN_OPS
 from mutants.placement import PLACEMENT
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
+from mutants.target_laws import TARGET_LAWS
 from mutants.targets import TARGETS
 from mutants.traces import TRACES
 from mutants.transforms import TRANSFORMS
@@ -41,6 +42,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *LOWERINGS_VENDOR,
     *SPECS,
     *TARGETS,
+    *TARGET_LAWS,
     *ROUNDING_FUNCTIONS,
     *VITIS,
 )

@@ -1,0 +1,65 @@
+"""Each law of check_target catches the mistakes that it is named for, and passes the right twins and every target of ours."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from qfunc import targets
+from qfunc.specs import Target
+from qfunc.testing import check_target
+from qfunc.testing.arithmetic_laws import ARITHMETIC_LAWS
+from qfunc.testing.artifact_laws import ARTIFACT_LAWS
+from qfunc.testing.small_models import SmallNet, Step
+from qfunc.testing.target_laws import TARGET_LAWS
+from qfunc.testing.trial_laws import TRIAL_LAWS, transforms_are_pure
+from tests.conformance.running import RUNNER
+from tests.conformance.wrong_targets import ARITHMETIC, CHAIN, FORK, GOOD, RUN, WRONG
+
+LAWS = [law.__name__ for law in (*TARGET_LAWS, *TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure)]
+MIXED = SmallNet(
+    (
+        Step("conv", 3, 4, 3, act="relu", norm=True),
+        Step("add", 4, 4, 3, act="relu"),
+        Step("max_pool", kernel=3, stride=2),
+        Step("concat", 4, 4),
+        Step("avg_pool", kernel=3, stride=1),
+        Step("mean"),
+        Step("linear", 8, 5),
+    )
+)
+
+
+def runner(target):
+    """The chip's simulator where the arithmetic is to be held against it; what is on this CPU has its own tests."""
+    return RUN.get(target.name)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda w: re.sub(r"\W+", "-", w.mistake))
+def test_a_wrong_target_is_caught_by_the_law_named_for_it(wrong):
+    with pytest.raises(AssertionError) as caught:
+        check_target(wrong.target, run=runner(wrong.target) if wrong in ARITHMETIC else None, models=[wrong.model])
+    assert str(caught.value).startswith(f"check_target({wrong.target.name}), law {wrong.law!r}: ")
+
+
+@pytest.mark.parametrize("good", GOOD, ids=lambda t: t.name)
+def test_the_right_twins_pass(good):
+    check_target(good, run=runner(good), models=[CHAIN])
+    check_target(good, models=[FORK])
+
+
+def test_at_least_twenty_mistakes_and_every_law_that_a_target_can_break():
+    # The library itself keeps this one.
+    ours = {"unknown_arithmetic_is_refused"}
+    assert len(WRONG) >= 20
+    assert {w.law for w in WRONG} == set(LAWS) - ours
+
+
+@pytest.mark.parametrize("name", targets.__all__)
+def test_every_target_passes(name):
+    found = getattr(targets, name)
+    target = found if isinstance(found, Target) else found(8, 8) if name.endswith("nlp") else found(4, 4)
+    x = torch.randn((2, 3, 11, 13), generator=torch.Generator().manual_seed(0))
+    check_target(target, run=RUNNER if name == "onnxruntime" else None, models=[(MIXED, x)])
