@@ -11,9 +11,9 @@ from qfunc.targets.ppl_w8a16 import ppl_w8a16
 from qfunc.targets.qdq import qdq
 from qfunc.targets.snpe import snpe
 from qfunc.targets.stpu import stpu
+from qfunc.targets.tengine_u8 import tengine_u8
 from qfunc.targets.tensorrt import tensorrt
 from qfunc.targets.tensorrt_nlp import tensorrt_nlp
-from qfunc.targets.tengine_u8 import tengine_u8
 from qfunc.targets.vitis import vitis
 
 __all__ = [
