@@ -161,7 +161,7 @@ def obeying(files: Mapping[str, bytes], read: Callable[[Mapping[str, bytes]], Ra
         held = {key: f"{tensor}.{key}" for key in ends}
         for key, value in ends.items():
             graph.initializer.append(numpy_helper.from_array(_float32(value), held[key]))
-        names = [f"{tensor}.{part}" for part in ("steps", "round", "inside", "value")]
+        names = [f"{tensor}/{part}" for part in ("steps", "round", "inside", "value")]
         made = [
             helper.make_node("Div", [tensor, held["step"]], names[:1]),
             helper.make_node("Round", names[:1], names[1:2]),
