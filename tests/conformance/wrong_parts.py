@@ -69,6 +69,9 @@ class Forgetful:
     def __reduce__(self):
         return Forgetful, ()
 
+    def __deepcopy__(self, memo):
+        return self
+
 
 @frozen
 class Shifted:
