@@ -9,6 +9,7 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
 from qfunc import errors, estimators, functions, specs
 from qfunc.graph.capture import capture
 from qfunc.transforms.calibrate import calibrate
+from qfunc.transforms.compare import compare
 from qfunc.transforms.compose import compose
 from qfunc.transforms.correct_bias import correct_bias
 from qfunc.transforms.deploy import deploy
@@ -21,6 +22,6 @@ from qfunc.transforms.verify import verify
 __version__ = "0.1.0"
 
 __all__ = [
-    "calibrate", "capture", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain", "functions",
+    "calibrate", "capture", "compare", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain", "functions",
     "load", "quantize", "save", "specs", "verify",
 ]  # fmt: skip

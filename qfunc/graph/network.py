@@ -159,12 +159,17 @@ class Walk(fx.Interpreter):
         except QfuncError:
             raise
         except Exception as e:
-            raise CalibrationError(
-                where=f"{where}, op {path_of(self.network, self.at) if self.at else 'inputs'!r}",
-                found=f"{type(e).__name__}: {(str(e).strip() or 'no message').splitlines()[0]}",
-                wanted="inputs on which the model runs",
-                do="Give batches as the model's forward takes them.",
-            ) from e
+            raise refused(self.network, self.at, where, e) from e
+
+
+def refused(network: fx.GraphModule, node: fx.Node | None, where: str, error: Exception) -> CalibrationError:
+    """What the user's own op says of its arguments, told by the op's path."""
+    return CalibrationError(
+        where=f"{where}, op {path_of(network, node) if node else 'inputs'!r}",
+        found=f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}",
+        wanted="inputs on which the model runs",
+        do="Give batches as the model's forward takes them.",
+    )
 
 
 def same_network(a: fx.GraphModule, b: fx.GraphModule) -> bool:
@@ -176,4 +181,4 @@ def same_network(a: fx.GraphModule, b: fx.GraphModule) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
-__all__ = ["Seat", "Walk", "evaluated", "float_network", "kind_of_model", "require", "same_network", "seats"]
+__all__ = ["Seat", "Walk", "evaluated", "float_network", "kind_of_model", "refused", "require", "same_network", "seats"]

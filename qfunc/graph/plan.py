@@ -141,10 +141,12 @@ class _Placement:
         self._place(producer, group, "bias", value, rule, (node,))
 
     def _quantized_product(self, node: fx.Node) -> bool:
-        # A derived bias needs the scales of the input and of the weight.
+        # A derived bias needs the scales of the input and of the weight; products of channels with scales of
+        # their own have no common one.
         tensors = {slot: n for slot, n in slots(node) if slot in ("input", "weight")}
         weight = any(p.tensor is tensors.get("weight") and node in p.readers for p in self.made.values())
-        return weight and self.of_input(tensors["input"], node) is not None
+        given = self.of_input(tensors["input"], node)
+        return weight and given is not None and not given.site.by_channel
 
     def _place(self, tensor: fx.Node, group: Group, slot: str, value: Any, rule: int, readers: tuple[fx.Node, ...]) -> Placed:
         # A bias belongs to one op even when its tensor is shared; other sites are shared by (tensor, scheme).
@@ -190,17 +192,12 @@ class _Placement:
     def _speaks(self, slot: str, group: Group, edge: fx.Node | None = None, tensor: fx.Node | None = None) -> tuple[Any, int]:
         for index, rule in enumerate(self.target.rules):
             value = getattr(rule, slot)
-            if value is None or not self._selected(rule, group):
+            if value is None or not speaks_of(rule, group, self.context):
                 continue
             if rule.edges is not None and edge is not None and not selects(rule.edges, edge, self.context):
                 continue
             return self._case(value, tensor if tensor is not None else group.output), index
         return None, -1
-
-    def _selected(self, rule: Rule, group: Group) -> bool:
-        # Names may point at any node of a group; kinds speak of its root.
-        nodes = group.nodes if is_personal(rule.select) else (group.root,)
-        return any(selects(rule.select, n, self.context) for n in nodes)
 
     def _case(self, value: Any, tensor: fx.Node) -> Any:
         if not isinstance(value, Cases):
@@ -216,7 +213,8 @@ class _Placement:
                 members = [self.of_input(n, group.root) for s, n in slots(group.root) if s == "input" and "input" in tie.slots]
                 if "output" in tie.slots:
                     members.append(self.of_tensor.get(group.output))
-                self._tie([m for m in members if m is not None], group.root.name, tie.leader)
+                # No kernel runs on codes with a scale a channel, and joined tensors need not have equally many.
+                self._tie([m for m in members if m is not None and not m.site.by_channel], group.root.name, tie.leader)
 
     def of_input(self, tensor: fx.Node, reader: fx.Node) -> Placed | None:
         """The site of a tensor as a reader sees it."""
@@ -236,6 +234,12 @@ class _Placement:
                 self.made[key] = evolve(placed, site=evolve(placed.site, tie=one, leader=leader))
                 if self.of_tensor.get(placed.tensor) is placed:
                     self.of_tensor[placed.tensor] = self.made[key]
+
+
+def speaks_of(rule: Rule, group: Group, context: Context) -> bool:
+    """Whether a rule speaks of a group: names may point at any node of it, kinds at its root."""
+    nodes = group.nodes if is_personal(rule.select) else (group.root,)
+    return any(selects(rule.select, n, context) for n in nodes)
 
 
 def _moved(node: fx.Node) -> fx.Node:
@@ -282,4 +286,4 @@ def _narrow(value: Any, bits: int) -> Any:
     return evolve(value, format=narrowed(fmt, bits, fmt.signed)) if bits < fmt.bits else value
 
 
-__all__ = ["Keep", "Placed", "Plan", "moves_codes", "plan"]
+__all__ = ["Keep", "Placed", "Plan", "moves_codes", "plan", "speaks_of"]

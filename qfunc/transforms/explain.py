@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from attrs import field, fields, frozen
 from torch import Tensor, fx
 
 from qfunc.graph.coding import in_integers
-from qfunc.graph.fuse import fuse
+from qfunc.graph.fuse import Group, fuse
 from qfunc.graph.network import float_network, require, seats
+from qfunc.graph.plan import speaks_of
 from qfunc.graph.select import Context
 from qfunc.graph.site import FakeQuantize
 from qfunc.graph.units import Partition
-from qfunc.specs import PerTensor, Unknown
+from qfunc.specs import Keep, PerTensor, Rule, Unknown
+from qfunc.transforms.page import Section, page, write_page
 from qfunc.transforms.table import table
 
 
@@ -31,30 +36,56 @@ class SiteRow:
 
 
 @frozen
+class FloatRow:
+    """One op that computes in float: what it is, why, where the user's code calls it."""
+
+    op: str
+    kind: str
+    why: str
+    source: str
+
+
+@frozen
 class Explanation:
     """The sites, the rules that put them there (by their index in the target), the ops in float with the
-    reason, and the fusions that almost were; `print` shows tables.
+    reason, and the fusions that almost were; `print` shows tables, `html` a page.
     """
 
     target: str
     sites: tuple[SiteRow, ...]
     rules: tuple[tuple[int, str], ...]
-    floats: tuple[tuple[str, str, str], ...]
+    floats: tuple[FloatRow, ...]
     misses: tuple[tuple[str, str, str], ...] = field(default=())
+
+    def sections(self) -> tuple[Section, ...]:
+        """The tables: quantized tensors, rules, what is in float, what was nearly fused."""
+        names, float_names = [f.name for f in fields(SiteRow)], [f.name for f in fields(FloatRow)]
+        head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
+        rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
+        floats = tuple([str(getattr(f, n)) for n in float_names] for f in self.floats)
+        return (
+            Section(f"{self.target}: {len(self.sites)} quantized tensors", head, rows),
+            Section("rules", ("rule", "selects"), tuple((str(i), text) for i, text in self.rules)),
+            Section("in float", tuple(float_names), floats),
+            Section("not fused", ("op", "with", "why"), self.misses),
+        )
 
     def __str__(self) -> str:
         """Tables as text."""
-        names = [f.name for f in fields(SiteRow)]
-        head = ["of op" if n == "op" else n.replace("_", " ") for n in names]
-        rows = [[str(getattr(s, n)) for n in names] for s in self.sites]
-        parts = [f"{self.target}: {len(self.sites)} quantized tensors", table(head, rows, 220)]
-        if self.rules:
-            parts += ["", "rules", table(("rule", "selects"), [(str(i), text) for i, text in self.rules], 220)]
-        if self.floats:
-            parts += ["", "in float", table(("op", "kind", "why"), self.floats, 220)]
-        if self.misses:
-            parts += ["", "not fused", table(("op", "with", "why"), self.misses, 220)]
-        return "\n".join(parts)
+        shown = [s for s in self.sections() if s.rows]
+        return "\n\n".join(f"{s.title}\n{table(s.head, s.rows, 220)}" for s in shown)
+
+    def html(self) -> str:
+        """The tables as one page."""
+        return page(f"{self.target}: what was quantized", "Each tensor with the rule that asked.", self.sections())
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the page.
+
+        Raises:
+            VerifyError: the path is a directory.
+        """
+        return write_page(path, self.html())
 
 
 def explain(model: fx.GraphModule) -> Explanation:
@@ -86,18 +117,38 @@ def explain(model: fx.GraphModule) -> Explanation:
         rows.append(SiteRow(site.name, site.slot, site.op, repr(site.scheme.format), where, scale, zero, site.rule, source))
     found = fuse(context, target.fusions)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
-    floats: tuple[tuple[str, str, str], ...]
     if public and all(s.module.ready and in_integers(s) for s in seats(model)):
-        floats = tuple((u.path, u.kind, u.reason) for u in Partition(model, target).float_units)
+        units = Partition(model, target).float_units
+        bare = {u.path: (nodes[u.group.root.name], u.reason) for u in units}
     else:
         quantized = {s.module.site.op for s in seats(model)}
         roots = [g.root for g in found.groups if context.kind(g.root) not in target.commuting]
-        paths = [(context.fact(n).path, context.kind(n)) for n in roots]
-        floats = tuple((path, kind, "no rule of the target quantizes it") for path, kind in paths if path not in quantized)
+        bare = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
+    groups = {g.root: g for g in found.groups}
+    floats = tuple(
+        FloatRow(
+            path, context.kind(node), _why(groups[node], context, target.rules) or reason or _GONE, context.fact(node).source
+        )
+        for path, (node, reason) in bare.items()
+    )
     misses = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in found.misses)
     used = sorted({r.rule for r in rows if r.rule >= 0})
     rules = tuple((i, repr(target.rules[i].select)) for i in used)
     return Explanation(target.name, tuple(rows), rules, floats, misses)
+
+
+_GONE = "its quantizers were bypassed"
+
+
+def _why(group: Group, context: Context, rules: tuple[Rule, ...]) -> str:
+    # Why placement left an op alone, or "" where it did not.
+    for index, rule in enumerate(rules):
+        asked = [v for v in (rule.input, rule.weight, rule.bias, rule.output) if v is not None]
+        if asked and speaks_of(rule, group, context):
+            return f"rule {index} keeps it in float: {rule.select!r}" if all(isinstance(v, Keep) for v in asked) else ""
+    if context.kind(group.root) == "unknown":
+        return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
+    return "no rule of the target quantizes it"
 
 
 def _shown(module: FakeQuantize) -> tuple[str, str]:

@@ -53,8 +53,8 @@ PLACEMENT = (
     ),
     Mutation(
         "skip-falls-through", PLAN,
-        "if value is None or not self._selected(rule, group):",
-        "if value is None or isinstance(value, Keep) or not self._selected(rule, group):",
+        "if value is None or not speaks_of(rule, group, self.context):",
+        "if value is None or isinstance(value, Keep) or not speaks_of(rule, group, self.context):",
         "tests/transforms/test_quantize.py::test_skip_leaves_an_op_in_float",
     ),
     Mutation(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -58,18 +60,52 @@ def test_ops_in_float_are_listed_with_the_reason() -> None:
 
     made = qfunc.quantize(TARGET)(Net())
     why = "no rule of the target quantizes it"
-    assert qfunc.explain(made).floats == (("gelu", "gelu", why), ("tanh", "tanh", why))
+    assert [(f.op, f.kind, f.why) for f in qfunc.explain(made).floats] == [("gelu", "gelu", why), ("tanh", "tanh", why)]
     done = qfunc.calibrate([torch.randn(2, 4)])(made)
-    floats = {name: why for name, _, why in qfunc.explain(done).floats}
-    assert set(floats) == {"gelu", "tanh"}
-    assert all(floats.values())
+    assert qfunc.explain(done).floats == qfunc.explain(made).floats
+    line = qfunc.explain(done).floats[0].source
+    assert line.partition(":")[0] == __file__
+    assert "F.gelu" in Path(__file__).read_text().splitlines()[int(line.rpartition(":")[2]) - 1]
     assert "in float" in str(qfunc.explain(done))
 
 
 def test_a_skipped_op_shows_as_float() -> None:
     model, x = network("residual")
     made = qfunc.calibrate([x])(qfunc.quantize(edit.pipe(TARGET, edit.skip(edit.name("fc"))))(model))
-    assert [f[0] for f in qfunc.explain(made).floats] == ["fc"]
+    why = "rule 0 keeps it in float: Name('fc')"
+    assert [(f.op, f.kind, f.why) for f in qfunc.explain(made).floats] == [("fc", "linear", why)]
+
+
+def test_an_op_outside_the_vocabulary_says_how_to_name_it() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.special.erfcx(self.a(x))
+
+    why = "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
+    found = qfunc.explain(qfunc.quantize(TARGET)(Net())).floats
+    assert [(f.kind, f.why) for f in found] == [("unknown", why)]
+
+
+def test_an_op_that_a_rule_speaks_of_has_the_runtimes_reason() -> None:
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(x, -1) + 1.0
+
+    made = qfunc.calibrate([torch.randn(2, 4)])(qfunc.quantize(TARGET)(Net()))
+    assert {f.op: f.why for f in qfunc.explain(made).floats}["add"] == "its input carries no qparams"
+
+
+def test_the_page_holds_the_tables(tmp_path: Path) -> None:
+    _, _, done = calibrated("residual")
+    said = qfunc.explain(done)
+    text = said.save(tmp_path / "new/page.html").read_text()
+    assert text == said.html()
+    assert text.count("<tr>") == 1 + len(said.sites) + 1 + len(said.rules) + (1 + len(said.floats)) * bool(said.floats)
+    assert all(s.tensor in text for s in said.sites)
 
 
 def test_near_misses_say_why() -> None:

@@ -1,0 +1,100 @@
+"""How well one tensor agrees with another: sums over batches, and the figures of the field made of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+
+@frozen
+class Agreement:
+    """Float values x against simulated values x_hat, over every element of every batch.
+
+    Attributes:
+        elements: How many.
+        signal: sum x^2.
+        noise: sum (x_hat - x)^2.
+        power: sum x_hat^2.
+        product: sum x x_hat.
+        largest: max |x_hat - x|.
+
+    >>> Agreement(2, signal=200.0, noise=2.0, power=202.0, product=200.0, largest=1.0).sqnr
+    20.0
+    """
+
+    elements: int
+    signal: float
+    noise: float
+    power: float
+    product: float
+    largest: float
+
+    @property
+    def sqnr(self) -> float:
+        """Signal to quantization noise ratio in dB: 10 log10(signal / noise); infinite where nothing differs."""
+        if math.isnan(self.noise) or math.isnan(self.signal):
+            return math.nan
+        if self.noise == 0:
+            return math.inf
+        return -math.inf if self.signal == 0 or math.isinf(self.noise) else 10 * math.log10(self.signal / self.noise)
+
+    @property
+    def cosine(self) -> float:
+        """product / sqrt(signal power); 1 where nothing differs, 0 where only one side is zero."""
+        if self.noise == 0:
+            return 1.0
+        norms = math.sqrt(self.signal) * math.sqrt(self.power)
+        return max(-1.0, min(1.0, self.product / norms)) if norms else 0.0
+
+    @property
+    def mse(self) -> float:
+        """noise / elements."""
+        return self.noise / self.elements if self.elements else 0.0
+
+
+class Sums:
+    """The running sums of one comparison; of fixed size, on the device of the first tensors."""
+
+    def __init__(self) -> None:
+        self.elements = 0
+        self.totals: Tensor | None = None
+
+    def add(self, x: Tensor, x_hat: Tensor) -> None:
+        """Adds two tensors of one shape, in float64.  Elements that are infinite alike count as equal zeros."""
+        self.elements += x.numel()
+        if not x.numel():
+            return
+        found = _sums(x.double().flatten(), x_hat.double().flatten())
+        if not bool(found.isfinite().all()):
+            alike = (x == x_hat) & x.isinf()
+            found = _sums(*(torch.where(alike, 0.0, v.double()).flatten() for v in (x, x_hat)))
+        if self.totals is None:
+            self.totals = found
+        else:
+            self.totals = torch.cat([self.totals[:4] + found[:4], torch.maximum(self.totals[4:], found[4:])])
+
+    def agreement(self) -> Agreement:
+        """The sums so far."""
+        signal, noise, power, product, largest = (0.0,) * 5 if self.totals is None else self.totals.tolist()
+        return Agreement(self.elements, signal, noise, power, product, largest)
+
+
+def _sums(x: Tensor, x_hat: Tensor) -> Tensor:
+    difference = x_hat - x
+    dots = (torch.dot(x, x), torch.dot(difference, difference), torch.dot(x_hat, x_hat), torch.dot(x, x_hat))
+    return torch.stack([*dots, difference.abs_().max()])
+
+
+def decibels(value: float | None) -> str:
+    """A figure in dB for tables.
+
+    >>> [decibels(v) for v in (31.2549, float("inf"), None)]
+    ['31.25', 'inf', '']
+    """
+    return "" if value is None else f"{value:.2f}"
+
+
+__all__ = ["Agreement", "Sums", "decibels"]

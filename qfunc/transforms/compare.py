@@ -1,0 +1,157 @@
+"""compare: the simulation against its float network, tensor by tensor, in one pass."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from tqdm import tqdm
+
+from qfunc.errors import CalibrationError
+from qfunc.graph.fuse import Group, fuse
+from qfunc.graph.network import float_network, require
+from qfunc.graph.select import Context
+from qfunc.graph.site import FakeQuantize
+from qfunc.transforms.agreement import Sums
+from qfunc.transforms.batches import Binder, require_batches
+from qfunc.transforms.errors_by_layer import LayerError, LayerErrors
+from qfunc.transforms.explain import explain
+from qfunc.transforms.histogram import Counter
+from qfunc.transforms.lockstep import Lockstep, Pair
+
+
+def compare(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.GraphModule], LayerErrors]:
+    """A function from a calibrated model to its quantization error, layer by layer: `LayerErrors`.
+
+    For each quantized tensor, the output of each op (of each fused group: its last) and each output of the model,
+    with x of the float network and x_hat of the simulation as its readers see it, over all batches:
+    SQNR = 10 log10(sum x^2 / sum (x_hat - x)^2) in dB, cosine = sum x x_hat / sqrt(sum x^2 sum x_hat^2), the mean
+    and the largest error; for quantized tensors also the SQNR of that quantizer alone, Q(x) against x, the share of x
+    that it clips, and a histogram of x.
+
+    One pass over the batches, in which both networks run op by op; memory does not grow with the number of
+    batches.  Evaluation semantics whatever the mode.  The model is unchanged.
+
+    Args:
+        batches: As for `calibrate`.
+        progress: A progress bar, if standard error is a terminal.
+    Raises:
+        CalibrationError: no batches, a wrong batch structure, or a model that is not calibrated.
+    Source: the ratio as in Lin, Talathi and Annapureddy, arXiv:1511.06393, section 3.
+
+    >>> import qfunc
+    >>> from qfunc import targets
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(model.weight, 1.0)
+    >>> calibrated = qfunc.calibrate([torch.tensor([[0.0, 2.55]])])(qfunc.quantize(targets.onnxruntime)(model))
+    >>> [(r.tensor, r.slot, round(r.sqnr, 1)) for r in compare([torch.tensor([[1.0, 1.554]])])(calibrated).rows]
+    [('input', 'input', 53.3), ('weight', 'weight', inf), ('linear', 'output', 56.1)]
+    """
+    require_batches(batches, "compare")
+
+    def transform(calibrated: fx.GraphModule) -> LayerErrors:
+        require(calibrated, "calibrated", "compare")
+        with torch.inference_mode():
+            return _Comparison(calibrated).over(batches, progress)
+
+    return transform
+
+
+class _Row:
+    """What is known of one tensor while the batches pass."""
+
+    def __init__(self, module: FakeQuantize | None) -> None:
+        self.module = module
+        self.constant = module is not None and module.site.constant
+        self.sums, self.alone = Sums(), Sums()
+        self.counter = Counter(module) if module is not None and not module.dynamic else None
+
+    def add(self, pair: Pair, given: Pair) -> None:
+        if self.constant and self.sums.elements:
+            return  # every batch has the same weights
+        self.sums.add(pair.real, pair.simulated)
+        if self.module is None:
+            return
+        first = given.real is given.simulated  # nothing before it is quantized
+        self.alone.add(pair.real, pair.simulated if first else self.module(pair.real))
+        if self.counter is not None:
+            self.counter.add(pair.real)
+
+
+class _Comparison:
+    def __init__(self, model: fx.GraphModule) -> None:
+        self.model, self.record = model, require(model, "calibrated", "compare")
+        network = float_network(model)
+        assert self.record.target is not None
+        self.context = Context(network, self.record.target.ops)
+        self.nodes = {n.name: n for n in network.graph.nodes}
+        self.groups = fuse(self.context, self.record.target.fusions).groups
+        self.lockstep = Lockstep(model, self._see)
+        self.quantizers = {n: self.lockstep.ops.module(n) for n in model.graph.nodes if self._is_quantizer(n)}
+        self.returned = {n for node in model.graph.nodes if node.op == "output" for n in node.all_input_nodes}
+        commuting = self.record.target.commuting
+        shown = {g.output.name for g in self.groups if self.context.kind(g.root) not in commuting}
+        # A tensor whose readers all see it quantized is shown as they see it.
+        read = {n for n in model.graph.nodes if any(user not in self.quantizers for user in n.users)}
+        self.plain = {n for n in read if n.name in shown} | (self.returned - self.quantizers.keys())
+        self.rows: dict[fx.Node, _Row] = {}
+
+    def _is_quantizer(self, node: fx.Node) -> bool:
+        return node.op == "call_module" and isinstance(self.model.get_submodule(str(node.target)), FakeQuantize)
+
+    def over(self, batches: Iterable[Any], progress: bool) -> LayerErrors:
+        bind, count = Binder(float_network(self.model)), 0
+        shown = tqdm(batches, desc="compare", unit="batch", disable=not progress or not sys.stderr.isatty())
+        for count, batch in enumerate(shown, 1):
+            self.lockstep.run(bind(batch, "compare"), f"compare, batch {count}")
+        if count == 0:
+            do = "Pass a non-empty iterable, not one already used up."
+            raise CalibrationError(where="compare", found="no batches", wanted="at least one", do=do)
+        assert self.record.target is not None
+        depths = _depths(self.nodes, self.groups)
+        order = [n for n in self.model.graph.nodes if n in self.rows]
+        rows = sorted((self._row(node, self.rows[node], depths) for node in order), key=lambda row: row.depth)
+        return LayerErrors(self.record.target.name, count, tuple(rows), explain(self.model))
+
+    def _see(self, node: fx.Node, values: dict[fx.Node, Pair]) -> None:
+        pair = values[node]
+        wanted = node in self.quantizers or node in self.plain
+        if not wanted or not isinstance(pair.real, Tensor) or not pair.real.is_floating_point():
+            return
+        if node not in self.rows:
+            self.rows[node] = _Row(self.quantizers.get(node))
+        self.rows[node].add(pair, values[node.all_input_nodes[0]] if node in self.quantizers else pair)
+
+    def _row(self, node: fx.Node, row: _Row, depths: dict[str, int]) -> LayerError:
+        site = row.module.site if row.module else None
+        tensor = node
+        while tensor.name not in self.nodes:  # behind quantizers and dropouts
+            tensor = tensor.all_input_nodes[0]
+        fact = self.context.fact(self.nodes[tensor.name])
+        readers = [depths[user.name] for user in node.users if user.name in depths]
+        depth = min(readers, default=0) if site is not None and site.constant else depths[tensor.name]
+        return LayerError(
+            tensor=site.name if site else fact.path,
+            kind=self.context.kind(self.nodes[tensor.name]),
+            slot=site.slot if site else "",
+            op=site.op if site else fact.path,
+            depth=depth,
+            source=fact.source,
+            output=node in self.returned,
+            agreement=row.sums.agreement(),
+            alone=row.alone.agreement() if site else None,
+            histogram=row.counter.histogram() if row.counter else None,
+        )
+
+
+def _depths(nodes: dict[str, fx.Node], groups: tuple[Group, ...]) -> dict[str, int]:
+    # How many units lie on the longest way from an input to a tensor, its own counted from its first op on.
+    starts, inner = {g.root.name for g in groups}, {n.name for g in groups for n in g.nodes[1:]}
+    found: dict[str, int] = {}
+    for name, node in nodes.items():
+        before = max((found[n.name] for n in node.all_input_nodes), default=0)
+        found[name] = before + (name in starts and name not in inner)
+    return found
