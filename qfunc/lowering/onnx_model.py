@@ -148,7 +148,9 @@ class _Writer:
                 coding, name = self.partition.coding(producer, node), f"{self.path(node)}.rows_in"
             else:
                 tensor, coding, name = self._inner(node, tensor)
-            return tensor if coding is None else self._quantized(tensor, coding, name)
+            # These pairs let the runtime compute on codes, which it cannot with a scale a channel.
+            kept = coding is None or coding.seat.module.site.by_channel
+            return tensor if kept else self._quantized(tensor, coding, name)
 
         return pair
 
@@ -188,8 +190,12 @@ class _Writer:
     def _apart(self, node: fx.Node) -> str:
         # Between DequantizeLinear and QuantizeLinear, ONNX Runtime quantizes float weights and biases by itself
         # (WeightBiasQuantization).  Max of one tensor is a copy that it does not look through.
-        unit = next((u for u in self.partition.units if u.group.output is node), None)
-        if unit is None or not self._bare(unit):
+        # It drops a Relu or Clip that the codes' ends imply, so what counts is the op before those.
+        source = node
+        while self.partition.context.kind(source) in ("relu", "clip") and isinstance(source.args[0], fx.Node):
+            source = source.args[0]
+        units = [u for u in self.partition.units if u.group.output in (node, source)]
+        if not any(self._bare(unit) for unit in units):
             return self.raw[node.name]
         return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
 

@@ -96,4 +96,10 @@ DEPLOYMENT = (
         "shape = [-1 if i == 1 else 1",
         "tests/lowering/test_quantizers.py::test_the_float_model_has_the_quantized_weights_and_no_quantizers",
     ),
+    Mutation(
+        "float-weights-behind-an-activation", MODEL,
+        "units = [u for u in self.partition.units if u.group.output in (node, source)]",
+        "units = [u for u in self.partition.units if u.group.output is node]",
+        "tests/lowering/test_writer_mutants.py::test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drops",
+    ),
 )  # fmt: skip
