@@ -2,19 +2,24 @@
 
     python benchmarks/speed.py [--runs 5]
 
-Emulation as a ratio to the float forward, interleaved in one process; seconds of capture, quantize and deploy.
+Emulation as a ratio to the float forward, interleaved in one process; seconds of capture, quantize and deploy,
+and of deploy for every target, from one capture.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from artifacts import TARGETS
 from networks import resnet18
+from torch import Tensor
+from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
@@ -30,7 +35,7 @@ def seconds(work: Callable[[], Any]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints two tables."""
+    """Prints three tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
@@ -57,6 +62,23 @@ def main() -> None:
         rows.append([name, f"{wall:.3f}", f"{wall / base[0]:.2f}", f"{cpu / base[1]:.2f}"])
     print(f"\nforward of 4 images of 224x224, median of {options.runs}")
     print(table(("model", "wall, s", "wall ratio", "CPU ratio"), rows))
+    print(f"\ndeploy of one captured model to each target, the least of {options.runs}")
+    print(table(("target", "wall, s", "CPU, s", "KiB"), deployed(captured, x, options.runs)))
+
+
+def deployed(captured: Any, x: Tensor, runs: int) -> list[list[str]]:
+    """(target, least wall seconds, least CPU seconds, size of its files)."""
+    rows = []
+    for target in tqdm(TARGETS, "deploy", leave=False, disable=not sys.stderr.isatty()):
+        calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(captured))
+        taken = []
+        for _ in range(runs):
+            wall, cpu = time.perf_counter(), time.process_time()
+            artifact = qfunc.deploy(target)(calibrated)
+            taken.append((time.perf_counter() - wall, time.process_time() - cpu))
+        size = sum(map(len, artifact.files.values()))
+        rows.append([target.name, *(f"{min(t[i] for t in taken):.2f}" for i in (0, 1)), f"{size / 1024:.0f}"])
+    return rows
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:

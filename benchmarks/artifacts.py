@@ -1,0 +1,263 @@
+"""Every artifact of every target for one trained network: read back, run where it runs, held against the emulation.
+
+Called by fidelity.py.  Q/DQ and QLinear models run in ONNX Runtime, FakeQuantize models in OpenVINO, a float model with
+a file of ranges in ONNX Runtime behind nodes that round each tensor as the file says.  Without public arithmetic the
+simulation takes the emulation's place, as in `qfunc.verify`.
+
+OpenVINO fuses an addition into the convolution before it, and then does not round what the quantizer between them
+would: it is also run with every quantizer read, which keeps it from that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import torch
+from artifact_readers import log_clips, quantizers, read_back, readers_of, vendor
+from attrs import evolve, field, frozen
+from onnx import helper
+from torch import Tensor, fx
+from tqdm import tqdm
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import EmulationError
+from qfunc.lowering import OnnxRuntime
+from qfunc.lowering.session import Session
+from qfunc.specs import Int, Scheme, Target, edit
+
+SIZED = {"academic": (4, 4), "academic_nlp": (8, 8)}
+TARGETS = tuple(getattr(targets, n)(*SIZED[n]) if n in SIZED else getattr(targets, n) for n in targets.__all__)
+EXACT = ("onnxruntime", "onnx_qnn")
+HEAD = (
+    "target", "float", "simulated", "emulated", "run", "by", "outputs", "off", "LSB", "tensors", "codes", "differ", "LSB",
+    "alone", "LSB",
+)  # fmt: skip
+FILES = ("target", "files, KiB", "ranges of activations read back, and others")
+
+
+class Row(NamedTuple):
+    """A row of HEAD, a row of FILES (each may be empty), complaints."""
+
+    figures: list[str]
+    files: list[str]
+    complaints: list[str]
+
+
+@frozen
+class Shown:
+    """ONNX Runtime without optimisation: float ops as written, QLinear ops on codes; every NAME.codes is seen."""
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs."""
+        return Session(artifact.files["model.onnx"], optimise=False, threads=1).run(inputs)
+
+    def inside(self, artifact: Any) -> Any:
+        """What `verify` asks of a runner that shows codes."""
+        model = onnx.load_from_string(artifact.files["model.onnx"])
+        outputs = len(model.graph.output)
+        names = [o for n in model.graph.node for o in n.output if o.endswith(".codes")]
+        for name in names:  # cast, for arrays have no codes of 4 bits
+            model.graph.node.append(helper.make_node("Cast", [name], [f"{name}.seen"], to=onnx.TensorProto.INT32))
+            model.graph.output.append(helper.make_tensor_value_info(f"{name}.seen", onnx.TensorProto.INT32, None))
+        session = Session(model.SerializeToString(), optimise=False, threads=1)
+
+        def run(inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+            values = session.run(inputs)
+            return values[:outputs], dict(zip(names, values[outputs:], strict=True))
+
+        return SimpleNamespace(tensors=frozenset(names), units={}, difference="", run=run)
+
+
+@frozen(eq=False)
+class Loaded:
+    """A model loaded once, whatever artifact is given."""
+
+    name: str
+    call: Any = field(repr=False)
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs."""
+        return list(self.call(inputs))
+
+
+def runners_of(target: Target, files: Any) -> Iterator[tuple[Any, str]]:
+    """(who runs the artifact, in words), for each way to run it."""
+    (reader,) = readers_of(files, "model.onnx") or (None,)
+    if target.runtime.runner is not None:
+        yield target.runtime.runner, "ONNX Runtime"
+    elif reader is quantizers:
+        yield Shown(), "ONNX Runtime, as written"
+    elif reader is not None:
+        yield from openvino(files["model.onnx"])
+    for name in files:
+        for found in readers_of(files, name):
+            if not name.endswith(".onnx") and found is not log_clips:
+                model = vendor.obeying(files, found)
+                rounding(model, next((r.input.rounding for r in target.rules if isinstance(r.input, Scheme)), "half_even"))
+                yield Loaded(name, Session(model.SerializeToString(), optimise=False, threads=1).run), f"by {name}"
+            elif found is log_clips:
+                yield Loaded(name, Session(files["model.onnx"], optimise=False, threads=1).run), "ONNX Runtime, weights only"
+
+
+def openvino(model: bytes) -> Iterator[tuple[Any, str]]:
+    """OpenVINO on the CPU, float ops in float32, as it is used, and with every activation's codes read."""
+    if importlib.util.find_spec("openvino") is None:
+        return
+    compiled = opened(model)
+    infos = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
+    layers = [i["runtimePrecision"].value for i in infos if i["layerType"].value in ("Convolution", "FullyConnected")]
+    said = f"OpenVINO, {sum(p in ('u8', 'i8') for p in layers)} of {len(layers)} layers int8"
+    yield Loaded("openvino", lambda inputs: _values(compiled, inputs)), said
+    yield Unfused(), "OpenVINO, every FakeQuantize read"
+
+
+def opened(model: bytes, read: Sequence[str] = ()) -> Any:
+    """A compiled model; the quantized values of the tensors in `read` are outputs too."""
+    from openvino import Core
+
+    core = Core()
+    held = core.read_model(model)
+    made = {n: op for op in held.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()}
+    held.add_outputs([made[name].output(0) for name in read])
+    return core.compile_model(held, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+
+def _values(compiled: Any, inputs: Sequence[Any]) -> list[Any]:
+    return [v.copy() for v in compiled([i.numpy() for i in inputs]).values()]
+
+
+@frozen
+class Unfused:
+    """OpenVINO with every activation's FakeQuantize read, so that none is fused away."""
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs."""
+        return list(self.inside(artifact).run(inputs)[0])
+
+    def inside(self, artifact: Any) -> Any:
+        """What `verify` asks of a runner that shows codes."""
+        model = artifact.files["model.onnx"]
+        nodes = [n for n in onnx.load_from_string(model).graph.node if n.op_type == "FakeQuantize"]
+        sites = {t: s for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
+        seen = [n.input[0] for n in nodes if n.input[0] in sites]
+        compiled = opened(model, seen)
+
+        def run(inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+            values = _values(compiled, inputs)
+            quantized = zip(seen, values[-len(seen) :], strict=True)
+            codes = {f"{t}.codes": np.rint(v / sites[t]["scale"][0]) + sites[t]["zero_point"][0] for t, v in quantized}
+            return values[: -len(seen)], codes
+
+        return SimpleNamespace(tensors=frozenset(f"{t}.codes" for t in seen), units={}, difference="", run=run)
+
+
+def rounding(model: onnx.ModelProto, mode: str) -> None:
+    """Changes how a model rounds: floor(x + 1/2), or sign(x) floor(|x| + 1/2)."""
+    if mode not in ("half_up", "half_away"):
+        return
+    half = onnx.numpy_helper.from_array(np.array(0.5, np.float32), "half")
+    model.graph.initializer.append(half)
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    for node in nodes:
+        if node.op_type == "Round":
+            (x,), (y,) = node.input, node.output
+            size = x if mode == "half_up" else f"{y}.size"
+            floor = y if mode == "half_up" else f"{y}.floor"
+            away = [("Abs", [x], size), ("Sign", [x], f"{y}.sign"), ("Mul", [f"{y}.sign", floor], y)]
+            steps = [("Add", [size, "half"], f"{y}.above"), ("Floor", [f"{y}.above"], floor)]
+            steps = steps if mode == "half_up" else [*away[:2], *steps, away[2]]
+            model.graph.node.extend(helper.make_node(op, inputs, [out]) for op, inputs, out in steps)
+        else:
+            model.graph.node.append(node)
+
+
+def runnable(target: Target) -> Target:
+    """The target, with weights of 7 bits where this CPU's int8 kernels would saturate."""
+    if not OnnxRuntime().comparable() or target.name not in ("onnxruntime", "openvino"):
+        return target
+    if target.name == "onnxruntime":
+        return edit.weights(bits=7)(target)
+    halved = [r.weight and evolve(r.weight, format=Int(8, low=-64, high=63)) for r in target.rules]
+    return evolve(target, rules=tuple(evolve(r, weight=w) for r, w in zip(target.rules, halved, strict=True)))
+
+
+def outputs(model: Any, x: Tensor, size: int) -> Tensor:
+    """The outputs of all inputs."""
+    with torch.inference_mode():
+        return torch.cat([torch.as_tensor(model(p)) for p in x.split(size)])
+
+
+def rows(model: Any, calib: Tensor, x: Tensor, y: Tensor, size: int) -> Iterator[Row]:
+    """The rows of each target, one for each way to run its artifact."""
+    real = outputs(model, x, size)
+    for target in tqdm([runnable(t) for t in TARGETS], "targets", leave=False, disable=not sys.stderr.isatty()):
+        quantized = qfunc.calibrate(calib.split(50), progress=False)(qfunc.quantize(target)(model))
+        assert isinstance(quantized, fx.GraphModule)
+        artifact = qfunc.deploy(target)(quantized)
+        read, complaints = read_back(artifact.files)
+        simulated, emulated = outputs(quantized, x, size), None
+        with contextlib.suppress(EmulationError):
+            emulated = outputs(qfunc.emulate(target)(quantized), x, size)
+        accuracies = [_accuracy(o, y) for o in (real, simulated, emulated)]
+        ran = False
+        for runner, by in runners_of(target, artifact.files):
+            run = outputs(partial(_first, runner, artifact), x, size)
+            at_end, wrong = _at_the_outputs(target, by, artifact, simulated if emulated is None else emulated, run)
+            inside, wrong_inside = ["-"] * 6, []
+            if emulated is not None and hasattr(runner, "inside"):
+                inside, wrong_inside = _inside(target, qfunc.verify(target, runner)(quantized, x.split(size)))
+            complaints += wrong + wrong_inside
+            yield Row([target.name, *accuracies, _accuracy(run, y), by, *at_end, *inside], [], [])
+            ran = True
+        sizes = ", ".join(f"{name} {len(content) / 1024:,.0f}" for name, content in artifact.files.items())
+        missing = [] if ran else [target.name, *accuracies, "-", "nothing", *["-"] * 9]
+        yield Row(missing, [target.name, sizes, "; ".join(read)], [f"{target.name}: {c}" for c in complaints])
+
+
+def _first(runner: Any, artifact: Any, part: Tensor) -> Any:
+    return runner.run(artifact, [part])[0]
+
+
+def _accuracy(found: Tensor | None, y: Tensor) -> str:
+    return "-" if found is None else f"{100 * float((found.argmax(1) == y).double().mean()):.2f}"
+
+
+def _at_the_outputs(target: Target, by: str, artifact: Any, want: Tensor, run: Tensor) -> tuple[list[str], list[str]]:
+    """(elements, how many differ by half an LSB or more, the largest difference in LSB), complaints."""
+    models = [c for name, c in artifact.files.items() if name.endswith(".onnx")]
+    names = {o.name.removesuffix(".real") for c in models for o in onnx.load_from_string(c).graph.output}
+    scales = [s["scale"][0] for s in artifact.report["tensors"] if names.intersection(s["tensors"])]
+    lsb = scales[0] if scales else float(want.max() - want.min()) / 255
+    difference = (want - run).abs() / lsb
+    off = int((difference >= 0.5).sum())
+    exact = target.name.split("+")[0] in EXACT and off
+    wrong = [f"{off} outputs of an exact target differ from what {by} computes"] if exact else []
+    return [f"{run.numel():,}", f"{off:,}", f"{float(difference.max()):.2g}"], wrong
+
+
+def _inside(target: Target, report: Any) -> tuple[list[str], list[str]]:
+    """(tensors, codes, how many differ, by how much; the same of units given the runner's own inputs), complaints."""
+    codes, alone = report.of("codes"), [r for r in report.of("alone") if not r.name.startswith("output ")]
+    figures = [
+        [f"{sum(r.elements for r in found):,}", f"{sum(r.mismatches for r in found):,}",
+         f"{max((r.largest_lsb for r in found), default=0.0):.2g}"]
+        for found in (codes, alone)
+    ]  # fmt: skip
+    wrong = [f"{r.name} alone is off by {r.largest_lsb:g} LSB in {r.mismatches} of {r.elements}" for r in alone
+             if r.largest_lsb > 1]  # fmt: skip
+    if target.name.split("+")[0] in EXACT:
+        wrong += [f"{r.name} differs in {r.mismatches} of {r.elements}" for r in codes if r.mismatches][:1]
+    return [str(len(codes)), *figures[0], *figures[1][1:]], wrong
+
+
+__all__ = ["FILES", "HEAD", "TARGETS", "Row", "rows", "runnable"]
