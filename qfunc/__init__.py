@@ -8,6 +8,7 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
 
 from qfunc import errors, estimators, functions, specs
 from qfunc.graph.capture import capture
+from qfunc.transforms.bypass import bypass
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.compare import compare
 from qfunc.transforms.compose import compose
@@ -17,11 +18,12 @@ from qfunc.transforms.emulate import emulate
 from qfunc.transforms.explain import explain
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.saving import load, save
+from qfunc.transforms.sensitivity import sensitivity
 from qfunc.transforms.verify import verify
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "calibrate", "capture", "compare", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain", "functions",
-    "load", "quantize", "save", "specs", "verify",
+    "bypass", "calibrate", "capture", "compare", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators",
+    "explain", "functions", "load", "quantize", "save", "sensitivity", "specs", "verify",
 ]  # fmt: skip

@@ -1,0 +1,95 @@
+"""bypass: selected sites pass their values through unquantized."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from attrs import evolve
+from torch import fx
+
+from qfunc.errors import SpecError
+from qfunc.graph.derived import sources
+from qfunc.graph.fuse import fuse, with_roots
+from qfunc.graph.network import Seat, float_network, require, seats
+from qfunc.graph.record import attach
+from qfunc.graph.select import Context, require_match, selects
+from qfunc.specs import Derived, Selector
+from qfunc.specs.selectors import require_selector
+
+ROLES = ("weight", "activation", "bias")
+
+
+def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[fx.GraphModule], fx.GraphModule]:
+    """A transform to a copy of a quantized model whose selected sites are gone: their tensors stay float.
+
+    As in `edit.override`, a site is selected if its tensor is, or an op of the (fused) op that asked for
+    it.  A bias at the scale of its product loses its site with either factor.  The other sites keep their
+    qparams.  `explain`, `emulate` and `deploy` see float tensors, and so computes the artifact.  (For a
+    choice that is part of the target, `edit.skip`; `qfunc.load` builds a model from its target, so save the
+    one that was not bypassed.)
+
+    Args:
+        selector: Of qfunc.specs.edit: name("layer4.*"), op("conv"), module("Head"), or `|`, `&`, `~` of them.
+        roles: Which of "weight", "activation", "bias".
+    Raises:
+        SpecError: the selector matches nothing (lists near names), or nothing that is quantized; other roles.
+        CalibrationError: the model is not quantized.
+
+    >>> import qfunc, torch
+    >>> from qfunc import targets
+    >>> from qfunc.specs import edit
+    >>> quantized = qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))
+    >>> [s.slot for s in qfunc.explain(bypass(edit.op("linear"), roles=("weight",))(quantized)).sites]
+    ['input', 'output']
+    """
+    require_selector("bypass", selector)
+    wrong = [r for r in roles if r not in ROLES] if isinstance(roles, tuple) and roles else [roles]
+    if wrong:
+        do = "Write roles=('weight',)."
+        raise SpecError(where="bypass, roles", found=repr(wrong[0]), wanted=f"a tuple of {', '.join(map(repr, ROLES))}", do=do)
+
+    def transform(quantized: fx.GraphModule) -> fx.GraphModule:
+        record = require(quantized, "quantized", "bypass")
+        chosen = _chosen(quantized, selector, roles)
+        made = copy.deepcopy(quantized)
+        paths = {seat.path for seat in chosen}
+        for node in list(made.graph.nodes):
+            if node.op == "call_module" and node.target in paths:
+                node.replace_all_uses_with(node.all_input_nodes[0])
+                made.graph.erase_node(node)
+                made.delete_submodule(str(node.target))
+        made.recompile()
+        names = {n.name for n in made.graph.nodes}
+        return attach(made, evolve(record, facts={k: v for k, v in record.facts.items() if k in names}))
+
+    return transform
+
+
+def _chosen(model: fx.GraphModule, selector: Selector, roles: tuple[str, ...]) -> list[Seat]:
+    target = require(model, "quantized", "bypass").target
+    assert target is not None
+    bare = Context(float_network(model), target.ops)
+    found = fuse(bare, target.fusions)
+    context = with_roots(bare, found)
+    require_match(selector, context, "bypass")
+    nodes = {n.name: n for n in context.model.graph.nodes}
+    groups = {context.fact(g.root).path: g.nodes for g in found.groups}
+    places = seats(model)
+
+    def touched(seat: Seat) -> bool:
+        site = seat.module.site
+        role = site.slot if site.slot in ROLES else "activation"
+        return role in roles and any(selects(selector, n, context) for n in (*groups.get(site.op, ()), nodes[seat.tensor]))
+
+    chosen = [s for s in places if touched(s)]
+    if not chosen:
+        raise SpecError(
+            where="bypass",
+            found=f"{selector!r}, which matches no quantized {' or '.join(roles)}",
+            wanted="a selector that matches a site",
+            do="Print qfunc.explain(quantized).",
+        )
+    paths = {s.path for s in chosen}
+    followers = [s for s in places if isinstance(s.module.site.value, Derived) and paths & set(sources(model, s).values())]
+    return [*chosen, *(s for s in followers if s.path not in paths)]

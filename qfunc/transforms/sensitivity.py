@@ -1,0 +1,129 @@
+"""sensitivity: what each quantizer alone costs at the outputs."""
+
+from __future__ import annotations
+
+import sys
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from tqdm import tqdm
+
+from qfunc.errors import CalibrationError, QfuncError
+from qfunc.graph.network import float_network, refused, require, seats
+from qfunc.graph.site import FakeQuantize
+from qfunc.graph.vocabulary import kind_of
+from qfunc.transforms.agreement import Sums
+from qfunc.transforms.batches import Binder, require_batches, tensors_of
+from qfunc.transforms.lockstep import TRANSPARENT, Ops
+from qfunc.transforms.losses import Losses, SiteLoss
+
+
+def sensitivity(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.GraphModule], Losses]:
+    """A function from a calibrated model to what each of its quantizers costs alone: `Losses`.
+
+    For each site, every other one left out, y of the float network and y_hat with that site over all outputs
+    and batches: SQNR = 10 log10(sum y^2 / sum (y_hat - y)^2), mean squared error, cosine.
+
+    Cost: for each batch one float pass, then for each site only the ops that its quantizer reaches: what lies
+    before or beside is read from that pass.  For a chain of n sites about n / 2 passes in place of n; the
+    report counts them.  Memory: the activations of one batch, twice; it does not grow with the number of
+    batches.  Evaluation semantics whatever the mode.  The model is unchanged.
+
+    Args:
+        batches: As for `calibrate`; a few are enough for the order of the sites.
+        progress: A progress bar, if standard error is a terminal.
+    Raises:
+        CalibrationError: no batches, a wrong batch structure, or a model that is not calibrated.
+    Source: Wu, Judd, Zhang, Isaev and Micikevicius, arXiv:2004.09602, section 6.1 (one at a time).
+
+    >>> import qfunc
+    >>> from qfunc import targets
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(model.weight, 1.0)
+    >>> calibrated = qfunc.calibrate([torch.tensor([[0.0, 2.55]])])(qfunc.quantize(targets.onnxruntime)(model))
+    >>> [(r.site, round(r.sqnr, 1)) for r in sensitivity([torch.tensor([[1.0, 1.554]])])(calibrated).rows]
+    [('input', 56.1), ('weight', inf), ('linear', 56.1)]
+    """
+    require_batches(batches, "sensitivity")
+
+    def transform(calibrated: fx.GraphModule) -> Losses:
+        record = require(calibrated, "calibrated", "sensitivity")
+        assert record.target is not None
+        trials = _Trials(calibrated)
+        bind, count = Binder(float_network(calibrated)), 0
+        shown = tqdm(batches, desc="sensitivity", unit="batch", disable=not progress or not sys.stderr.isatty())
+        with torch.inference_mode():
+            for count, batch in enumerate(shown, 1):
+                trials.add(bind(batch, "sensitivity"), f"sensitivity, batch {count}")
+        if count == 0:
+            do = "Pass a non-empty iterable, not one already used up."
+            raise CalibrationError(where="sensitivity", found="no batches", wanted="at least one", do=do)
+        return Losses(record.target.name, count, trials.rows(), trials.naive())
+
+    return transform
+
+
+class _Trials:
+    """One trial a site: its node, the nodes after it that its value reaches, and the running sums."""
+
+    def __init__(self, model: fx.GraphModule) -> None:
+        self.ops = Ops(model)
+        modules = {s.path: s.module for s in seats(model)}
+        self.sites: dict[fx.Node, FakeQuantize] = {n: modules[str(n.target)] for n in self.ops.nodes if n.target in modules}
+        self.cones = {n: self._cone(n) for n in self.sites}
+        self.sums = {n: Sums() for n in self.sites}
+        self.output = next(n for n in self.ops.nodes if n.op == "output")
+
+    def _cone(self, start: fx.Node) -> tuple[fx.Node, ...]:
+        reached = {start}
+        for node in self.ops.nodes:  # in topological order
+            if any(n in reached for n in node.all_input_nodes):
+                reached.add(node)
+        return tuple(n for n in self.ops.nodes if n in reached and n is not start)
+
+    def add(self, arguments: tuple[Any, ...], where: str) -> None:
+        real = self.ops.inputs(arguments)
+        for node in self.ops.nodes:
+            if node.op != "placeholder":
+                real[node] = self._value(node, real, where)
+        for site, cone in self.cones.items():
+            given = real[site]
+            values = ChainMap({site: self.ops.module(site)(given)}, real)
+            # Where the quantizer changes nothing, nothing after it changes.
+            for node in () if torch.equal(values[site], given) else cone:
+                values[node] = self._value(node, values, where)
+            for y, y_hat in zip(_outputs(real[self.output]), _outputs(values[self.output]), strict=True):
+                self.sums[site].add(y, y_hat)
+
+    def _value(self, node: fx.Node, values: Mapping[fx.Node, Any], where: str) -> Any:
+        if kind_of(node) in TRANSPARENT:
+            return values[node.all_input_nodes[0]]
+        try:
+            return self.ops.call(node, values.__getitem__)
+        except QfuncError:
+            raise
+        except Exception as e:
+            raise refused(self.ops.model, node, where, e) from e
+
+    def rows(self) -> tuple[SiteLoss, ...]:
+        found = []
+        for node, module in self.sites.items():
+            site = module.site
+            ops = sum(map(_computes, self.cones[node]))
+            found.append(SiteLoss(site.name, site.slot, site.op, repr(site.scheme.format), ops, self.sums[node].agreement()))
+        return tuple(found)
+
+    def naive(self) -> int:
+        """Ops that whole passes for each site would run."""
+        return len(self.sites) * sum(map(_computes, self.ops.nodes))
+
+
+def _computes(node: fx.Node) -> bool:
+    return node.op.startswith("call_") and kind_of(node) not in TRANSPARENT
+
+
+def _outputs(value: Any) -> list[Tensor]:
+    return [v for v in tensors_of(value) if v.is_floating_point()]
