@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 from zlib import crc32
 
@@ -48,6 +49,13 @@ class Site:
             case Derived():
                 return Scheme(self.value.format, Scale(PerChannel(0)), rounding=self.value.rounding)
 
+    @property
+    def by_channel(self) -> bool:
+        """Whether this is an activation with a static scale for each channel: how many there are, its values tell."""
+        scale = self.scheme.scale
+        static = isinstance(self.value, Scheme) and not self.constant and not scale.dynamic
+        return static and isinstance(scale.shared, PerChannel) and scale.shared.axis != "channel"
+
 
 def seat_path(site: Site) -> str:
     """Where a site's quantizer sits in the model: "quantizers.conv1.weight", "quantizers.relu.output".
@@ -62,15 +70,17 @@ class FakeQuantize(nn.Module):
     """x as the hardware holds it: the site's quantize function with this site's parameters.
 
     The parameters have their final shapes from the start, so that checkpoints and data parallelism work;
-    until they are known they are NaN and calling is an error.  Those that the function learns are
-    nn.Parameters, the others buffers, each under its field's name.  A function with a training surrogate
-    is called by it in training mode, with noise made from the buffers `seed` and `step` alone.
+    until they are known they are NaN and calling is an error.  Only an activation with a scale a channel
+    learns its shape later, once: from calibration, or from the state_dict of a calibrated model.  Parameters
+    that the function learns are nn.Parameters, the others buffers, each under its field's name.  A function
+    with a training surrogate is called by it in training mode, with noise made from the buffers `seed` and
+    `step` alone.
 
     Args:
         site: What is quantized.
         like: The constant itself, or a scalar in place of an activation.
     Raises:
-        CalibrationError: called before its parameters are known.
+        CalibrationError: called before its parameters are known, or with another number of channels.
         SpecError: the function refuses the site's scheme.
     """
 
@@ -82,22 +92,28 @@ class FakeQuantize(nn.Module):
         self.site = site
         self.like = tuple(like.shape)
         self.dynamic = site.scheme.scale.dynamic and not site.constant
-        self.held: tuple[int, ...] = () if self.dynamic else qparams_shape(site.scheme, self.like)
-        nothing = torch.zeros(self.held, device=like.device)
+        late = self.dynamic or site.by_channel
+        self.held: tuple[int, ...] = () if late else qparams_shape(site.scheme, self.like)
         function: Any = site.function
-        params = function.init(from_range(nothing, nothing, site.scheme), like.detach(), site.scheme)
+        params = self._unknown(like.detach())
         self.template = template(params)
         learned = function.learned(site.scheme) if hasattr(function, "learned") else ()
         for name, value in () if self.dynamic else named(params):
-            unknown = torch.full_like(value, torch.nan) if value.is_floating_point() else torch.zeros_like(value)
             if name in learned:
-                self.register_parameter(name, nn.Parameter(unknown.detach()))
+                self.register_parameter(name, nn.Parameter(value))
             else:
-                self.register_buffer(name, unknown.detach())
+                self.register_buffer(name, value)
         if hasattr(site.function, "relax"):
             self.register_buffer("seed", torch.tensor(crc32(site.name.encode()), device=like.device))
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
+
+    def _unknown(self, like: Tensor) -> Any:
+        # Parameters in their final shapes, of no value yet.
+        nothing = torch.zeros(self.held, device=like.device)
+        params = self.site.function.init(from_range(nothing, nothing, self.site.scheme), like, self.site.scheme)
+        tensors = {n: torch.full_like(t, torch.nan if t.is_floating_point() else 0).detach() for n, t in named(params)}
+        return rebuilt(template(params), tensors.__getitem__)
 
     def forward(self, x: Tensor) -> Tensor:
         """The quantized value of x, in real units and in the dtype of x."""
@@ -106,12 +122,21 @@ class FakeQuantize(nn.Module):
             params = function.init(of_tensor(x, scheme), x.detach(), scheme)
         elif self.ready:
             params = self.params()
+            if self.site.by_channel:
+                self._require_channels(x)
         else:
             do = "Run qfunc.calibrate(batches)(quantized), or load qparams."
             raise CalibrationError(where=self._where, found="no qparams yet", wanted="a calibrated model", do=do)
         relax = getattr(function, "relax", None) if self.training else None
         value: Tensor = function.apply(params, x, scheme) if relax is None else relax(params, x, scheme, self._noise(x))
         return value
+
+    def _require_channels(self, x: Tensor) -> None:
+        shape = tuple(x.shape)
+        if len(shape) != len(self.held) or qparams_shape(self.site.scheme, shape) != self.held:
+            wanted = f"scales of shape {self.held}, as calibrated"
+            do = "Give inputs as in calibration, or calibrate again."
+            raise CalibrationError(where=self._where, found=f"a tensor of shape {shape}", wanted=wanted, do=do)
 
     def _noise(self, x: Tensor) -> Tensor | None:
         if not getattr(self.site.function, "noisy", True):
@@ -145,12 +170,32 @@ class FakeQuantize(nn.Module):
         """Sets the parameters from qparams, and from x if it is a constant; for transforms, on models that they own."""
         if self.dynamic:
             return
+        if self.site.by_channel:
+            self._take_shape(tuple(qparams.scale.shape))
         given = qparams._replace(scale=qparams.scale.reshape(self.held), zero_point=qparams.zero_point.reshape(self.held))
         like = torch.zeros(self.like, device=qparams.scale.device) if x is None else x.detach()
         with torch.no_grad():
             for name, value in named(self.site.function.init(given, like, self.site.scheme)):
                 getattr(self, name).copy_(value)
         self.ready = True
+
+    def take_shape_of(self, state: Mapping[str, Any], prefix: str) -> None:
+        """Gives an activation with a scale a channel the shape that it has in a state_dict, while it has none."""
+        if not self.site.by_channel or self.ready:
+            return
+        axis: Any = self.site.scheme.scale.shared.axis  # type: ignore[union-attr]
+        for name, _ in named(self.params()):
+            shape = tuple(state[prefix + name].shape) if prefix + name in state else ()
+            if -len(shape) <= axis < len(shape) and math.prod(shape) == shape[axis]:
+                self._take_shape(shape)
+
+    def _take_shape(self, held: tuple[int, ...]) -> None:
+        if held == self.held:
+            return
+        self.held = self.like = held
+        device = named(self.params())[0][1].device
+        for name, value in named(self._unknown(torch.zeros(held, device=device))):
+            getattr(self, name).data = value
 
     @property
     def _where(self) -> str:
@@ -165,12 +210,13 @@ class FakeQuantize(nn.Module):
         return super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.take_shape_of(*args[:2])
         super()._load_from_state_dict(*args, **kwargs)
         self.ready = self.dynamic or not any(bool(t.isnan().any()) for _, t in named(self.params()))
 
     def extra_repr(self) -> str:
         """Name, format and, for one scale, its value."""
-        held = f"scale={tuple(self.held)}"
+        held = "one scale a channel" if self.site.by_channel and not self.held else f"scale={tuple(self.held)}"
         if self.dynamic:
             held = "dynamic scale"
         elif self.ready and not self.held:

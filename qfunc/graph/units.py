@@ -101,7 +101,8 @@ class Partition:
         if self.context.kind(node) in self.target.commuting and moves_codes(node):
             inputs = [n for s, n in slots(node) if s == "input"]
             carried = self.coding(inputs[0], node) if len(inputs) == 1 else None
-            if carried is not None:
+            # The channels of an activation may lie along another axis behind the op.
+            if carried is not None and not carried.seat.module.site.by_channel:
                 return carried
         if node.op == "get_attr":
             return None
@@ -142,6 +143,9 @@ class Partition:
         missing = [slot for slot, coding in codings if coding is None and slot != "bias"]
         if missing:
             return None, f"its {missing[0]} carries no qparams"
+        by_channel = [slot for slot, coding in codings if coding is not None and coding.seat.module.site.by_channel]
+        if by_channel:
+            return None, f"its {by_channel[0]} has a scale a channel, which no integer kernel takes"
         float_bias = ("bias", None) in codings
         known = [(slot, c) for slot, c in codings if c is not None]
         reason = "the target has no integer kernel for it"

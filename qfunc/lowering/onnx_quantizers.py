@@ -9,11 +9,10 @@ import torch
 from onnx import helper
 from torch import Tensor
 
-from qfunc.errors import SpecError
 from qfunc.graph.coding import Coding, in_integers, require_integers
 from qfunc.lowering.onnx_graph import OnnxGraph, storage
 from qfunc.numerics.logarithmic import origin
-from qfunc.specs import Int, Log, PerChannel, PerTensor
+from qfunc.specs import Int, Log, PerChannel
 
 LOG_QUANTIZE = """
 <opset_import: ["" : 21], domain: "qfunc">
@@ -81,8 +80,15 @@ def write_quantizer(graph: OnnxGraph, tensor: str, coding: Coding, name: str) ->
     parameters, attributes = _qparams(graph, coding, name, storage(held, name))
     if (codes_of.qmin, codes_of.qmax) != (held.qmin, held.qmax):
         tensor = _clipped(graph, tensor, coding, name)
-    codes = graph.node("QuantizeLinear", [tensor, *parameters], f"{name}.codes", **attributes)
-    return graph.node("DequantizeLinear", [codes, *parameters], f"{name}.real", **attributes)
+    if not site.by_channel:
+        codes = graph.node("QuantizeLinear", [tensor, *parameters], f"{name}.codes", **attributes)
+        return graph.node("DequantizeLinear", [codes, *parameters], f"{name}.real", **attributes)
+    # ONNX Runtime joins such pairs, too, into kernels of integers, which then refuse to load: Max of one tensor is
+    # a copy that it does not look through.
+    copied = graph.node("Max", [tensor], f"{name}.copied")
+    codes = graph.node("QuantizeLinear", [copied, *parameters], f"{name}.codes", **attributes)
+    real = graph.node("DequantizeLinear", [codes, *parameters], f"{name}.held", **attributes)
+    return graph.node("Max", [real], f"{name}.real")
 
 
 def write_constant(graph: OnnxGraph, value: Tensor, coding: Coding, name: str) -> str:
@@ -129,13 +135,9 @@ def _qparams(graph: OnnxGraph, coding: Coding, name: str, kind: int) -> tuple[li
 
 def _clipped(graph: OnnxGraph, tensor: str, coding: Coding, name: str) -> str:
     # (q - z) s divided by s is within an ulp of q - z: the ends stay codes of the format.
-    if not isinstance(coding.seat.module.site.scheme.scale.shared, PerTensor):
-        raise SpecError(
-            where=f"site {coding.seat.module.site.name!r}",
-            found=f"an activation of {coding.format!r} with a scale a channel",
-            wanted="the full range of its type, at whose ends QuantizeLinear saturates",
-            do="Edit the target's rule for it.",
-        )
     fmt, scale, zero = coding.format, coding.qparams.scale.cpu(), coding.qparams.zero_point.cpu()
     ends = [graph.constant(((q - zero) * scale).float(), f"{name}.{end}") for q, end in ((fmt.qmin, "low"), (fmt.qmax, "high"))]
-    return graph.node("Clip", [tensor, *ends], f"{name}.clipped")
+    if scale.ndim == 0:
+        return graph.node("Clip", [tensor, *ends], f"{name}.clipped")
+    above = graph.node("Max", [tensor, ends[0]], f"{name}.raised")  # Clip's ends are scalars
+    return graph.node("Min", [above, ends[1]], f"{name}.clipped")

@@ -20,25 +20,31 @@ EXACT_FLOAT32 = 2**24
 
 
 def quantize_codes(
-    x: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str = "half_even", division: bool = True
+    x: Tensor,
+    scale: float | Tensor,
+    zero_point: int | Tensor,
+    low: int,
+    high: int,
+    rounding: str = "half_even",
+    division: bool = True,
 ) -> Tensor:
-    """Codes of real values: clamp(R(x / s) + z, low, high), or R(x * (1/s)) without `division`.
+    """Codes of real values: clamp(R(x / s) + z, low, high), or R(x * (1/s)) without `division`; tensors broadcast.
 
     >>> quantize_codes(torch.tensor([0.3, -9.0]), 0.25, 3, 0, 255).tolist()
     [4.0, 0.0]
     """
-    s = torch.tensor(scale, dtype=torch.float32)
+    s = torch.as_tensor(scale, dtype=torch.float32)
     real = x.float() / s if division else x.float() * (1 / s)
     return (round_by(real, rounding, low - zero_point) + zero_point).clamp(low, high)
 
 
-def dequantize_codes(codes: Tensor, scale: float, zero_point: int) -> Tensor:
-    """Real values of codes in float32: (q - z) * s.
+def dequantize_codes(codes: Tensor, scale: float | Tensor, zero_point: int | Tensor) -> Tensor:
+    """Real values of codes in float32: (q - z) * s; tensors broadcast.
 
     >>> dequantize_codes(torch.tensor([4.0]), 0.25, 3).tolist()
     [0.25]
     """
-    return (codes - zero_point) * torch.tensor(scale, dtype=torch.float32)
+    return (codes - zero_point) * torch.as_tensor(scale, dtype=torch.float32)
 
 
 def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high: int, rounding: str, place: str) -> Tensor:

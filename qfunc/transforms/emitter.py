@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ class Emitter:
 
     def __init__(self, root: nn.Module, results: frozenset[str] = frozenset()) -> None:
         self.root, self.graph, self.results = root, fx.Graph(), results
+        self.by_channel: dict[str, list[fx.Node]] = {}
 
     def call(self, function: Callable[..., Any], *args: Any, name: str, result: bool = False) -> fx.Node:
         """A call_function node."""
@@ -75,7 +76,7 @@ class Emitter:
             return self.call(
                 log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
             )
-        return self.call(dequantize_codes, value.node, coding.scale, coding.zero_point, name=f"{name}_real")
+        return self.call(dequantize_codes, value.node, *self._qparams(coding), name=f"{name}_real")
 
     def codes(self, value: Value, coding: Coding, name: str) -> fx.Node:
         """The value as codes of a coding."""
@@ -87,9 +88,17 @@ class Emitter:
             return self.call(log_codes, real, coding.scale, bits, steps, name=name)
         fmt = coding.format
         return self.call(
-            quantize_codes, real, coding.scale, coding.zero_point, fmt.qmin, fmt.qmax, scheme.rounding, scheme.division,
-            name=name,
+            quantize_codes, real, *self._qparams(coding), fmt.qmin, fmt.qmax, scheme.rounding, scheme.division, name=name
         )  # fmt: skip
+
+    def _qparams(self, coding: Coding) -> Sequence[Any]:
+        if coding.qparams.scale.ndim == 0:
+            return coding.scale, coding.zero_point
+        path = coding.seat.path
+        if path not in self.by_channel:
+            pairs = (("scale", coding.qparams.scale), ("zero_point", coding.qparams.zero_point))
+            self.by_channel[path] = [self.constant(t.detach(), f"{path}.{name}") for name, t in pairs]
+        return self.by_channel[path]
 
 
 def float32_exact(value: Tensor) -> float:

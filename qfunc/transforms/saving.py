@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from qfunc.errors import CalibrationError
 from qfunc.graph.fold import read_attr
-from qfunc.graph.network import require
+from qfunc.graph.network import require, seats
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import from_json, to_json
@@ -82,6 +82,8 @@ def load(
         target = from_json(json.dumps(report["target"]), classes)
         quantized = quantize(target, example_inputs)(model)
         state = load_file(place / _TENSORS)
+        for seat in seats(quantized):
+            seat.module.take_shape_of(state, f"{seat.path}.")
         have = _tensors(quantized)
         if wrong := _differs(have, state, _described(quantized), report["graph"]):
             do = "Build the model as it was when it was saved."
