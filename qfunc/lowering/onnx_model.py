@@ -148,9 +148,9 @@ class _Writer:
                 coding, name = self.partition.coding(producer, node), f"{self.path(node)}.rows_in"
             else:
                 tensor, coding, name = self._inner(node, tensor)
-            # These pairs let the runtime compute on codes, which it cannot with a scale a channel.
-            kept = coding is None or coding.seat.module.site.by_channel
-            return tensor if kept else self._quantized(tensor, coding, name)
+            if coding is None or coding.seat.module.site.by_channel:  # no runtime computes on such codes
+                return tensor
+            return self._quantized(tensor, coding, name)
 
         return pair
 
