@@ -19,11 +19,12 @@ from qfunc.transforms.explain import explain
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.saving import load, save
 from qfunc.transforms.sensitivity import sensitivity
+from qfunc.transforms.through import Float, Quantized
 from qfunc.transforms.verify import verify
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "bypass", "calibrate", "capture", "compare", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators",
-    "explain", "functions", "load", "quantize", "save", "sensitivity", "specs", "verify",
+    "Float", "Quantized", "bypass", "calibrate", "capture", "compare", "compose", "correct_bias", "deploy", "emulate", "errors",
+    "estimators", "explain", "functions", "load", "quantize", "save", "sensitivity", "specs", "verify",
 ]  # fmt: skip

@@ -53,13 +53,21 @@ def float_network(model: fx.GraphModule) -> fx.GraphModule:
 
     Node names are those of the model.
     """
+    return _network(model, {str(n.target) for n in model.graph.nodes if kind_of(n) == "fake_quantize"})
+
+
+def network_so_far(model: fx.GraphModule) -> fx.GraphModule:
+    """As `float_network`, but with every FakeQuantize that is ready."""
+    return _network(model, {s.path for s in seats(model) if not s.module.ready})
+
+
+def _network(model: fx.GraphModule, left_out: set[str]) -> fx.GraphModule:
     graph = fx.Graph()
     graph.set_codegen(model.graph._codegen)
     env: dict[fx.Node, fx.Node] = {}
     leaves: dict[str, nn.Module] = {}
     for node in model.graph.nodes:
-        kind = kind_of(node)
-        if kind in ("fake_quantize", "dropout"):
+        if kind_of(node) == "dropout" or (node.op == "call_module" and node.target in left_out):
             env[node] = env[node.all_input_nodes[0]]
             continue
         env[node] = graph.node_copy(node, env.__getitem__)
@@ -181,4 +189,7 @@ def same_network(a: fx.GraphModule, b: fx.GraphModule) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
-__all__ = ["Seat", "Walk", "evaluated", "float_network", "kind_of_model", "refused", "require", "same_network", "seats"]
+__all__ = [
+    "Seat", "Walk", "evaluated", "float_network", "kind_of_model", "network_so_far", "refused", "require", "same_network",
+    "seats",
+]  # fmt: skip

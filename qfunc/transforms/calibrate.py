@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from tqdm import tqdm
 
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.network import Seat, Walk, float_network, require, same_network, seats
+from qfunc.graph.network import Seat, Walk, require, seats
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.site import Site
 from qfunc.graph.trees import leaves
@@ -22,15 +22,14 @@ from qfunc.specs import PerTensor, Scheme
 from qfunc.transforms.batches import Binder, infos, require_batches
 from qfunc.transforms.quantize import require_finite
 from qfunc.transforms.reconcile import hold
-
-Models = tuple[fx.GraphModule, ...]
+from qfunc.transforms.through import Float, Models, Quantized, require_through
 
 
 class Calibration:
     """What `calibrate(batches)` returns: a transform of one quantized model or of a tuple of them."""
 
-    def __init__(self, batches: Iterable[Any], progress: bool) -> None:
-        self.batches, self.progress = batches, progress
+    def __init__(self, batches: Iterable[Any], progress: bool, through: Float | Quantized) -> None:
+        self.batches, self.progress, self.through = batches, progress, through
 
     @overload
     def __call__(self, quantized: fx.GraphModule) -> fx.GraphModule: ...
@@ -41,11 +40,11 @@ class Calibration:
         models = quantized if isinstance(quantized, tuple) else (quantized,)
         # Under the caller's inference_mode the copies would be tensors that no training could use.
         with torch.inference_mode(False), torch.no_grad():
-            done = _calibrate(models, self.batches, self.progress)
+            done = _calibrate(models, self.batches, self.progress, self.through)
         return done if isinstance(quantized, tuple) else done[0]
 
 
-def calibrate(batches: Iterable[Any], progress: bool = True) -> Calibration:
+def calibrate(batches: Iterable[Any], progress: bool = True, *, through: Float | Quantized = Float()) -> Calibration:
     """A transform that finds the qparams of activations from the float network's values.
 
     One pass; memory does not grow with the number of batches.  Given a tuple of quantized models of the
@@ -56,6 +55,8 @@ def calibrate(batches: Iterable[Any], progress: bool = True) -> Calibration:
         batches: Tensors, tuples or dicts of the model's inputs; a tuple longer than the required inputs
             keeps the leading ones and says so once.  Read once, in order.
         progress: A progress bar, if standard error is a terminal.
+        through: `Float()`; or `Quantized()`, by which the values come from the network as quantized so far, in one
+            pass over the batches that runs each of several models.
     Raises:
         CalibrationError: no batches, a wrong batch structure, NaN or infinite activations (by site), a
             model that is not quantized, models of different networks, or batches between which the number of
@@ -68,23 +69,32 @@ def calibrate(batches: Iterable[Any], progress: bool = True) -> Calibration:
     0.009999999776482582
     """
     require_batches(batches, "calibrate")
-    return Calibration(batches, progress)
+    require_through(through)
+    return Calibration(batches, progress, through)
 
 
-def _calibrate(models: Models, batches: Iterable[Any], progress: bool) -> Models:
+def _calibrate(models: Models, batches: Iterable[Any], progress: bool, through: Float | Quantized) -> Models:
     if not models:
         do = "Pass a quantized model or a tuple of them."
         raise CalibrationError(where="calibrate", found="an empty tuple", wanted="at least one model", do=do)
     for model in models:
         require(model, "quantized", "calibrate")
-    networks = [float_network(m) for m in models]
-    if not all(same_network(networks[0], n) for n in networks[1:]):
-        do = "Calibrate them one by one."
-        raise CalibrationError(where="calibrate", found="quantized models of different networks", wanted="one network", do=do)
-    observer = _Observer(_statistics([seats(m) for m in models]))
-    inputs = observer.over(networks[0], batches, progress)
-    found = observer.qparams(len(models))
-    return tuple(_hold(model, qparams, inputs) for model, qparams in zip(models, found, strict=True))
+    observers = []
+    for network, served in through.passes(models):
+        observers.append(_Observer(network, served, _statistics([seats(models[i]) for i in served])))
+    count = 0
+    for count, batch in enumerate(_bar(batches, progress), 1):
+        for observer in observers:
+            observer.read(batch, count)
+    if not count:
+        do = "Pass a non-empty iterable, not one already used up."
+        raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
+    done = {i: _hold(models[i], found, o.inputs) for o in observers for i, found in zip(o.served, o.qparams(), strict=True)}
+    return tuple(done[i] for i in range(len(models)))
+
+
+def _bar(batches: Iterable[Any], progress: bool) -> Iterable[Any]:
+    return tqdm(batches, desc="calibrate", unit="batch", disable=not progress or not sys.stderr.isatty())
 
 
 @frozen(eq=False)
@@ -112,10 +122,10 @@ def _statistics(placed: list[tuple[Seat, ...]]) -> list[_Statistic]:
 
 
 class _Observer:
-    """The states of all statistics while the float network runs."""
+    """The states of all statistics while a network runs."""
 
-    def __init__(self, statistics: list[_Statistic]) -> None:
-        self.statistics = statistics
+    def __init__(self, network: fx.GraphModule, served: tuple[int, ...], statistics: list[_Statistic]) -> None:
+        self.served, self.statistics = served, statistics
         self.states: list[Any] = [None] * len(statistics)
         self.readers: dict[str, list[int]] = {}
         for index, statistic in enumerate(statistics):
@@ -123,25 +133,19 @@ class _Observer:
                 self.readers.setdefault(name, []).append(index)
         self.shapes: dict[int, tuple[int, ...]] = {}
         self.waiting: dict[int, list[Tensor]] = {}
-        self.rank_two: dict[str, str] = {}
         self.batch = 0
-
-    def over(self, network: fx.GraphModule, batches: Iterable[Any], progress: bool) -> tuple[TensorInfo, ...]:
-        """Reads every batch once; the shapes of the first batch that is not empty."""
         record = record_of(network)
         self.rank_two = {n: record.facts[n].path for n in record.rank_two} if record else {}
-        bind, walk = Binder(network), Walk(network, self.see, {*self.readers, *self.rank_two})
-        inputs: tuple[TensorInfo, ...] = ()
-        for batch in tqdm(batches, desc="calibrate", unit="batch", disable=not progress or not sys.stderr.isatty()):
-            self.batch += 1
-            arguments = bind(batch, "calibrate")
-            if not inputs or any(0 in i.shape for i in inputs):
-                inputs = infos(arguments)
-            walk.guarded(arguments, f"calibrate, batch {self.batch}")
-        if not self.batch:
-            do = "Pass a non-empty iterable, not one already used up."
-            raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
-        return inputs
+        self.bind, self.walk = Binder(network), Walk(network, self.see, {*self.readers, *self.rank_two})
+        self.inputs: tuple[TensorInfo, ...] = ()
+
+    def read(self, batch: Any, number: int) -> None:
+        """Updates all statistics; `inputs` are the shapes of the first batch that is not empty."""
+        self.batch = number
+        arguments = self.bind(batch, "calibrate")
+        if not self.inputs or any(0 in i.shape for i in self.inputs):
+            self.inputs = infos(arguments)
+        self.walk.guarded(arguments, f"calibrate, batch {number}")
 
     def see(self, name: str, value: Any) -> None:
         """Updates the statistics that read a tensor."""
@@ -192,9 +196,9 @@ class _Observer:
             found = f"a tensor of shape {shape} in batch {self.batch}"
             raise CalibrationError(where=f"site {site.name!r}", found=found, wanted=wanted, do=do)
 
-    def qparams(self, models: int) -> list[dict[str, Any]]:
-        """For each model, path -> qparams."""
-        found: list[dict[str, Any]] = [{} for _ in range(models)]
+    def qparams(self) -> list[dict[str, Any]]:
+        """For each model that is served, path -> qparams."""
+        found: list[dict[str, Any]] = [{} for _ in self.served]
         for statistic, state in zip(self.statistics, self.states, strict=True):
             site = statistic.site
             if state is None:

@@ -104,8 +104,9 @@ def test_no_activation_outlives_its_batch() -> None:
     _, _, made = quantized("branches", target=targets.tensorrt)
     sizes = []
     for count in (2, 12):
-        observer = _Observer(_statistics([seats(made)]))
-        observer.over(float_network(made), (torch.randn(1, 3, 8, 8) for _ in range(count)), False)
+        observer = _Observer(float_network(made), (0,), _statistics([seats(made)]))
+        for number in range(count):
+            observer.read(torch.randn(1, 3, 8, 8), number)
         assert not observer.waiting
         sizes.append(sum(t.numel() for s in observer.states for t in torch.utils._pytree.tree_leaves(s)))
     assert sizes[0] == sizes[1]
