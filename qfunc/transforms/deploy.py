@@ -9,11 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+from attrs import evolve
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
 from qfunc.graph.network import evaluated, require
 from qfunc.graph.record import Record, TensorInfo
+from qfunc.graph.site import FakeQuantize
 from qfunc.graph.units import Partition
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import Target, to_json
@@ -117,7 +119,8 @@ def _check(proto: Any, model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) ->
     """The ONNX checker, and one run without optimisation against the simulation.
 
     Both compute the same formulas in float32 with other orders of summation, so single codes may differ
-    and spread: what is refused is an energy of the difference above 1/100 of the output's.
+    and spread: what is refused is an energy of the difference above 1/100 of the output's.  The simulation rounds
+    half to even here, as QuantizeLinear does, for other hardware's ties can be many.
     """
     import onnx
 
@@ -131,7 +134,7 @@ def _check(proto: Any, model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) ->
     generator = torch.Generator().manual_seed(0)
     given = [_sample(i, generator, _follows(v)) for i, v in zip(inputs, proto.graph.input, strict=True)]
     got = [torch.from_numpy(v) for v in session.run(given)]
-    simulated = run_evaluated(model, given)
+    simulated = run_evaluated(model, given, as_written=True)
     for name, a, b in zip(session.outputs, got, simulated, strict=True):
         a, b = a.double(), b.double()
         if a.shape != b.shape or float((a - b).square().sum()) > 0.01 * float(b.square().sum()) + 1e-12:
@@ -158,17 +161,34 @@ def _sample(info: TensorInfo, generator: torch.Generator, batched: bool) -> Tens
     return torch.ones(shape, dtype=dtype)
 
 
-def run_evaluated(model: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
-    """The output leaves of a model in evaluation mode; its own mode is untouched."""
+def run_evaluated(model: fx.GraphModule, leaves: list[Tensor], as_written: bool = False) -> list[Tensor]:
+    """The output leaves of a model in evaluation mode; its own mode is untouched.
+
+    Args:
+        as_written: Whether activations round as ONNX's quantizers do, half to even.
+    """
     with torch.inference_mode():
-        return tensors_of(_Evaluated(model).run(*leaves, enable_io_processing=False))
+        return tensors_of((_AsWritten if as_written else _Evaluated)(model).run(*leaves, enable_io_processing=False))
 
 
 class _Evaluated(fx.Interpreter):
     """Runs every submodule in evaluation mode, by copies that share its tensors."""
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return evaluated(self.fetch_attr(target))(*args, **kwargs)
+        return self.evaluated(target)(*args, **kwargs)
+
+    def evaluated(self, target: Any) -> Any:
+        return evaluated(self.fetch_attr(target))
+
+
+class _AsWritten(_Evaluated):
+    """As `_Evaluated`, with activations rounded half to even; constants are written as codes already rounded."""
+
+    def evaluated(self, target: Any) -> Any:
+        module = super().evaluated(target)
+        if isinstance(module, FakeQuantize) and not module.site.constant and not hasattr(module.site.function, "onnx"):
+            module.site = evolve(module.site, value=evolve(module.site.scheme, rounding="half_even"))
+        return module
 
 
 def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partition: Partition) -> dict[str, Any]:

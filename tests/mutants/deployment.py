@@ -67,6 +67,12 @@ DEPLOYMENT = (
         "tests/transforms/test_deploy.py::test_an_artifact_that_computes_something_else_is_refused",
     ),
     Mutation(
+        "deploy-checks-with-the-hardware-s-ties", DEPLOY,
+        "run_evaluated(model, given, as_written=True)",
+        "run_evaluated(model, given)",
+        "tests/transforms/test_deploy.py::test_ties_that_other_hardware_rounds_otherwise_are_no_other_function",
+    ),
+    Mutation(
         "deploy-takes-float64", DEPLOY,
         'if getattr(torch, dtype).is_floating_point and dtype != "float32":',
         "if False:",

@@ -105,7 +105,21 @@ def test_a_dict_input_that_was_traced_is_refused_by_name() -> None:
 def test_an_artifact_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     file: Any = sys.modules["qfunc.transforms.deploy"]
     plain = file.run_evaluated
-    monkeypatch.setattr(file, "run_evaluated", lambda m, leaves: [v + 1 for v in plain(m, leaves)])
+    monkeypatch.setattr(file, "run_evaluated", lambda m, leaves, **how: [v + 1 for v in plain(m, leaves, **how)])
     _, _, done = calibrated("residual")
     with pytest.raises(qfunc.errors.DeployError, match="an ONNX model that computes something else than the simulation"):
         qfunc.deploy(TARGET)(done)
+
+
+def test_ties_that_other_hardware_rounds_otherwise_are_no_other_function() -> None:
+    """Every second code of the second channel is a tie, which the DPU rounds up and QuantizeLinear to even."""
+    layer = torch.nn.Conv2d(2, 2, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.diag(torch.tensor([1.0, 0.5])).reshape(2, 2, 1, 1))
+    x = torch.full((2, 2, 8, 8), 120.0)
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.vitis)(torch.nn.Sequential(layer)))
+    files = qfunc.deploy(targets.vitis)(done).files
+    probe = torch.arange(128.0).reshape(1, 2, 8, 8) / 16
+    got = targets.onnxruntime.runtime.runner.session(files["model.onnx"]).run([probe])[0]
+    wanted = done(probe).detach()
+    assert float((torch.from_numpy(got) - wanted).square().sum()) > 0.01 * float(wanted.square().sum())
