@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,8 +13,10 @@ from torch import fx, nn
 from qfunc.errors import CaptureError
 from qfunc.graph.exported import open_program, program_of
 from qfunc.graph.functional import functional
+from qfunc.graph.kept import keep
+from qfunc.graph.leaves import Leaves, bind, leaf_classes, own_tracer, require_arguments, with_forward_bound
 from qfunc.graph.record import record_of
-from qfunc.graph.sources import source_line
+from qfunc.graph.sources import ran, source_line
 from qfunc.graph.spelling import DROPOUTS, short_name
 from qfunc.graph.tracer import Tracer, tracing_error
 
@@ -22,7 +24,11 @@ _LOCK = threading.RLock()  # tracing patches torch's globals
 
 
 def capture(
-    example_inputs: tuple[Any, ...] | None = None, *, leaves: tuple[str, ...] = ()
+    example_inputs: tuple[Any, ...] | None = None,
+    *,
+    leaves: Leaves = (),
+    concrete_args: Mapping[str, Any] | None = None,
+    tracer: fx.Tracer | type[fx.Tracer] | None = None,
 ) -> Callable[[nn.Module | torch.export.ExportedProgram], fx.GraphModule]:
     """A transform that turns a model into a functional `fx.GraphModule` of canonical ops.
 
@@ -32,42 +38,80 @@ def capture(
     names its nodes by the model's module paths; the model itself is not changed.  On the fx road arguments
     whose default is None, a bool or a string keep it.
 
+    The result keeps the model's attributes, methods and properties, those of its submodules too
+    (`captured.config`, `captured.backbone.width`).  Attributes are deep copies.  Methods are bound to the
+    result; one that reaches a float submodule is a CaptureError that names both.  What `nn.Module` or
+    `fx.GraphModule` define themselves (`train`, `graph`) stays theirs, and special methods (`__len__`) are
+    not kept.  A submodule that takes no part in the forward and has no tensors (a loss) is kept as it is.
+    Pickles leave out what pickle refuses: attributes such as lambdas, methods of local classes.
+
     Args:
         example_inputs: The positional inputs of one call, any batch size; None for the fx road.
-        leaves: Qualified class names of modules that stay one node.
+        leaves: Classes of modules that stay one op each, or their names, with or without the package.  They
+            compute in float; selectors see their class (`edit.module("MyBlock")`).  For the fx road.
+        concrete_args: Values of arguments of `forward` by name, which are no inputs any more.
+        tracer: A `torch.fx.Tracer` of your own for the fx road, a class or an instance.  Modules of torch.nn
+            are leaves as without it; for all others its `is_leaf_module` is asked.
     Raises:
         CaptureError: control flow on values, writing through a view, a leaf that hides weights; the
-            message gives the file and line of the model's code and the road that would work.
+            message gives the file and line of the model's code and the road that would work.  Also a leaf
+            that is no submodule's class, or an argument that forward does not have.
 
     >>> graph = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True))).graph
     >>> [n.name for n in graph.nodes]
     ['input_1', '_0_weight', '_0_bias', '_0', '_1', 'output']
+    >>> [n.name for n in capture(leaves="Conv2d")(nn.Sequential(nn.Conv2d(3, 4, 3))).graph.nodes]
+    ['input_1', '_0', 'output']
     """
+    if example_inputs is not None and (leaves or tracer is not None):
+        given = "leaves" if leaves else "a tracer"
+        raise CaptureError(
+            where="capture",
+            found=f"{given} together with example_inputs",
+            wanted="one road: torch.export opens every module",
+            do="Leave out example_inputs, or leave ops in float by edit.skip(edit.module(...)).",
+        )
+    concrete = dict(concrete_args or {})
 
     def transform(model: nn.Module | torch.export.ExportedProgram) -> fx.GraphModule:
         if isinstance(model, torch.export.ExportedProgram):
             return open_program(model)
         if isinstance(model, fx.GraphModule) and record_of(model) is not None:
             return copy.deepcopy(model)
-        model = _unwrapped(model)
+        model = unwrapped(model)
+        require_arguments(concrete, model)
         with _LOCK:
             owned = _owned(model)
             if example_inputs is not None:
-                return open_program(program_of(owned, example_inputs), modes_of=model)
-            return functional(owned, *_traced(owned, leaves, model))
+                program = program_of(with_forward_bound(owned, concrete), example_inputs)
+                return keep(open_program(program, modes_of=model), model, ran(program.graph))
+            kinds = leaf_classes(leaves, owned)
+
+            def trace(root: nn.Module) -> fx.Graph:
+                ours = Tracer(kinds)
+                made = ours if tracer is None else own_tracer(tracer, ours.is_leaf_module)
+                return _trace(root, bind(made, concrete))
+
+            evaluated, dropouts = _traced(owned, trace, model)
+            return keep(functional(owned, evaluated, dropouts), model, ran(evaluated))
 
     return transform
 
 
-def _unwrapped(model: Any) -> nn.Module:
+def unwrapped(model: Any) -> nn.Module:
+    """The module inside the wrappers of torch.compile and of data parallel training.
+
+    Raises:
+        CaptureError: no module, or a scripted one.
+    """
     if not isinstance(model, nn.Module):
         do = "Pass the module itself."
         raise CaptureError(where="capture", found=type(model).__name__, wanted="an nn.Module or an ExportedProgram", do=do)
     inner = getattr(model, "_orig_mod", None)  # torch.compile's wrapper
     if isinstance(inner, nn.Module):
-        return _unwrapped(inner)
+        return unwrapped(inner)
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return _unwrapped(model.module)
+        return unwrapped(model.module)
     if isinstance(model, torch.jit.ScriptModule):
         do = "Pass the eager module from which it was scripted."
         raise CaptureError(where="capture", found="a TorchScript module", wanted="an eager nn.Module", do=do)
@@ -87,18 +131,18 @@ def _owned(model: nn.Module) -> nn.Module:
         ) from e
 
 
-def _traced(owned: nn.Module, leaves: tuple[str, ...], model: nn.Module) -> tuple[fx.Graph, set[str]]:
+def _traced(owned: nn.Module, trace: Callable[[nn.Module], fx.Graph], model: nn.Module) -> tuple[fx.Graph, set[str]]:
     # Both modes are traced: what differs depends on `self.training`, and only dropout may.
-    trained = _trace(copy.deepcopy(owned).train(), leaves)
-    evaluated = _trace(owned.eval(), leaves)
+    trained = trace(copy.deepcopy(owned).train())
+    evaluated = trace(owned.eval())
     for traced, original in zip(owned.modules(), model.modules(), strict=False):
         traced.training = original.training
     return evaluated, _dropouts(evaluated, trained)
 
 
-def _trace(model: nn.Module, leaves: tuple[str, ...]) -> fx.Graph:
+def _trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
     try:
-        return Tracer(leaves).trace(model)
+        return tracer.trace(model)
     except CaptureError:
         raise
     except Exception as e:

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import fx, nn
 
+from qfunc.graph.dissolved import ORIGIN, Origin, dress, origin_of, packed, packed_state
+
 
 class CapturedModule(fx.GraphModule):
     """A `fx.GraphModule` whose copies and pickles keep node names, every tensor and the record.
@@ -28,12 +30,14 @@ class CapturedModule(fx.GraphModule):
         for name in ("_in_spec", "_out_spec"):
             if name in vars(self):  # frozen values, which torch cannot copy without a warning
                 memo[id(vars(self)[name])] = vars(self)[name]
-        made = restored(copy.deepcopy(_state(self), memo), _copied(self.graph))
-        memo[id(self)] = made
+        made = memo[id(self)] = _empty(_origin(self))  # first, as the user's attributes may refer to it
+        vars(made).update(copy.deepcopy(_state(self), memo))
+        made.graph = _copied(self.graph)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (_state(self), [_packed(n) for n in self.graph.nodes], self.graph._codegen)
+        parts = packed(_origin(self)), [_packed(n) for n in self.graph.nodes], self.graph._codegen
+        return _unpickled, parts, packed_state(_state(self))
 
 
 _OF_THE_GRAPH = ("_graph", "_code", "_lineno_map", "_prologue_start")
@@ -51,12 +55,15 @@ def _copied(graph: fx.Graph) -> fx.Graph:
     return made
 
 
-def restored(state: dict[str, Any], graph: fx.Graph) -> CapturedModule:
-    """The module with this `__dict__` (but for the graph's code) and this graph."""
-    root = nn.Module()
-    vars(root).update(state)
-    made = CapturedModule(root, graph)
-    vars(made).update(state)
+def _origin(model: fx.GraphModule) -> Origin | None:
+    return origin_of(model) if ORIGIN in vars(model) else None
+
+
+def _empty(origin: Origin | None) -> CapturedModule:
+    made = CapturedModule(nn.Module(), fx.Graph())
+    if origin is not None:
+        vars(made)[ORIGIN] = origin
+        dress(made)
     return made
 
 
@@ -68,11 +75,11 @@ def with_tensors(owner: nn.Module, graph: fx.Graph) -> CapturedModule:
         if not any(True for _ in source.buffers()) and not any(True for _ in source.parameters()):
             continue
         holder = at(made, path)
-        for name, parameter in source._parameters.items():
+        for name, parameter in list(source._parameters.items()):
             if parameter is not None:
                 vars(holder).pop(name, None)
                 holder.register_parameter(name, parameter)
-        for name, buffer in source._buffers.items():
+        for name, buffer in list(source._buffers.items()):
             if buffer is not None:
                 holder._buffers.pop(name, None)
                 holder.register_buffer(name, buffer, persistent=name not in source._non_persistent_buffers_set)
@@ -146,14 +153,15 @@ def _callable(address: Any) -> Any:
     return address
 
 
-def _unpickled(state: dict[str, Any], nodes: list[tuple[Any, ...]], codegen: Any) -> CapturedModule:
-    graph = fx.Graph()
+def _unpickled(origin: Origin | None, nodes: list[tuple[Any, ...]], codegen: Any) -> CapturedModule:
+    made, graph = _empty(origin), fx.Graph()
     graph.set_codegen(codegen)
     env: dict[str, fx.Node] = {}
     for op, name, target, args, kwargs, kind in nodes:
         mapped, named = _resolved(args, env), _resolved(kwargs, env)
         env[name] = graph.create_node(op, _callable(target), mapped, named, name, kind)
-    return restored(state, graph)
+    made.graph = graph
+    return made
 
 
 def _resolved(value: Any, env: dict[str, fx.Node]) -> Any:

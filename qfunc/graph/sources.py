@@ -47,6 +47,11 @@ def module_stack(node: fx.Node) -> list[tuple[str, str, str]]:
     ]
 
 
+def ran(graph: fx.Graph) -> set[str]:
+    """The paths of the modules that left ops in a traced graph."""
+    return {path for node in graph.nodes for _, path, _ in module_stack(node)}
+
+
 def _path(path: Any) -> str:
     # torch.export writes a module that is called twice as "conv@1", an entry of a list as "layers.slice(...).0".
     plain = str(path).removeprefix("L['self'].").removeprefix("L['self']").replace("slice(None, None, None)", "")

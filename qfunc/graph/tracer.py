@@ -42,9 +42,9 @@ for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "
 
 
 class Tracer(fx.Tracer):
-    """Traces through torch.nn but for the leaves of the op vocabulary and those given by class name."""
+    """Traces through torch.nn but for the leaves of the op vocabulary and those of the given classes."""
 
-    def __init__(self, leaves: tuple[str, ...]) -> None:
+    def __init__(self, leaves: frozenset[type[nn.Module]]) -> None:
         super().__init__()
         self.record_stack_traces = True
         self.proxy_buffer_attributes = True
@@ -67,12 +67,6 @@ class Tracer(fx.Tracer):
         """The proxy of a node."""
         return _Proxy(node, self)
 
-    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **more: Any) -> Any:
-        """The proxy of a new node; an argument whose default is None, a bool or a string is that value."""
-        if kind == "placeholder" and args and (args[0] is None or isinstance(args[0], bool | str)):
-            return args[0]
-        return super().create_proxy(kind, target, args, kwargs, *rest, **more)
-
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module stays one node.
 
@@ -80,7 +74,7 @@ class Tracer(fx.Tracer):
             CaptureError: it would hide weights.
         """
         kind = type(m)
-        if f"{kind.__module__}.{kind.__qualname__}" in self.leaves:
+        if kind in self.leaves:
             return True
         if not kind.__module__.startswith("torch.nn"):
             return False

@@ -33,7 +33,7 @@ def legality_takes_its_own_rules(trial: Trial) -> None:
     """What the rules put on a tensor is what `legality` and the lowering take."""
     own = tuple(spelling for op in trial.target.ops for spelling in op.spellings)
     try:
-        made = plan(fold_batch_norm(capture(leaves=present(own, trial.model))(trial.model)), trial.target)
+        made = plan(fold_batch_norm(capture(leaves=present(own, trial.model))(trial.model), trial.target), trial.target)
     except SpecError:
         return  # rules that contradict each other have a law of their own
     for breach in breaches(made, trial.target):

@@ -13,6 +13,7 @@ from qfunc.errors import EmulationError
 from qfunc.graph.captured import CapturedModule
 from qfunc.graph.coding import require_codes
 from qfunc.graph.fold import read_attr
+from qfunc.graph.kept import keep
 from qfunc.graph.network import require
 from qfunc.graph.record import Record, attach
 from qfunc.graph.units import Partition, Unit
@@ -48,7 +49,7 @@ def emulate(target: Target) -> Callable[[fx.GraphModule], fx.GraphModule]:
         require(model, "calibrated", "emulate")
         require_target(model, target, "emulate")
         require_public(target)
-        return emulated(Partition(copy.deepcopy(model), target))
+        return keep(emulated(Partition(copy.deepcopy(model), target)), model)
 
     return transform
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.capture import capture
+from qfunc.graph.capture import capture, unwrapped
 from qfunc.graph.fold import fold_batch_norm, read_attr
+from qfunc.graph.leaves import Leaves, present
 from qfunc.graph.legality import require_legal
 from qfunc.graph.network import kind_of_model
 from qfunc.graph.plan import Placed, plan
@@ -23,17 +24,27 @@ from qfunc.specs import Derived, Fixed, Target
 
 
 def quantize(
-    target: Target, example_inputs: tuple[Any, ...] | None = None
+    target: Target,
+    example_inputs: tuple[Any, ...] | None = None,
+    *,
+    leaves: Leaves = (),
+    concrete_args: Mapping[str, Any] | None = None,
+    tracer: fx.Tracer | type[fx.Tracer] | None = None,
 ) -> Callable[[nn.Module | fx.GraphModule | ExportedProgram], fx.GraphModule]:
     """A transform from a float model to a new GraphModule that computes as if on the target.
 
     The model is captured, BatchNorms are folded (evaluation semantics), and each tensor that the target's
     rules name passes one FakeQuantize.  Weights are quantized at once; activations wait for
-    `qfunc.calibrate`.  The model itself is not changed.
+    `qfunc.calibrate`.  The model itself is not changed.  The result keeps copies of the model's attributes,
+    and its methods and properties, bound to the result (`qfunc.capture` says how).
 
     Args:
         target: The hardware.
         example_inputs: Positional inputs for the torch.export road; None traces symbolically.
+        leaves: Classes of modules that stay one op, or their names: float ops, unless the target knows them
+            (`Target.ops`).  For the fx road.
+        concrete_args: Values of arguments of `forward` by name, which are no inputs any more.
+        tracer: A `torch.fx.Tracer` of your own, a class or an instance.  For the fx road.
     Raises:
         CaptureError: the model cannot be captured on this road.
         SpecError: a selector of the target matches nothing, the rules contradict each other, or the hardware
@@ -59,8 +70,12 @@ def quantize(
             return placed_on(model)
 
     def placed_on(model: nn.Module | fx.GraphModule | ExportedProgram) -> fx.GraphModule:
-        own = tuple(spelling for op in target.ops for spelling in op.spellings)
-        network = fold_batch_norm(capture(example_inputs, leaves=own)(model))
+        own: tuple[str, ...] = ()
+        if example_inputs is None and not isinstance(model, ExportedProgram):
+            own = present((spelling for op in target.ops for spelling in op.spellings), unwrapped(model))
+        given = (leaves,) if isinstance(leaves, str | type) else tuple(leaves)
+        captured = capture(example_inputs, leaves=(*given, *own), concrete_args=concrete_args, tracer=tracer)
+        network = fold_batch_norm(captured(model))
         made = plan(network, target)
         require_legal(made, target)
         for placed in made.placed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 
 from qfunc.errors import CalibrationError
 from qfunc.graph.fold import read_attr
+from qfunc.graph.leaves import Leaves
 from qfunc.graph.network import require, seats
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.lowering.artifact import REPORT, Artifact
@@ -64,7 +65,13 @@ def _described(model: fx.GraphModule) -> list[str]:
 
 
 def load(
-    directory: str | os.PathLike[str], example_inputs: tuple[Any, ...] | None = None, classes: Iterable[Any] = ()
+    directory: str | os.PathLike[str],
+    example_inputs: tuple[Any, ...] | None = None,
+    classes: Iterable[Any] = (),
+    *,
+    leaves: Leaves = (),
+    concrete_args: Mapping[str, Any] | None = None,
+    tracer: fx.Tracer | type[fx.Tracer] | None = None,
 ) -> Callable[[nn.Module | ExportedProgram], fx.GraphModule]:
     """A transform from the float model to the quantized one that `save` wrote, bit-equal.
 
@@ -72,6 +79,9 @@ def load(
         directory: Where `save` wrote.
         example_inputs: As given to `quantize`, if it took the torch.export road.
         classes: The user's own classes and functions in the target.
+        leaves: As given to `quantize`, and so are the two others.
+        concrete_args: As given to `quantize`.
+        tracer: As given to `quantize`.
     Raises:
         CalibrationError: no such files, or the model is not the one that was saved.
     """
@@ -80,7 +90,7 @@ def load(
         place = Path(directory)
         report = _report(place)
         target = from_json(json.dumps(report["target"]), classes)
-        quantized = quantize(target, example_inputs)(model)
+        quantized = quantize(target, example_inputs, leaves=leaves, concrete_args=concrete_args, tracer=tracer)(model)
         state = load_file(place / _TENSORS)
         for seat in seats(quantized):
             seat.module.take_shape_of(state, f"{seat.path}.")

@@ -8,6 +8,7 @@ from mutants.formats import FORMATS
 from mutants.functions import FUNCTIONS
 from mutants.graph import GRAPH
 from mutants.histograms import HISTOGRAMS
+from mutants.kept import KEPT_OF_THE_USER
 from mutants.legality import LEGALITY
 from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
 from mutants.lowerings_vendor import LOWERINGS_VENDOR
@@ -32,6 +33,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *HISTOGRAMS,
     *TRACES,
     *GRAPH,
+    *KEPT_OF_THE_USER,
     *PLACEMENT,
     *LEGALITY,
     *TRANSFORMS,

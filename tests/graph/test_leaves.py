@@ -1,0 +1,246 @@
+"""Leaf modules, concrete arguments and the user's own tracer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from torch import Tensor, fx, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import CaptureError, SpecError
+from qfunc.graph.capture import capture
+from qfunc.graph.network import seats
+from qfunc.specs import Op, OpKind, Rule, edit
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+TARGET = targets.onnxruntime
+X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+
+
+class MyBlock(nn.Module):
+    """Control flow on values, which no road can open; a call of one module with weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) if bool((x > -1e9).all()) else x
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.block, self.last = nn.Linear(4, 4), MyBlock(), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.block(self.first(x)))
+
+
+def ops(model: fx.GraphModule) -> list[str]:
+    return [f"{n.op} {n.name}" for n in model.graph.nodes if n.op.startswith("call") and "quantizers" not in n.name]
+
+
+@pytest.mark.parametrize("leaves", ["MyBlock", ("MyBlock",), f"{__name__}.MyBlock", MyBlock, [MyBlock]], ids=str)
+def test_a_leaf_is_one_op(leaves: Any) -> None:
+    model = Net().eval()
+    captured = capture(leaves=leaves)(model)
+    assert ops(captured) == ["call_function first", "call_module block", "call_function last"]
+    assert torch.equal(captured(X), model(X))
+    with torch.no_grad():
+        captured.get_submodule("block").fc.weight.zero_()  # its own
+    assert model.block.fc.weight.any()
+
+
+def test_a_leaf_stays_float_and_selectors_see_it() -> None:
+    model = Net().eval()
+    calibrated = qfunc.calibrate([X])(qfunc.quantize(TARGET, leaves="MyBlock")(model))
+    assert "block.fc.weight" not in [s.module.site.name for s in seats(calibrated)]
+    assert {s.module.site.op for s in seats(calibrated)} == {"first", "last"}
+    unit = {u.path: u for u in _units(calibrated)}["block"]
+    assert not unit.integer
+    emulated = qfunc.emulate(TARGET)(calibrated)
+    with torch.no_grad():  # one code of an output in [-1, 1] or so
+        assert float((emulated(X) - calibrated(X)).abs().max()) <= 0.02
+    skipped = qfunc.quantize(edit.skip(edit.module("MyBlock"))(TARGET), leaves="MyBlock")(model)
+    assert ops(skipped) == ops(calibrated)
+    with pytest.raises(SpecError, match="ModuleType\\('MyBlok'\\), which matches nothing"):
+        qfunc.quantize(edit.skip(edit.module("MyBlok"))(TARGET), leaves="MyBlock")(model)
+
+
+def _units(model: fx.GraphModule) -> Any:
+    from qfunc.graph.units import Partition
+
+    return Partition(model, TARGET).units
+
+
+def test_a_leaf_that_the_target_knows_is_quantized() -> None:
+    eight = TARGET.rules[0].input
+    target = evolve(
+        TARGET,
+        ops=(OpKind("myblock", f"{__name__}.MyBlock"),),
+        rules=(*TARGET.rules, Rule(Op("myblock"), input=eight, output=eight)),
+    )
+    for leaves in ((), "MyBlock"):
+        quantized = qfunc.quantize(target, leaves=leaves)(Net())
+        assert "block" in {s.module.site.op for s in seats(quantized)}, [s.module.site for s in seats(quantized)]
+
+
+def test_torch_s_own_classes_can_be_leaves() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.GRU(4, 3)).eval()
+    captured = capture(leaves=nn.GRU)(model)
+    assert ops(captured) == ["call_function _0", "call_module _1"]
+    assert torch.equal(captured(X)[0], model(X)[0])
+
+
+def test_leaves_that_match_nothing() -> None:
+    for leaves, name in (("MyBlok", "'MyBlok'"), (("MyBlock", "MyBlok"), "'MyBlok'")):
+        with pytest.raises(CaptureError) as caught:
+            qfunc.quantize(TARGET, leaves=leaves)(Net())
+        assert str(caught.value) == (
+            f"capture, leaves: found {name}, the class of no submodule, wanted classes of the model's submodules. "
+            "Near names: MyBlock."
+        )
+    with pytest.raises(CaptureError) as caught:
+        capture(leaves=nn.Conv2d)(Net())
+    assert str(caught.value) == (
+        "capture, leaves: found 'Conv2d', the class of no submodule, wanted classes of the model's submodules. "
+        "Near names: Linear, MyBlock."
+    )
+
+
+@pytest.mark.parametrize(("given", "word"), [({"leaves": MyBlock}, "leaves"), ({"tracer": fx.Tracer}, "a tracer")])
+def test_leaves_and_tracers_are_of_the_fx_road(given: Any, word: str) -> None:
+    with pytest.raises(CaptureError) as caught:
+        capture((X,), **given)
+    assert str(caught.value) == (
+        f"capture: found {word} together with example_inputs, wanted one road: torch.export opens every module. "
+        "Leave out example_inputs, or leave ops in float by edit.skip(edit.module(...))."
+    )
+
+
+class Modes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(
+        self, x: Tensor, times: int, gains: Any = (1.0, 2.0), *, name: str = "sum", last: Tensor | None = None
+    ) -> Tensor:
+        for gain in gains[:times]:
+            x = self.fc(x) * gain
+        x = x if last is None else x + last
+        return x.sum(1) if name == "sum" else x
+
+
+@pytest.mark.parametrize("example", [None, (X,)], ids=["fx", "export"])
+def test_concrete_arguments_are_no_inputs_any_more(example: Any) -> None:
+    model = Modes()
+    given = {"times": 2, "gains": [1.5, 3.0], "name": "all", "last": None}
+    captured = capture(example, concrete_args=given)(model)
+    assert [n.target for n in captured.graph.nodes if n.op == "placeholder"] == ["x"]
+    for batch in (2, 5):
+        x = torch.randn(batch, 4)
+        assert torch.allclose(captured(x), model(x, **given), rtol=0, atol=0)
+    quantized = qfunc.quantize(TARGET, example, concrete_args=given)(model)
+    calibrated = qfunc.calibrate([X])(quantized)
+    assert sorted(qfunc.deploy(TARGET)(calibrated).files) == ["model.onnx", "qfunc.json"]
+    assert "forward" not in vars(model)
+    assert given["gains"] == [1.5, 3.0]
+
+
+def test_an_argument_after_a_concrete_one_and_a_tensor() -> None:
+    model = Modes()
+    last = torch.randn(2, 4)
+    captured = capture((X, [2.0]), concrete_args={"times": 1, "last": last, "name": "all"})(model)
+    assert torch.equal(captured(X, [2.0]), model(X, 1, [2.0], name="all", last=last))
+    traced = capture(concrete_args={"times": 1, "gains": (2.0,), "last": last, "name": "all"})(model)
+    assert torch.equal(traced(X), model(X, 1, (2.0,), name="all", last=last))
+
+
+def test_defaults_are_bound_and_can_be_given_otherwise() -> None:
+    model = Modes()
+    traced = capture(concrete_args={"times": 1, "gains": (2.0,)})(model)
+    assert [n.target for n in traced.graph.nodes if n.op == "placeholder"] == ["x"]
+    assert torch.equal(traced(X), model(X, 1, (2.0,)))
+
+
+def test_concrete_arguments_that_forward_does_not_have() -> None:
+    for example in (None, (X,)):
+        with pytest.raises(CaptureError) as caught:
+            capture(example, concrete_args={"time": 2})(Modes())
+        assert str(caught.value) == (
+            "capture, concrete_args: found 'time', which is no argument of Modes.forward, wanted names of its arguments. "
+            "They are: x, times, gains, name, last."
+        )
+    with pytest.raises(CaptureError) as caught:
+        capture(concrete_args={"gains": fx.PH})(Modes())
+    assert str(caught.value) == (
+        "capture, concrete_args: found a placeholder for 'gains', wanted a value that stays. "
+        "Give example_inputs=(...,), whose structure is that of the inputs."
+    )
+
+
+class Opaque(fx.Tracer):
+    """Keeps every module that is no container as it is, as torch.fx does with those of torch.nn."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return super().is_leaf_module(m, module_qualified_name) or isinstance(m, MyBlock)
+
+
+class NeedsWords(fx.Tracer):
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word = word
+
+
+@pytest.mark.parametrize("tracer", [Opaque, Opaque()], ids=["class", "instance"])
+def test_an_own_tracer_chooses_leaves_and_weights_are_still_seen(tracer: Any) -> None:
+    before = dict(vars(tracer)) if isinstance(tracer, Opaque) else None
+    model = Net().eval()
+    captured = capture(tracer=tracer)(model)
+    assert ops(captured) == ["call_function first", "call_module block", "call_function last"]
+    assert torch.equal(captured(X), model(X))
+    assert before is None or vars(tracer) == before
+    quantized = qfunc.quantize(TARGET, tracer=tracer)(model)
+    assert [s.module.site.name for s in seats(quantized) if s.module.site.constant] == [
+        "first.weight", "first.bias", "last.weight", "last.bias"]  # fmt: skip
+    assert quantized.graph.find_nodes(op="call_function", target=torch.nn.functional.linear)
+
+
+def test_an_own_tracer_with_leaves_and_arguments() -> None:
+    traced = capture(tracer=fx.Tracer, concrete_args={"times": 1, "gains": (2.0,)})(Modes())
+    assert [n.target for n in traced.graph.nodes if n.op == "placeholder"] == ["x"]
+    captured = capture(tracer=fx.Tracer(), leaves=MyBlock)(Net())
+    assert ops(captured)[1] == "call_module block"
+    assert capture(tracer=NeedsWords("a"), leaves=MyBlock)(Net()).graph.nodes
+
+
+def test_wrong_tracers() -> None:
+    for given, name in ((nn.Linear, "Linear"), (3, "int")):
+        with pytest.raises(CaptureError) as caught:
+            capture(tracer=given)(Net())  # type: ignore[arg-type]
+        assert (
+            str(caught.value) == f"capture, tracer: found a {name}, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."
+        )
+    with pytest.raises(CaptureError) as caught:
+        capture(tracer=NeedsWords)(Net())
+    assert str(caught.value) == (
+        "capture, tracer: found NeedsWords: NeedsWords.__init__() missing 1 required positional argument: 'word', "
+        "wanted a class without arguments. Pass an instance."
+    )
+
+
+def test_load_takes_the_same_words(tmp_path: Any) -> None:
+    model = Net().eval()
+    calibrated = qfunc.calibrate([X])(qfunc.quantize(TARGET, leaves="MyBlock")(model))
+    qfunc.save(tmp_path / "leaf")(calibrated)
+    assert torch.equal(qfunc.load(tmp_path / "leaf", leaves="MyBlock")(model)(X), calibrated(X))
+    modes, given = Modes(), {"times": 1, "gains": (2.0,)}
+    calibrated = qfunc.calibrate([X])(qfunc.quantize(TARGET, concrete_args=given)(modes))
+    qfunc.save(tmp_path / "bound")(calibrated)
+    assert torch.equal(qfunc.load(tmp_path / "bound", concrete_args=given)(modes)(X), calibrated(X))
