@@ -7,7 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.sidecar import by_tensor, json_bytes, refused, require_integers
+from qfunc.lowering.opset import opset_field
+from qfunc.lowering.sidecar import by_tensor, json_bytes, refused, require_integers, require_per_tensor
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
 from qfunc.specs._repr import readable
@@ -35,6 +36,8 @@ class Encodings:
     Use: `snpe-onnx-to-dlc --input_network model.onnx --quantization_overrides encodings_0.6.1.json`, then
     `snpe-dlc-quantize --override_params --bias_bitwidth 32`; `qairt-converter --quantization_overrides` reads the others.
 
+    `opset` is the version of ONNX's operators, 13 to 21.
+
     Source: AIMET documentation, Encoding Format Specification, versions 0.6.1, 1.0.0 and 2.0.0; MQBench user
     guide, deploy/snpe.
 
@@ -42,11 +45,14 @@ class Encodings:
     Encodings()
     """
 
+    opset: int = opset_field()
+
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """The float model and its encodings.
 
         Raises:
-            DeployError: a format that encodings do not have, or an activation with narrow codes; names the tensor.
+            DeployError: a format that encodings do not have, or an activation with narrow codes or a scale a channel; names
+                the tensor.
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.float_model import float_model
@@ -68,6 +74,8 @@ class _Encoding:
         if fmt.bits not in _WIDTHS and fmt != Int(32):
             wanted = f"integers of {', '.join(map(str, _WIDTHS))} bits, or Int(32): encodings have no others"
             raise refused(site, tensor, repr(fmt), wanted, "Edit the scheme.")
+        if self.activation:
+            require_per_tensor(site, tensor, "an activation's encoding")
         stored = Int(fmt.bits, fmt.signed)
         if self.activation and fmt != stored:
             wanted = f"{stored!r}: encodings have all codes of their type"

@@ -36,8 +36,10 @@ def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: 
     graph = made.graph
     values = {i.name: i for i in graph.initializer}
     renamed: dict[str, str] = {}
+    whole: set[str] = set()
     for site in sites:
         if site.name in kept:
+            whole.update(p.real for p in site.places)
             continue
         for place in site.places:
             if site.role != "activation" and place.real not in values and place.real != place.tensor:
@@ -45,7 +47,7 @@ def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: 
                 values[place.tensor] = numpy_helper.from_array(constant, place.tensor)
                 graph.initializer.append(values[place.tensor])
             renamed[place.real] = place.tensor
-    renamed |= {n.output[0]: renamed.get(n.input[0], n.input[0]) for n in graph.node if _copies(n)}
+    renamed = {n.output[0]: n.input[0] for n in graph.node if _copies(n) and n.output[0] not in whole} | renamed
     for node in graph.node:
         for index, name in enumerate(node.input):
             node.input[index] = _last(renamed, name)
