@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from qfunc.errors import SpecError
-from qfunc.specs._frozen import flaw, short
+from qfunc.specs._frozen import flaw, is_public_function, short
 
 Validator = Callable[[Any, Any, Any], None]
 
@@ -135,6 +135,23 @@ def frozen_value(instance: Any, attribute: Any, value: Any) -> None:
     if bad := flaw(value):
         do = "Hold numbers, texts, tuples and frozen attrs values only."
         raise refuse(instance, attribute.name, value, f"a value frozen all the way down, not {bad}", do)
+
+
+def frozen_callable(do: str, *, optional: bool = False) -> Validator:
+    """The value must be a module-level function or a frozen callable value, which compare and serialise."""
+    wanted = "a module-level function or a frozen callable value"
+
+    def check(instance: Any, attribute: Any, value: Any) -> None:
+        if optional and value is None:
+            return
+        if not callable(value) or isinstance(value, type):
+            cure = f"Call it: {value.__name__}()." if isinstance(value, type) else do
+            raise refuse(instance, attribute.name, value, wanted, cure)
+        if not is_public_function(value) and (bad := flaw(value)):
+            cure = "Define it with def at the top of a module."
+            raise refuse(instance, attribute.name, value, f"{wanted}, not {bad}", cure)
+
+    return check
 
 
 def has_methods(*names: str, optional: bool = False) -> Validator:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from attrs import field, frozen
 
-from qfunc.specs._check import SLOTS, as_tuple, instance_of, integer, one_of, refuse, slots_among, text, tuple_of
+from qfunc.specs._check import (
+    SLOTS,
+    as_tuple,
+    frozen_callable,
+    instance_of,
+    integer,
+    one_of,
+    refuse,
+    slots_among,
+    text,
+    tuple_of,
+)
 from qfunc.specs._repr import readable
 from qfunc.specs.scheme import Scheme
 from qfunc.specs.selectors import Selector, selector
@@ -82,6 +96,15 @@ Condition = InsideActivation | SameQParams
 class Step:
     """A link of a fusion's chain: the op that may (or must) follow.
 
+    With `fold` the step becomes part of the root's weight and bias, before anything is quantized, and is gone:
+    `fold(weight, bias, *operands) -> (weight, bias)` gets float64 copies, the weight's output channels first
+    (also of a transposed conv), a bias of zeros where there is none, and what the step reads besides the
+    root's output: its own module, in evaluation mode and float64, or the constants of a function.  The root
+    is then a conv, conv_transpose or linear.  It may be a module-level function or a frozen callable value.
+
+    Raises:
+        SpecError: a `fold` that is neither, or that must follow.
+
     >>> from qfunc.specs.selectors import Op
     >>> Step(Op("add")), Step(Op("batch_norm"), optional=False)
     (Step(Op('add')), Step(Op('batch_norm'), optional=False))
@@ -89,6 +112,14 @@ class Step:
 
     op: Selector = field(validator=selector())
     optional: bool = field(default=True, validator=instance_of(bool))
+    fold: Callable[..., Any] | None = field(
+        default=None, kw_only=True, validator=frozen_callable("Write a function of weight, bias and operands.", optional=True)
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.fold is not None and not self.optional:
+            wanted = "True where a step folds, for then nothing of it is left to follow"
+            raise refuse(self, "optional", False, wanted, "Leave it out.")
 
 
 @readable

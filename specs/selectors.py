@@ -11,8 +11,8 @@ from typing import Any
 from attrs import field, frozen
 
 from qfunc.errors import SpecError
-from qfunc.specs._check import Validator, as_tuple, frozen_value, refuse, text, tuple_of
-from qfunc.specs._frozen import flaw, is_public_function, short
+from qfunc.specs._check import Validator, as_tuple, frozen_callable, frozen_value, refuse, text, tuple_of
+from qfunc.specs._frozen import short
 from qfunc.specs._repr import readable
 
 
@@ -229,15 +229,6 @@ class Everything(Selector):
     """
 
 
-def _predicate(instance: object, attribute: object, value: Any) -> None:
-    if not callable(value) or isinstance(value, type):
-        do = f"Call it: {value.__name__}()." if isinstance(value, type) else "Write a function of the op."
-        raise refuse(instance, "predicate", value, "a module-level function or a frozen callable value", do)
-    if not is_public_function(value) and (bad := flaw(value)):
-        wanted = f"a module-level function or a frozen callable value, not {bad}"
-        raise refuse(instance, "predicate", value, wanted, "Define it with def at the top of a module.")
-
-
 @readable
 @frozen
 class Where(Selector):
@@ -253,7 +244,7 @@ class Where(Selector):
     'refuse'
     """
 
-    predicate: Callable[..., bool] = field(validator=_predicate)
+    predicate: Callable[..., bool] = field(validator=frozen_callable("Write a function of the op."))
 
 
 @readable

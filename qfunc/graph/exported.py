@@ -134,7 +134,12 @@ def _norm_module(owner: nn.Module, module: fx.GraphModule, node: fx.Node, kinds:
         track_running_stats=mean is not None,
     )
     for name in tensors:
-        setattr(made, name, found.get(name))
+        value = found.get(name)
+        if name in ("weight", "bias") and value is not None and not isinstance(value, nn.Parameter):
+            delattr(made, name)  # a frozen norm's are buffers
+            made.register_buffer(name, value)
+        else:
+            setattr(made, name, value)
     path = str(next(iter(given.values())).target).rpartition(".")[0] if given else _free_path(owner, node)
     counter = getattr(at(owner, path), "num_batches_tracked", None)
     if counter is not None:

@@ -1,6 +1,8 @@
-"""BatchNorm folding with evaluation semantics.
+"""Folding: what scales and shifts channels by constants becomes part of the op beside it, with evaluation semantics.
 
-With f = gamma / sqrt(running_var + eps):  w' = w * f along the output channels,  b' = beta + (b - running_mean) * f.
+With factor f and shift s per channel (of a BatchNorm: f = gamma / sqrt(running_var + eps), s = beta - running_mean * f):
+behind an op,  w' = w * f  along the outputs  and  b' = s + b * f;  before one,  w' = w * f  along the inputs  and
+b' = b + sum(w * s),  which is exact only where the op reads no padding, or s = 0.
 """
 
 from __future__ import annotations
@@ -10,22 +12,33 @@ from typing import Any
 
 import torch
 from attrs import evolve
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
+from qfunc.errors import SpecError
+from qfunc.graph.constants import read_attr as read_attr
+from qfunc.graph.constants import value_of
+from qfunc.graph.norms import Norm, Norms
 from qfunc.graph.record import attach, record_of
-from qfunc.graph.vocabulary import attribute, kind_of, op_of
+from qfunc.graph.select import Context, selects
+from qfunc.graph.vocabulary import kind_of, slots
+from qfunc.graph.weighted import WEIGHTED, Weighted, after, before, weighted
+from qfunc.specs import Step, Target
 
-_FOLDABLE = ("conv", "conv_transpose", "linear")
+_RANKS: dict[Any, tuple[int, ...]] = {nn.BatchNorm1d: (0, 1), nn.BatchNorm2d: (2,), nn.BatchNorm3d: (3,)}
 
 
-def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
-    """A copy whose BatchNorms are folded into the conv or linear before them.
+def fold_batch_norm(model: fx.GraphModule, target: Target | None = None) -> fx.GraphModule:
+    """A copy whose BatchNorms are folded into the conv, transposed conv or linear beside them.
 
-    A BatchNorm1d after a linear is taken to norm the linear's features, as it does on inputs of rank 2;
-    `calibrate` refuses others.
-    A BatchNorm2d that cannot fold (no such op before it, or its output is read elsewhere) becomes a
-    depthwise 1x1 conv of the same function; other BatchNorms stay.  Computed in float64, stored in the
-    weight's dtype; a weight that several ops share is copied first.
+    So are frozen BatchNorms written as arithmetic, x * scale + bias with constants, and the steps of the
+    target's fusions that say how (`Step.fold`).  A BatchNorm with nothing before it folds into the op that alone
+    reads it, where that is exact.  A BatchNorm1d beside a linear is taken to norm the linear's features, as it
+    does on inputs of rank 2; `calibrate` refuses others.  A BatchNorm2d that cannot fold becomes a depthwise 1x1
+    conv of the same function; other BatchNorms stay.  Computed in float64, stored in the weight's dtype; a
+    weight that several ops share is copied first.
+
+    Raises:
+        SpecError: a `Step.fold` of the target gives something else than a weight and a bias.
 
     >>> from qfunc.graph.capture import capture
     >>> net = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval())
@@ -33,20 +46,8 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
     ['input_1', '_0_weight', '_0_bias', '_0', 'output']
     """
     model = copy.deepcopy(model)
-    linears = []
-    for node in list(model.graph.nodes):
-        if kind_of(node) != "batch_norm":
-            continue
-        norm = model.get_submodule(str(node.target))
-        if getattr(norm, "running_mean", None) is None:
-            continue
-        before = node.args[0]
-        assert isinstance(before, fx.Node)
-        if kind_of(before) in _FOLDABLE and len(before.users) == 1 and _constant_weights(model, before, norm):
-            _fold(model, before, node, norm)
-            linears += [before.name] if kind_of(before) == "linear" else []
-        elif isinstance(norm, nn.BatchNorm2d):
-            _as_conv(model, node, norm)
+    folding = _Folding(model, target)
+    folding.run()
     model.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
     model.delete_all_unused_submodules()
     model.recompile()
@@ -54,98 +55,151 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
     if record is not None:
         names = {n.name for n in model.graph.nodes}
         kept = {k: v for k, v in record.facts.items() if k in names}
-        attach(model, evolve(record, facts=kept, rank_two=(*record.rank_two, *linears)))
+        unfolded = (*record.unfolded, *folding.misses)
+        attach(model, evolve(record, facts=kept, rank_two=(*record.rank_two, *folding.linears), unfolded=unfolded))
     return model
 
 
-def _constant_weights(model: fx.GraphModule, node: fx.Node, norm: nn.Module) -> bool:
-    weight, bias = attribute(node, "weight"), attribute(node, "bias")
-    if not all(w is None or (isinstance(w, fx.Node) and w.op == "get_attr") for w in (weight, bias)):
+class _Folding:
+    """One pass over one graph, which it changes; `misses` are (op, step, why) in the user's paths."""
+
+    def __init__(self, model: fx.GraphModule, target: Target | None) -> None:
+        self.model, self.norms = model, Norms(model)
+        self.context = Context(model, () if target is None else target.ops)
+        own = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
+        self.own = own
+        self.linears: list[str] = []
+        self.misses: list[tuple[str, str, str]] = []
+
+    def run(self) -> None:
+        """Folds everything that folds."""
+        for node in list(self.model.graph.nodes):
+            while kind_of(node) in WEIGHTED and self._behind(node):
+                pass
+        for node in reversed(list(self.model.graph.nodes)):
+            norm = self.norms.at(node)
+            if norm is not None and not self._before(node, norm) and isinstance(self._module(node), nn.BatchNorm2d):
+                self._as_conv(node, norm)
+
+    def _behind(self, node: fx.Node) -> bool:
+        # Whether something behind an op was folded into it; there may be more.
+        op, readers = weighted(self.model, node), list(node.users)
+        for reader in readers:
+            step, norm = self._step(node, reader), self.norms.at(reader)
+            if step is None and norm is None:
+                continue
+            if len(readers) > 1:
+                self._miss(node, reader, f"{node.name!r} is read {len(readers)} times, and a fused op may be read once")
+            elif op is None:
+                self._miss(node, reader, f"the weight or bias of {node.name!r} is computed, not a parameter")
+            elif step is not None:
+                return self._own(op, reader, step)
+            elif norm is not None and self._fits(op, reader, norm, op.bias().numel()):
+                self._take(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
+                return True
+        if op is None or len(readers) != 1:
+            return False
+        norm = self.norms.behind(node, op.bias().numel(), op.spatial, op.stored.dtype)
+        if norm is not None:
+            self._take(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
+        return norm is not None
+
+    def _before(self, node: fx.Node, norm: Norm) -> bool:
+        # Whether a norm was folded into the op that alone reads it.
+        readers = list(node.users)
+        op = weighted(self.model, readers[0]) if len(readers) == 1 else None
+        if op is None or [s for s, n in slots(op.node) if n is node] != ["input"]:
+            return False
+        if not self._fits(op, node, norm, op.inputs):
+            return False
+        if op.pads and bool(norm.shift.count_nonzero()):
+            self._miss(op.node, node, "the op reads padding, which the norm before it does not shift")
+            return False
+        op.put(*before(op.weight(), op.bias(), norm.factor, norm.shift, op.groups))
+        if op.kind == "linear":
+            self.linears.append(op.node.name)
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        self.model.graph.erase_node(node)
+        return True
+
+    def _fits(self, op: Weighted, node: fx.Node, norm: Norm, channels: int) -> bool:
+        ranks = _RANKS.get(type(self._module(node)), (op.spatial,))
+        if norm.factor.numel() == channels and op.spatial in ranks:
+            return True
+        found = f"it norms {norm.factor.numel()} entries of axis 1, which are not the channels of {op.node.name!r}"
+        self._miss(op.node, node, found)
         return False
-    return kind_of(node) != "linear" or _read(model, weight).shape[0] == norm.num_features
+
+    def _take(self, op: Weighted, norm: Norm, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        op.put(weight, bias)
+        if op.kind == "linear" and self.norms.at(norm.nodes[0]) is not None:
+            self.linears.append(op.node.name)
+        self._absorb(op.node, norm.nodes)
+
+    def _absorb(self, op: fx.Node, nodes: tuple[fx.Node, ...]) -> None:
+        nodes[-1].replace_all_uses_with(op)
+        for node in reversed(nodes):
+            self.model.graph.erase_node(node)
+
+    def _step(self, op: fx.Node, reader: fx.Node) -> Step | None:
+        for fusion, step in self.own:
+            rooted = selects(fusion.root, op, self.context) and (fusion.when is None or selects(fusion.when, op, self.context))
+            if rooted and selects(step.op, reader, self.context):
+                return step
+        return None
+
+    def _own(self, op: Weighted, node: fx.Node, step: Step) -> bool:
+        operands = [a for a in node.args if a is not op.node]
+        constants = all(n in self.norms.constant for n in node.all_input_nodes if n is not op.node)
+        if not constants or len(operands) != len(node.args) - 1:
+            self._miss(op.node, node, f"{node.name!r} reads more than {op.node.name!r} and constants")
+            return False
+        read = lambda n: value_of(self.model, n, self.norms.known).clone()  # noqa: E731
+        args, kwargs = fx.map_arg((tuple(operands), node.kwargs), read)
+        module = self._module(node)
+        given = args if module is None else (copy.deepcopy(module).double().eval(), *args)
+        weight, bias = op.weight(), op.bias()
+        found: Any = step.fold(weight.clone(), bias.clone(), *given, **kwargs) if step.fold is not None else None
+        _require_like(found, weight, bias, step, self.context.fact(op.node).path)
+        op.put(*(v.detach().double() for v in found))
+        self._absorb(op.node, (node,))
+        return True
+
+    def _as_conv(self, node: fx.Node, norm: Norm) -> None:
+        held: Any = self._module(node)
+        path, holder = str(node.target), nn.Module()
+        holder.weight = nn.Parameter(norm.factor.reshape(-1, 1, 1, 1).to(held.running_var.dtype))
+        holder.bias = nn.Parameter(norm.shift.to(held.running_var.dtype))
+        self.model.set_submodule(path, holder)
+        with self.model.graph.inserting_before(node):
+            weight, bias = (self.model.graph.get_attr(f"{path}.{n}") for n in ("weight", "bias"))
+            args = (node.args[0], weight, bias, 1, 0, 1, norm.factor.numel())
+            conv = self.model.graph.call_function(torch.conv2d, args)
+        record = record_of(self.model)
+        if record is not None and node.name in record.facts:
+            attach(self.model, evolve(record, facts={**record.facts, conv.name: record.facts[node.name]}))
+        self._absorb(conv, (node,))
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def _miss(self, op: fx.Node, step: fx.Node, why: str) -> None:
+        self.misses.append((self.context.fact(op).path, self.context.fact(step).path, why))
 
 
-def affine_of(norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """(f, b) in float64 with norm(x) = f * x + b per channel, in evaluation mode."""
-    values: Any = norm
-    factor = torch.rsqrt(values.running_var.double() + values.eps)
-    factor = factor if values.weight is None else factor * values.weight.detach().double()
-    shift = -values.running_mean.double() * factor
-    return factor, shift if values.bias is None else shift + values.bias.detach().double()
-
-
-def _fold(model: fx.GraphModule, op: fx.Node, norm_node: fx.Node, norm: nn.Module) -> None:
-    weight_node, bias_node = attribute(op, "weight"), attribute(op, "bias")
-    factor, shift = affine_of(norm)
-    weight = _read(model, weight_node)
-    spec = op_of(op)
-    assert spec is not None
-    groups = attribute(op, "groups") if spec.kind == "conv_transpose" else 1
-    # A transposed conv's weight is [groups * in, out, ...] with the groups along the input channels.
-    shape = [groups, weight.shape[0] // groups, *weight.shape[1:]]
-    along = [1] * len(shape)
-    along[0], along[spec.constant_axis + 1] = groups, factor.numel() // groups
-    folded = (weight.double().reshape(shape) * factor.reshape(along)).reshape(weight.shape).to(weight.dtype)
-    bias = shift if bias_node is None else shift + _read(model, bias_node).double() * factor
-    path = model_path(weight_node)
-    trained = read_attr(model, weight_node).requires_grad
-    new_weight = _put(model, op, path, folded, weight_node if len(weight_node.users) == 1 else None, trained)
-    place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
-    own_bias = bias_node if bias_node is not None and len(bias_node.users) == 1 else None
-    new_bias = _put(model, op, place, bias.to(weight.dtype), own_bias, trained)
-    op.args = tuple({"weight": new_weight, "bias": new_bias}.get(n, a) for n, a in zip(spec.parameters, op.args, strict=True))
-    norm_node.replace_all_uses_with(op)
-    model.graph.erase_node(norm_node)
-
-
-def _as_conv(model: fx.GraphModule, node: fx.Node, norm: nn.BatchNorm2d) -> None:
-    factor, shift = affine_of(norm)
-    path = str(node.target)
-    holder = nn.Module()
-    dtype = norm.running_var.dtype if norm.running_var is not None else torch.float32
-    holder.weight = nn.Parameter(factor.reshape(-1, 1, 1, 1).to(dtype))
-    holder.bias = nn.Parameter(shift.to(dtype))
-    model.set_submodule(path, holder)
-    with model.graph.inserting_before(node):
-        weight, bias = (model.graph.get_attr(f"{path}.{n}") for n in ("weight", "bias"))
-        conv = model.graph.call_function(torch.conv2d, (node.args[0], weight, bias, 1, 0, 1, factor.numel()))
-    _inherit_fact(model, node, conv)
-    node.replace_all_uses_with(conv)
-    model.graph.erase_node(node)
-
-
-def _inherit_fact(model: fx.GraphModule, old: fx.Node, new: fx.Node) -> None:
-    record = record_of(model)
-    if record is not None and old.name in record.facts:
-        attach(model, evolve(record, facts={**record.facts, new.name: record.facts[old.name]}))
-
-
-def model_path(node: fx.Node) -> str:
-    """The attribute path that a get_attr node reads."""
-    return str(node.target)
-
-
-def _read(model: nn.Module, node: fx.Node) -> Tensor:
-    return read_attr(model, node).detach()
-
-
-def read_attr(model: nn.Module, node: fx.Node) -> Tensor:
-    """The tensor that a get_attr node reads."""
-    owner, _, name = str(node.target).rpartition(".")
-    value: Tensor = getattr(model.get_submodule(owner), name)
-    return value
-
-
-def _put(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, own: fx.Node | None, trained: bool) -> fx.Node:
-    # Stores a tensor at the path that `own` alone reads, or beside what is there, and reads it before `before`.
-    owner, _, name = path.rpartition(".")
-    if own is not None:
-        setattr(model.get_submodule(owner), name, nn.Parameter(value, requires_grad=trained))
-        return own
-    fresh, count = name, 0
-    while getattr(model.get_submodule(owner), fresh, None) is not None:
-        count += 1
-        fresh = f"{name}_{count}"
-    setattr(model.get_submodule(owner), fresh, nn.Parameter(value, requires_grad=trained))
-    with model.graph.inserting_before(before):
-        return model.graph.get_attr(f"{owner}.{fresh}".lstrip("."))
+def _require_like(found: Any, weight: torch.Tensor, bias: torch.Tensor, step: Step, path: str) -> None:
+    # What a fold of the user's must give.
+    shapes = [tuple(v.shape) for v in (weight, bias)]
+    if isinstance(found, tuple | list) and [tuple(getattr(v, "shape", (-1,))) for v in found] == shapes:
+        if all(isinstance(v, torch.Tensor) and bool(v.isfinite().all()) for v in found):
+            return
+        shown = "NaN or infinite values"
+    else:
+        parts = found if isinstance(found, tuple | list) else [found]
+        shown = ", ".join(str(tuple(v.shape)) if isinstance(v, torch.Tensor) else type(v).__name__ for v in parts)
+    raise SpecError(
+        where=f"Step.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}",
+        found=shown,
+        wanted=f"a finite weight of shape {shapes[0]} and a bias of shape {shapes[1]}",
+        do="Return (weight, bias), the output channels first.",
+    )

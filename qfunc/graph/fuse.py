@@ -68,7 +68,11 @@ def fuse(context: Context, fusions: tuple[Fusion, ...]) -> Groups:
             continue
         group = Group((node,))
         for fusion in fusions:
-            if not selects(fusion.root, node, context) or (fusion.when and not selects(fusion.when, node, context)):
+            if not selects(fusion.root, node, context):
+                continue
+            if fusion.when is not None and not selects(fusion.when, node, context):
+                if would := (_follow(node, fusion, context, order, taken, []) or ())[1:]:
+                    misses.append(Miss(node, would[0], f"the fusion asks for {fusion.when!r}"))
                 continue
             joined = _follow(node, fusion, context, order, taken, misses)
             if joined is not None and len(joined) > 1:
@@ -77,26 +81,32 @@ def fuse(context: Context, fusions: tuple[Fusion, ...]) -> Groups:
         taken.update(group.nodes)
         groups.append(group)
     groups.sort(key=lambda g: order[g.output])
-    return Groups(tuple(groups), tuple(misses))
+    root = {n: g.root for g in groups for n in g.nodes}
+    return Groups(tuple(groups), tuple(dict.fromkeys(m for m in misses if root.get(m.step) is not m.node)))
 
 
 def _follow(
     root: fx.Node, fusion: Fusion, context: Context, order: dict[fx.Node, int], taken: set[fx.Node], misses: list[Miss]
 ) -> tuple[fx.Node, ...] | None:
     joined = [root]
-    for step in fusion.then:
+    steps = [s for s in fusion.then if s.fold is None]  # the others are folded, or no part of the unit
+    for place, step in enumerate(steps):
         users = list(joined[-1].users)
-        fitting = [u for u in users if u not in taken and selects(step.op, u, context)]
-        reason = "" if fitting else "no such op follows"
+        fitting = [u for u in users if selects(step.op, u, context)]
+        reason = "" if fitting else f"{step.op!r} must stand between them"
         if fitting and len(users) > 1:
             reason = f"{joined[-1].name!r} is read {len(users)} times, and a fused op may be read once"
+        elif fitting and fitting[0] in taken:
+            reason = f"{fitting[0].name!r} is part of another unit"
         elif fitting and not _joins(fitting[0], joined[-1], order[root], order):
             reason = f"another input of {fitting[0].name!r} is not computed before {root.name!r}"
         if not reason:
             joined.append(fitting[0])
             continue
-        if fitting:
-            misses.append(Miss(root, fitting[0], reason))
+        # What does not follow is missed only where the chain cannot go on without it.
+        near = fitting or ([] if step.optional else [u for u in users if any(selects(s.op, u, context) for s in steps[place:])])
+        if near:
+            misses.append(Miss(root, near[0], reason))
         if not step.optional:
             return None
     return tuple(joined)

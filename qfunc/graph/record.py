@@ -31,6 +31,7 @@ class Record:
 
     `stage` is "captured", "quantized" or "calibrated".  `rank_two` names linear layers that took in a
     BatchNorm1d, which is right for values of rank 2 only; calibration sees whether they are.
+    `unfolded` holds (op, step, why) for what almost folded.
     """
 
     facts: dict[str, Fact] = field(hash=False)
@@ -38,6 +39,7 @@ class Record:
     inputs: tuple[TensorInfo, ...] = ()
     stage: str = "captured"
     rank_two: tuple[str, ...] = ()
+    unfolded: tuple[tuple[str, str, str], ...] = ()
 
 
 def attach(model: fx.GraphModule, record: Record) -> fx.GraphModule:

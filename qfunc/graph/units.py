@@ -162,9 +162,15 @@ class Partition:
                 reason = "its bias carries no qparams"
             elif isinstance(kernel.arithmetic, Unknown):
                 reason = kernel.arithmetic.reason
+            elif (left := self._left(group)) is not None:
+                reason = f"its integer kernel does not compute {self.context.kind(left)}, which is fused with it"
             else:
                 return kernel, ""
         return None, reason
+
+    def _left(self, group: Group) -> fx.Node | None:
+        # Kernels compute their root; of what is fused with it they know bounds on the codes.
+        return next((n for n in group.nodes[1:] if self.context.kind(n) not in ("relu", "clip")), None)
 
     def _codings(self, group: Group) -> list[tuple[str, Coding | None]]:
         found: list[tuple[str, Coding | None]] = []

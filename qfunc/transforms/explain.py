@@ -131,10 +131,10 @@ def explain(model: fx.GraphModule) -> Explanation:
         )
         for path, (node, reason) in bare.items()
     )
-    misses = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in found.misses)
+    unfused = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in found.misses)
     used = sorted({r.rule for r in rows if r.rule >= 0})
     rules = tuple((i, repr(target.rules[i].select)) for i in used)
-    return Explanation(target.name, tuple(rows), rules, floats, misses)
+    return Explanation(target.name, tuple(rows), rules, floats, (*record.unfolded, *unfused))
 
 
 _GONE = "its quantizers were bypassed"

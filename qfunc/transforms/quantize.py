@@ -75,7 +75,7 @@ def quantize(
             own = present((spelling for op in target.ops for spelling in op.spellings), unwrapped(model))
         given = (leaves,) if isinstance(leaves, str | type) else tuple(leaves)
         captured = capture(example_inputs, leaves=(*given, *own), concrete_args=concrete_args, tracer=tracer)
-        network = fold_batch_norm(captured(model))
+        network = fold_batch_norm(captured(model), target)
         made = plan(network, target)
         require_legal(made, target)
         for placed in made.placed:

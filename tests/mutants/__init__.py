@@ -1,9 +1,11 @@
 """Named one-line breakages of the library, by area."""
 
+from mutants.channels import CHANNELS
 from mutants.deployment import DEPLOYMENT
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
 from mutants.fake_quantize import FAKE_QUANTIZE
+from mutants.folding import FOLDING
 from mutants.formats import FORMATS
 from mutants.functions import FUNCTIONS
 from mutants.graph import GRAPH
@@ -27,12 +29,14 @@ from mutants.vitis import VITIS
 MUTATIONS: tuple[Mutation, ...] = (
     *NUMERICS,
     *FAKE_QUANTIZE,
+    *CHANNELS,
     *FORMATS,
     *FUNCTIONS,
     *ESTIMATORS,
     *HISTOGRAMS,
     *TRACES,
     *GRAPH,
+    *FOLDING,
     *KEPT_OF_THE_USER,
     *PLACEMENT,
     *LEGALITY,

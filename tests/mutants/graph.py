@@ -1,59 +1,14 @@
-"""Breakages of capture, spellings and folding."""
+"""Breakages of capture and spellings."""
 
 from mutants.mutation import Mutation
 
-FOLD, FUNCTIONAL, STORAGE = (f"qfunc/graph/{name}.py" for name in ("fold", "functional", "storage"))
+FUNCTIONAL, STORAGE = (f"qfunc/graph/{name}.py" for name in ("functional", "storage"))
 SPELLING, REWRITES, VOCABULARY = (f"qfunc/graph/{name}.py" for name in ("spelling", "rewrites", "vocabulary"))
 
-FOLDED = "tests/graph/test_fold.py::test_folded"
-NUMBERS = "tests/graph/test_fold.py::test_the_folded_numbers"
 PURE = "tests/graph/test_capture_in_place.py::test_pure_form_equals_eager"
 ROAD = "tests/graph/test_capture_spellings.py::test_fx_road"
 
 GRAPH = (
-    # folding
-    Mutation(
-        "fold-without-eps", FOLD,
-        "torch.rsqrt(values.running_var.double() + values.eps)",
-        "torch.rsqrt(values.running_var.double())",
-        NUMBERS,
-    ),
-    Mutation(
-        "fold-bias-unscaled", FOLD,
-        "_read(model, bias_node).double() * factor",
-        "_read(model, bias_node).double()",
-        NUMBERS,
-    ),
-    Mutation(
-        "fold-mean-unscaled", FOLD,
-        "shift = -values.running_mean.double() * factor",
-        "shift = -values.running_mean.double()",
-        NUMBERS,
-    ),
-    Mutation(
-        "fold-gamma-dropped", FOLD,
-        "factor if values.weight is None else factor * values.weight.detach().double()",
-        "factor",
-        NUMBERS,
-    ),
-    Mutation(
-        "fold-groups-along-the-outputs", FOLD,
-        "along[0], along[spec.constant_axis + 1] = groups, factor.numel() // groups",
-        "along[spec.constant_axis + 1] = factor.numel() // groups; factor = factor[: factor.numel() // groups]",
-        f"{FOLDED}[transposed, grouped]",
-    ),
-    Mutation(
-        "fold-over-a-shared-weight", FOLD,
-        "weight_node if len(weight_node.users) == 1 else None",
-        "weight_node",
-        "tests/graph/test_fold.py::test_a_shared_weight_is_copied",
-    ),
-    Mutation(
-        "fold-a-conv-that-is-read-twice", FOLD,
-        "and len(before.users) == 1 and",
-        "and",
-        "tests/graph/test_fold.py::test_a_conv_that_is_read_twice_is_not_folded",
-    ),
     # in-place writes
     Mutation(
         "in-place-aliases-keep-the-old-value", FUNCTIONAL,

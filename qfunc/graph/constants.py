@@ -1,0 +1,81 @@
+"""Constants of a captured graph: read, computed ahead in float64, and stored."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, fx, nn
+
+from qfunc.graph.vocabulary import kind_of, op_of
+
+_ARITHMETIC = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "add", "sub", "mul", "div",
+               "pow", "sqrt", "rsqrt", "neg", "exp", "abs", "sum", "mean")  # fmt: skip
+
+
+def model_path(node: fx.Node) -> str:
+    """The attribute path that a get_attr node reads."""
+    return str(node.target)
+
+
+def read_attr(model: nn.Module, node: fx.Node) -> Tensor:
+    """The tensor that a get_attr node reads."""
+    owner, _, name = str(node.target).rpartition(".")
+    value: Tensor = getattr(model.get_submodule(owner), name)
+    return value
+
+
+def computable(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that read or compute constants alone: no op of chance, no input of the model among them.
+
+    >>> import operator
+    >>> net = fx.symbolic_trace(nn.Linear(2, 3))
+    >>> computable(net.graph)
+    set()
+    """
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        inputs = node.all_input_nodes
+        if node.op == "get_attr" or (kind_of(node) in _ARITHMETIC and bool(inputs) and found.issuperset(inputs)):
+            found.add(node)
+    return found
+
+
+def value_of(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor:
+    """The value of a computable node, its floating-point constants taken as float64; `known` remembers values."""
+    if node in known:
+        return known[node]
+    if node.op == "get_attr":
+        held = read_attr(model, node).detach()
+        known[node] = held.double() if held.is_floating_point() else held
+    else:
+        op = op_of(node)
+        assert op is not None
+        with torch.no_grad():
+            known[node] = op.target(*fx.map_arg(node.args, lambda n: value_of(model, n, known)))
+    return known[node]
+
+
+def dtypes_of(model: fx.GraphModule, node: fx.Node) -> set[torch.dtype]:
+    """The dtypes of the constants behind a computable node."""
+    if node.op == "get_attr":
+        return {read_attr(model, node).dtype}
+    return {dtype for n in node.all_input_nodes for dtype in dtypes_of(model, n)}
+
+
+def store(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, old: fx.Node | None, trained: bool) -> fx.Node:
+    """Stores a tensor in place of the one that `old` reads, if nothing else reads that; or beside it.
+
+    Returns:
+        The node that reads it, before `before`.
+    """
+    owner, _, name = path.rpartition(".")
+    readers = [u for n in model.graph.nodes if n.op == "get_attr" and n.target == path for u in n.users]
+    if old is not None and len(readers) == 1:
+        setattr(model.get_submodule(owner), name, nn.Parameter(value, requires_grad=trained))
+        return old
+    fresh, count = name, 0
+    while getattr(model.get_submodule(owner), fresh, None) is not None:
+        count += 1
+        fresh = f"{name}_{count}"
+    setattr(model.get_submodule(owner), fresh, nn.Parameter(value, requires_grad=trained))
+    with model.graph.inserting_before(before):
+        return model.graph.get_attr(f"{owner}.{fresh}".lstrip("."))
