@@ -45,7 +45,7 @@ KEYS = [
         for role in "wa"
         for key in ("observer", "fakequantize", "fakeq_params", "observer_extra_args")
     ),
-    *(f"extra_qconfig_dict.{role}_qscheme.{key}" for role in "wa" for key in SCHEME if role + key != "aper_channel"),
+    *(f"extra_qconfig_dict.{role}_qscheme.{key}" for role in "wa" for key in SCHEME),
     "extra_qconfig_dict.*_qscheme, observer kwargs",
     *(f"extra_quantizer_dict.additional_{what}" for what in ("function_type", "module_type", "node_name")),
     *(f"extra_quantizer_dict.exclude_{what}" for what in ("function_type", "module_name", "node_name")),
@@ -111,7 +111,7 @@ NOT_YET = [
         "prob",
         "exclude_node_prefix",
     ],
-    *["extra_qconfig_dict.a_qscheme.per_channel", "mix_precision", "weight_equalization.py", "utils/profiling.py"],
+    *["mix_precision", "weight_equalization.py", "utils/profiling.py"],
 ]
 # No row may name the algorithms of this target, so that each expression has something to change.
 BASE = evolve(
