@@ -147,7 +147,7 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
     import onnx
 
     held = {i.name: i for i in model.graph.initializer}
-    same, wrong = 0, []
+    same, wrong = 0, list[str]()
     for entry in report.get("tensors", ()):
         for name in entry["tensors"]:
             pairs = [(f"{name}.scale", entry["scale"]), (f"{name}.zero_point", entry["zero_point"])]
@@ -155,7 +155,8 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
                 if tensor in held:
                     there = onnx.numpy_helper.to_array(held[tensor]).ravel().astype(np.float32)
                     equal = np.array_equal(np.broadcast_to(np.float32(values), there.shape), there)
-                    same, wrong = same + equal, wrong if equal else [*wrong, tensor]
+                    same += equal
+                    wrong += [] if equal else [tensor]
     if wrong:
         return Check("qparams", "failed", f"{len(wrong)} differ from the report: {', '.join(wrong[:3])}")
     where = "" if same else ": this artifact holds its qparams in other files or nodes"
@@ -190,7 +191,7 @@ def _runs(artifact: Artifact, report: dict[str, Any], target: Target | None, mod
 
 
 def _units(shown: dict[str, str], report: dict[str, Any]) -> Check:
-    seen, wrong = 0, []
+    seen, wrong = 0, list[str]()
     for unit in report["units"]:
         names = (f"{unit['tensor']}.{_INNER}.codes", f"{unit['tensor']}.codes")
         actual = next((shown[n] for n in names if n in shown), "gone")

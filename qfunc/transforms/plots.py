@@ -29,8 +29,8 @@ def scatter_plot(series: tuple[Series, ...], x_label: str, y_label: str) -> str:
     2
     """
     finite = [[p for p in s.points if math.isfinite(p[0]) and math.isfinite(p[1])] for s in series]
-    xs, ys = ([p[i] for points in finite for p in points] for i in (0, 1))
-    x_ticks, y_ticks = _ticks(xs, whole=True), _ticks(ys)
+    x_ticks = _ticks([x for points in finite for x, _, _ in points], whole=True)
+    y_ticks = _ticks([y for points in finite for _, y, _ in points])
     right, bottom = _WIDTH - 12, _HEIGHT - _BOTTOM
 
     def place(x: float, y: float) -> tuple[float, float]:

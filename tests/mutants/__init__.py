@@ -18,6 +18,7 @@ from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
 from mutants.own_ops import OWN_OPS
 from mutants.placement import PLACEMENT
+from mutants.reports import REPORTS
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
 from mutants.target_laws import TARGET_LAWS
@@ -51,6 +52,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TARGET_LAWS,
     *ROUNDING_FUNCTIONS,
     *VITIS,
+    *REPORTS,
 )
 
 __all__ = ["MUTATIONS", "Mutation"]

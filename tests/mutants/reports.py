@@ -1,0 +1,74 @@
+"""Breakages of the reports, of bypass, of calibration through quantizers, and of the command line."""
+
+from mutants.mutation import Mutation
+
+AGREEMENT, COMPARE, HISTOGRAM, LOCKSTEP, SENSITIVITY, BYPASS = (
+    f"qfunc/transforms/{name}.py" for name in ("agreement", "compare", "histogram", "lockstep", "sensitivity", "bypass")
+)
+ERRORS, LOSSES, GONE = (f"tests/transforms/test_{name}.py" for name in ("compare", "sensitivity", "bypass"))
+FIGURES = f"{ERRORS}::test_the_figures_are_those_of_the_formulas[residual-False]"
+
+REPORTS = (
+    Mutation(
+        "sqnr-in-nepers", AGREEMENT, "10 * math.log10(self.signal / self.noise)", "20 * math.log10(self.signal / self.noise)", FIGURES
+    ),
+    Mutation("noise-of-the-last-batch", AGREEMENT, "self.totals[:4] + found[:4]", "found[:4]", FIGURES),
+    Mutation("infinities-are-noise", AGREEMENT, "alike = (x == x_hat) & x.isinf()", "alike = x.isnan() & x.isinf()",
+             f"{ERRORS}::test_values_that_are_not_finite"),
+    Mutation("alone-with-all-before-it", COMPARE, "pair.simulated if first else self.module(pair.real)", "pair.simulated", FIGURES),
+    Mutation(
+        "weights-counted-in-every-batch", COMPARE,
+        "if self.constant and self.sums.elements:",
+        "if False:",
+        f"{ERRORS}::test_weights_are_counted_once_and_the_rows_go_by_depth",
+    ),
+    Mutation("float-side-quantized", LOCKSTEP, "return Pair(real, self.ops.call(node, lambda n: env[n].simulated))",
+             "return Pair(*[self.ops.call(node, lambda n: env[n].simulated)] * 2)", FIGURES),
+    Mutation(
+        "values-kept-to-the-end", LOCKSTEP, "                del env[value]", "                self.__dict__.setdefault('kept', []).append(env[value])",
+        f"{ERRORS}::test_memory_does_not_grow_with_the_batches",
+    ),
+    Mutation(
+        "clipped-at-the-outermost-code", HISTOGRAM,
+        "self.clipped += kept.numel() - int(kept.sum())",
+        "self.clipped += int((value < self.low).sum() + (value > self.high).sum())",
+        f"{ERRORS}::test_the_histogram_counts_against_the_clipping_range",
+    ),
+    Mutation(
+        "sensitivity-runs-everything", SENSITIVITY,
+        "if any(n in reached for n in node.all_input_nodes):",
+        "if True:",
+        f"{LOSSES}::test_only_the_ops_that_a_site_reaches_run_again",
+    ),
+    Mutation(
+        "sensitivity-accumulates", SENSITIVITY,
+        "values = ChainMap({site: self.ops.module(site)(given)}, real)",
+        "real[site] = self.ops.module(site)(given); values = ChainMap({site: real[site]}, real)",
+        f"{LOSSES}::test_each_loss_is_that_of_a_model_with_this_site_only[residual-False]",
+    ),
+    Mutation(
+        "bypassed-weight-keeps-its-bias", BYPASS,
+        "return [*chosen, *(s for s in followers if s.path not in paths)]",
+        "return chosen",
+        f"{GONE}::test_roles",
+    ),
+    Mutation("bypass-of-any-role", BYPASS, "return role in roles and any(", "return any(", f"{GONE}::test_roles"),
+    Mutation(
+        "through-quantizers-without-qparams", "qfunc/graph/network.py",
+        "{s.path for s in seats(model) if not s.module.ready}",
+        "{s.path for s in seats(model)}",
+        "tests/transforms/test_through.py::test_the_default_is_the_float_network",
+    ),
+    Mutation(
+        "skipped-op-without-its-rule", "qfunc/transforms/explain.py",
+        "if asked and speaks_of(rule, group, context):",
+        "if asked and not speaks_of(rule, group, context):",
+        "tests/transforms/test_explain.py::test_a_skipped_op_shows_as_float",
+    ),
+    Mutation(
+        "verify-reads-no-scales", "qfunc/lowering/saved.py",
+        "                    wrong += [] if equal else [tensor]",
+        "                    wrong += []",
+        "tests/test_command_line.py::test_verify_sees_what_is_broken",
+    ),
+)  # fmt: skip
