@@ -57,8 +57,11 @@ SWITCHES = [
     "enable_calibration",
     "enable_calibration_woquantization, act_fake_quant",
     "enable_calibration_woquantization, weight_fake_quant",
+    "enable_calibration_quantization",
+    "enable_quantization, weight_cali_on or act_cali_on",
     "enable_quantization",
     "disable_all",
+    "disable_all, for a part of the model",
     "enable_all",
 ]
 MODULES = [
@@ -88,15 +91,13 @@ SECTIONS = {
     "Keys of `prepare_custom_config_dict`, and the other arguments": KEYS,
     "Switches of state": SWITCHES,
     "Fused and QAT modules": MODULES,
+    "Reports": [f"utils/profiling.py, {way}" for way in ("interaction", "standalone")],
     "Deployed files": FILES,
 }
 NOT_YET = [
     *[
         "batch statistics",
         "freeze_bn=False",
-        "enable_calibration_quantization",
-        "weight_cali_on",
-        "act_cali_on",
         "ptq_reconstruction",
     ],
     *[
@@ -111,7 +112,7 @@ NOT_YET = [
         "prob",
         "exclude_node_prefix",
     ],
-    *["mix_precision", "weight_equalization.py", "utils/profiling.py"],
+    *["mix_precision", "weight_equalization.py"],
 ]
 # No row may name the algorithms of this target, so that each expression has something to change.
 BASE = evolve(
@@ -242,11 +243,21 @@ def test_switches(name: str, expression: str) -> None:
     elif name == "enable_quantization":
         assert isinstance(made, Tensor)
         assert not torch.equal(made, model(x))
+    elif name.startswith("disable_all"):
+        assert 0 < len(seats(made)) < len(seats(names()["calibrated"]))
     else:
         assert isinstance(made, fx.GraphModule)
         held = [s.module.site.constant for s in seats(made) if s.module.ready]
         assert any(held)
         assert all(held) == ("quantize(" in expression)
+
+
+@cases("Reports")
+def test_reports(name: str, expression: str) -> None:
+    found = value(expression)
+    assert found.batches == 2
+    assert all(0.5 < r.cosine <= 1 for r in found.rows)
+    assert len(found.rows) >= len(seats(names()["calibrated"]))
 
 
 def given(model: nn.Module) -> Tensor:

@@ -10,12 +10,17 @@ FIGURES = f"{ERRORS}::test_the_figures_are_those_of_the_formulas[residual-False]
 
 REPORTS = (
     Mutation(
-        "sqnr-in-nepers", AGREEMENT, "10 * math.log10(self.signal / self.noise)", "20 * math.log10(self.signal / self.noise)", FIGURES
+        "sqnr-in-nepers", AGREEMENT,
+        "10 * math.log10(self.signal / self.noise)",
+        "20 * math.log10(self.signal / self.noise)",
+        FIGURES,
     ),
     Mutation("noise-of-the-last-batch", AGREEMENT, "self.totals[:4] + found[:4]", "found[:4]", FIGURES),
     Mutation("infinities-are-noise", AGREEMENT, "alike = (x == x_hat) & x.isinf()", "alike = x.isnan() & x.isinf()",
              f"{ERRORS}::test_values_that_are_not_finite"),
-    Mutation("alone-with-all-before-it", COMPARE, "pair.simulated if first else self.module(pair.real)", "pair.simulated", FIGURES),
+    Mutation(
+        "alone-with-all-before-it", COMPARE, "pair.simulated if first else self.module(pair.real)", "pair.simulated", FIGURES
+    ),
     Mutation(
         "weights-counted-in-every-batch", COMPARE,
         "if self.constant and self.sums.elements:",
@@ -25,7 +30,9 @@ REPORTS = (
     Mutation("float-side-quantized", LOCKSTEP, "return Pair(real, self.ops.call(node, lambda n: env[n].simulated))",
              "return Pair(*[self.ops.call(node, lambda n: env[n].simulated)] * 2)", FIGURES),
     Mutation(
-        "values-kept-to-the-end", LOCKSTEP, "                del env[value]", "                self.__dict__.setdefault('kept', []).append(env[value])",
+        "values-kept-to-the-end", LOCKSTEP,
+        "                del env[value]",
+        "                self.__dict__.setdefault('kept', []).append(env[value])",
         f"{ERRORS}::test_memory_does_not_grow_with_the_batches",
     ),
     Mutation(
