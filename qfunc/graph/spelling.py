@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from qfunc.graph.rewrites import REWRITES, Call, bind, element
+from qfunc.graph.indexing import Call, element
+from qfunc.graph.rewrites import REWRITES, bind
 from qfunc.graph.vocabulary import BY_NAME
 
 _RENAMED = {"self": "input", "axis": "dim", "x": "input", "a": "input", "b": "other", "mat2": "other"}
