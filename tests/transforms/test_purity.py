@@ -12,6 +12,7 @@ from torch import fx, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, leaves, same_state, state
 from tests.transforms.nets import NAMES, network
 
@@ -31,6 +32,10 @@ def steps(model: nn.Module, batch: Any, folder: Any) -> dict[str, tuple[nn.Modul
         "verify": (done, lambda: qfunc.verify(TARGET)(done, [batch])),
         "explain": (done, lambda: qfunc.explain(done)),
         "save": (done, lambda: qfunc.save(folder / "saved")(done)),
+        "compare": (done, lambda: qfunc.compare([batch])(done)),
+        "sensitivity": (done, lambda: qfunc.sensitivity([batch])(done)),
+        "bypass": (done, lambda: qfunc.bypass(edit.name("conv1"))(done)),
+        "calibrate, quantized": (done, lambda: qfunc.calibrate([batch], through=qfunc.Quantized())(done)),
     }
 
 
@@ -42,7 +47,10 @@ def snapshot(model: nn.Module) -> tuple[Any, ...]:
     return modes, grads, code, meta, sorted(vars(model))
 
 
-STEPS = ("quantize", "quantize, export", "calibrate", "emulate", "deploy", "verify", "explain", "save")
+STEPS = (
+    "quantize", "quantize, export", "calibrate", "emulate", "deploy", "verify", "explain", "save", "compare", "sensitivity",
+    "bypass", "calibrate, quantized",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("step", STEPS)
