@@ -101,10 +101,11 @@ def weights(
     """Edits every weight: narrower codes, another estimator or function; or another scheme.
 
     `bits` narrows the codes inside what the hardware stores (weights are written offline); `signed`,
-    `symmetric`, `granularity`, `power_of_two` and `rounding` describe other hardware.
+    `symmetric`, `granularity`, `power_of_two` and `rounding` describe other hardware (see `SchemeChange`).
 
     Raises:
-        SpecError: bits outside [2, 16], an unknown property, or a value that it cannot have.
+        SpecError: bits outside [2, 16], an unknown property, or a value that it cannot have; on a target, a
+            property that none of its schemes of weights has.
 
     >>> from qfunc import targets
     >>> weights(bits=4)(targets.tensorrt).overrides
@@ -122,10 +123,12 @@ def weights(
 def activations(*, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any) -> Edit:
     """Edits every activation: another estimator or function; or another scheme, which is other hardware.
 
-    `scheme` takes `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding`.
+    `scheme` takes `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding` (see `SchemeChange`).
+    What the hardware fixes, such as the scale of a softmax, stays.
 
     Raises:
-        SpecError: an unknown property, or a value that it cannot have.
+        SpecError: an unknown property, or a value that it cannot have; on a target, a property that none of its
+            schemes of activations has.
 
     >>> from qfunc import targets
     >>> activations(bits=4)(targets.onnxruntime).rules[0].input.format
@@ -212,6 +215,9 @@ def outputs(selector: Selector, value: SlotValue) -> Edit:
 
 def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
     """Puts a fusion in front of the others, with the definitions of the user's own ops that it names.
+
+    A fusion function of the user's own is the `fold` of a `Step`: it makes one weight and bias of the root's and
+    the step's, before anything is quantized.
 
     Raises:
         SpecError: no Fusion, or an op that is no OpKind.
