@@ -9,7 +9,7 @@ can move through it; average pooling takes its own Q.  MaxPool and data movement
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import ClipRanges, Qdq, Together
+from qfunc.lowering import ClipRanges, ExplicitQdq, Together
 from qfunc.specs import (
     E2M1,
     E4M3FN,
@@ -60,7 +60,7 @@ tensorrt = Target(
         Require(Everything(), ("input", "output"), shared=(PerTensor(), PerBlock(-1, 32), PerBlock(-1, 16)), because=SCALES),
     ),
     runtime=Runtime("tensorrt", ">=10", "NVIDIA GPU"),
-    lowering=Together((Qdq(), ClipRanges())),
+    lowering=Together((ExplicitQdq(), ClipRanges())),
     source=(
         "NVIDIA TensorRT documentation, Working with Quantized Types: quantization schemes, explicit quantization",
         "NVIDIA TensorRT Developer Guide, Q/DQ placement recommendations",

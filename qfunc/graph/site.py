@@ -15,7 +15,7 @@ from qfunc.errors import CalibrationError
 from qfunc.graph.params import named, rebuilt, template
 from qfunc.numerics.noise import uniform
 from qfunc.numerics.qparams import Affine, from_range, of_tensor, qparams_shape
-from qfunc.specs import Derived, Fixed, PerChannel, Scale, Scheme
+from qfunc.specs import Derived, Fixed, PerChannel, PerTensor, Scale, Scheme
 from qfunc.specs.protocols import Estimator, Function
 
 
@@ -164,7 +164,9 @@ class FakeQuantize(nn.Module):
         if self.dynamic:
             do = "Only the simulation computes scales at run time so far; use a target with static scales."
             raise CalibrationError(where=self._where, found="a dynamic scale", wanted="static qparams", do=do)
-        return self.export(torch.zeros((), device=named(self.params())[0][1].device).expand(self.like))[1]
+        # Qparams do not depend on x, so one element stands for a tensor of one scale: a function may be slow.
+        zero = torch.zeros((), device=named(self.params())[0][1].device)
+        return self.export(zero if isinstance(self.site.scheme.scale.shared, PerTensor) else zero.expand(self.like))[1]
 
     def hold(self, qparams: Affine, x: Tensor | None = None) -> None:
         """Sets the parameters from qparams, and from x if it is a constant; for transforms, on models that they own."""

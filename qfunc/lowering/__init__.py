@@ -7,7 +7,7 @@ from qfunc.lowering.gfpq import Gfpq
 from qfunc.lowering.onnxruntime import OnnxRuntime
 from qfunc.lowering.ppl_cuda import PplCuda
 from qfunc.lowering.ppl_json import PplJson
-from qfunc.lowering.qdq import Qdq
+from qfunc.lowering.qdq import ExplicitQdq, Qdq
 from qfunc.lowering.qlinear import QLinear
 from qfunc.lowering.stpu_files import StpuFiles
 from qfunc.lowering.tengine_scale import TengineScale
@@ -17,6 +17,7 @@ from qfunc.lowering.vitis_files import VitisFiles
 __all__ = [
     "ClipRanges",
     "Encodings",
+    "ExplicitQdq",
     "FakeQuantizeOnnx",
     "Gfpq",
     "OnnxRuntime",

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from qfunc.lowering.opset import opset_field
 from qfunc.lowering.refusal import require
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
@@ -32,11 +33,15 @@ class FakeQuantizeOnnx:
     MQBench differs: it shapes the ranges of any weight along its first axis, where that of a transposed
     convolution lies on the second; writes weights that are clipped and not quantized, so that the runtime rounds them.
 
+    `opset` is the version of ONNX's operators, 13 to 21.
+
     Source: OpenVINO operation specification, FakeQuantize-1; MQBench, deploy/deploy_openvino.py.
 
     >>> FakeQuantizeOnnx()
     FakeQuantizeOnnx()
     """
+
+    opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """The model's bytes.

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
+from qfunc.lowering.opset import opset_field
 from qfunc.lowering.refusal import require, require_per_tensor
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Log
@@ -35,11 +36,15 @@ class Gfpq:
     Upsample whose input has no qparams; stores weights clipped and not quantized; writes the c that was observed,
     which is in the vendor's table by chance only.
 
+    `opset` is the version of ONNX's operators, 13 to 21.
+
     Source: MQBench, deploy/deploy_nnie.py and user guide hardware/nnie; HiSVP development guide, gfpq_param_table_8bit.txt.
 
     >>> Gfpq()
     Gfpq()
     """
+
+    opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """The two files.

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from qfunc.lowering.opset import opset_field
 from qfunc.lowering.sidecar import (
     by_tensor,
     derived,
@@ -32,11 +33,15 @@ class PplCuda:
     MQBench trains with zero points, which the text drops, and names the file .json, which it is not; its
     weights are clipped and not quantized, and it fails where the network's output is quantized.
 
+    `opset` is the version of ONNX's operators, 13 to 21.
+
     Source: MQBench, deploy_linear.py, backend ppl-cuda.
 
     >>> PplCuda()
     PplCuda()
     """
+
+    opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """The float model and its lines.

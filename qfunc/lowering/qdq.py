@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import field, frozen
+from attrs import frozen
 
+from qfunc.lowering.opset import opset_field
 from qfunc.specs import Float, Int, PerBlock, Scheme
-from qfunc.specs._check import integer
 from qfunc.specs._repr import readable
 
 _STORED = (8, 16, 32)
@@ -17,7 +17,7 @@ _STORED = (8, 16, 32)
 @readable
 @frozen(kw_only=True)
 class Qdq:
-    """`model.onnx`: ONNX with QuantizeLinear and DequantizeLinear, as ONNX Runtime and TensorRT load it.
+    """`model.onnx`: ONNX with QuantizeLinear and DequantizeLinear, as ONNX Runtime loads it.
 
     `opset` is the version of ONNX's operators, 13 to 21.  Scales per channel came with 13, 8-bit floats with
     19, integers of 4 and 16 bits and scales per block with 21; a target that needs more than the opset has
@@ -29,7 +29,7 @@ class Qdq:
     (Qdq(), Qdq(opset=13))
     """
 
-    opset: int = field(default=21, validator=integer(13, 21))
+    opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """The model's bytes, the same for the same model."""
@@ -44,10 +44,45 @@ class Qdq:
         >>> Qdq(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
         ''
         """
-        for needed, what in _needs(scheme, constant):
-            if self.opset < needed:
-                return f"Qdq(opset={needed}), for QuantizeLinear has {what} from opset {needed} on (ONNX operators)"
-        return ""
+        return _wanted("Qdq", self.opset, scheme, constant)
+
+
+@readable
+@frozen(kw_only=True)
+class ExplicitQdq:
+    """As `Qdq`, without the copies (Max of one tensor) that keep ONNX Runtime's optimiser from quantizing what is float.
+
+    Engines that fuse by pattern want nothing between an op, its activation and QuantizeLinear.
+
+    Source: NVIDIA TensorRT Developer Guide, Explicit Quantization, Q/DQ placement recommendations.
+
+    >>> ExplicitQdq(opset=17)
+    ExplicitQdq(opset=17)
+    """
+
+    opset: int = opset_field()
+
+    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+        """The model's bytes, the same for the same model."""
+        from qfunc.lowering.float_model import float_model
+
+        return Qdq().lower(float_model(model, ()), sites)
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """As Qdq's.
+
+        >>> from qfunc.specs import Int, Scheme
+        >>> ExplicitQdq(opset=13).refuses(Scheme(Int(4)), constant=True)
+        ''
+        """
+        return _wanted("ExplicitQdq", self.opset, scheme, constant)
+
+
+def _wanted(name: str, opset: int, scheme: Scheme, constant: bool) -> str:
+    for needed, what in _needs(scheme, constant):
+        if opset < needed:
+            return f"{name}(opset={needed}), for QuantizeLinear has {what} from opset {needed} on (ONNX operators)"
+    return ""
 
 
 def _needs(scheme: Scheme, constant: bool) -> list[tuple[int, str]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from qfunc.lowering.opset import opset_field
 from qfunc.lowering.refusal import require, require_per_tensor
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
@@ -29,12 +30,16 @@ class QLinear:
     every Relu by setting zero points to 0 and cuts relu6's scale to 6/255, so that the artifact has other qparams
     than the simulation, and writes into the current directory; ONNX Runtime refuses its model.
 
+    `opset` is the version of ONNX's operators, 13 to 21.
+
     Source: ONNX operator specification, QLinearConv-10, QLinearMatMul-21; onnxruntime, docs/ContribOperators.md;
     Apache TVM, python/tvm/relay/frontend/onnx.py; MQBench, deploy/deploy_onnx_qnn.py.
 
     >>> QLinear()
     QLinear()
     """
+
+    opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """The model's bytes.

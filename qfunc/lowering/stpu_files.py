@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from qfunc.lowering.opset import opset_field
 from qfunc.lowering.sidecar import json_bytes
 from qfunc.specs._repr import readable
 
@@ -29,11 +30,15 @@ class StpuFiles:
     among the activations and counts their output channels as products; overwrites the Sigmoid's range when a
     Concat has given it another; fails on Clip and on a quantized network output; clips weights, not quantizes.
 
+    `opset` is the version of ONNX's operators, 13 to 21.
+
     Source: MQBench, deploy/deploy_stpu.py; there is no public document of the chip.
 
     >>> StpuFiles()
     StpuFiles()
     """
+
+    opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """The float model and its ranges.

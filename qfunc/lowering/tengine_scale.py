@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from qfunc.lowering.opset import opset_field
 from qfunc.lowering.refusal import require, require_per_tensor
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
@@ -36,12 +37,16 @@ class TengineScale:
     any clip whose bounds are not constants; stores weights clipped and not quantized; takes zero points that were
     rounded, where the tool truncates.
 
+    `opset` is the version of ONNX's operators, 13 to 21.
+
     Source: MQBench, deploy/deploy_tengine.py; OAID Tengine, tools/quantize/quant_save_graph.cpp and
     tools/convert_tool/utils/graph_optimizer/graph_opt.cpp.
 
     >>> TengineScale()
     TengineScale()
     """
+
+    opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """The two files.

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
+from qfunc.lowering.opset import opset_field
 from qfunc.lowering.refusal import require, require_per_tensor
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Format, Int
@@ -35,11 +36,15 @@ class VitisFiles:
 
     MQBench differs: it stores weights clipped and not quantized, and has no scale of the network's input.
 
+    `opset` is the version of ONNX's operators, 13 to 21.
+
     Source: MQBench, deploy/deploy_linear.py, convert_xir.py and user guide deploy/vitis; AMD UG1414, vai_c_xir.
 
     >>> VitisFiles()
     VitisFiles()
     """
+
+    opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """The three files.

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import functions, targets
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import ExplicitQdq, OnnxRuntime, Qdq
 from qfunc.lowering.float_model import float_model
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import Algorithm, Int, Log, Op, PerChannel, Rule, Scale, Scheme, ZeroPoint
+from qfunc.specs import Algorithm, Int, Log, Op, PerChannel, Rule, Scale, Scheme, ZeroPoint, edit, from_json, to_json
 
 NARROW = (Int(8, low=-127), Int(8, signed=False, high=100), Int(16, signed=False, low=1), Int(16))
 
@@ -191,3 +191,28 @@ def test_a_scale_a_channel_is_named_by_its_axis() -> None:
     assert (site.axis, len(site.scale), site.role, site.readers) == (0, 5, "weight", ("b",))
     assert isinstance(targets.tensorrt.rules[0].weight, Scheme)
     assert targets.tensorrt.rules[0].weight.scale == Scale(PerChannel())
+
+
+def test_explicit_q_dq_has_no_copies_for_the_sake_of_an_optimiser() -> None:
+    """Conv -> QuantizeLinear in the file of an engine; the copy stands in that for ONNX Runtime, and computes the same."""
+    skipped = edit.skip(edit.op("conv"))(inputs_only(Scheme()))
+    rules = (Rule(Op("relu"), input=Scheme()),)
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
+    _, model, sites = parts(evolve(skipped, rules=rules), net, torch.randn(2, 3, 5, 6))
+    guarded, plain = (onnx.load_from_string(q.lower(model, sites)["model.onnx"]) for q in (Qdq(), ExplicitQdq()))
+    kinds = ["Conv", "Max", "QuantizeLinear", "DequantizeLinear", "Relu"]
+    assert [n.op_type for n in guarded.graph.node] == kinds
+    assert [n.op_type for n in plain.graph.node] == [k for k in kinds if k != "Max"]
+    x = torch.randn(2, 3, 5, 6)
+    assert torch.equal(run(plain, x), run(guarded, x))
+
+
+@pytest.mark.parametrize("name", ["snpe", "ppl_cuda", "nnie", "vitis", "openvino", "onnx_qnn", "tengine_u8", "stpu"])
+def test_a_lowering_names_the_opset_of_its_models(name: str) -> None:
+    target = getattr(targets, name)
+    target = edit.deploy(evolve(target.lowering, opset=13))(target)
+    done = qfunc.calibrate([torch.randn(2, 3, 8, 6)], progress=False)(qfunc.quantize(target)(Net()))
+    files = qfunc.deploy(target)(done).files
+    models = [onnx.load_from_string(content) for file, content in files.items() if file.endswith(".onnx")]
+    assert {next(o.version for o in m.opset_import if o.domain == "") for m in models} == {13}
+    assert from_json(to_json(target)) == target
