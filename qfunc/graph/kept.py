@@ -45,7 +45,7 @@ def keep(made: fx.GraphModule, owner: nn.Module, ran: Set[str] = frozenset()) ->
         for name, tensor in {**module._parameters, **module._buffers}.items():
             if tensor is not None and isinstance(getattr(twin, name, None), Tensor):
                 memo.setdefault(id(tensor), getattr(twin, name))
-        if twin is made or isinstance(twin, Dissolved):
+        if isinstance(twin, Dissolved) or (twin is not None and twin is made):
             pairs.append((module, twin))
     for path, aside in asides:  # when all that they may refer to is known
         above, _, name = path.rpartition(".")
