@@ -8,7 +8,7 @@ multiply-add.  No op runs on codes: each computes in float between DequantizeLin
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import Qdq
+from qfunc.lowering import ExplicitQdq
 from qfunc.specs import Algorithm, From, Int, Op, PerChannel, Rule, Runtime, Scale, Scheme, Target
 
 ACTIVATION = Scheme(Int(8))
@@ -23,7 +23,7 @@ qdq = Target(
         Rule(Op(("mul", *POOLS, "resize", "batch_norm", "prelu")), input=ACTIVATION),
     ),
     runtime=Runtime("onnx", "opset >=13"),
-    lowering=Qdq(),
+    lowering=ExplicitQdq(),
     source=(
         "ONNX operator specification, QuantizeLinear-13 and DequantizeLinear-13: saturation to [-128, 127]",
         "MQBench, prepare_by_platform.py, backend QDQ: schemes and placement",
