@@ -40,7 +40,7 @@ def section(title: str, body: str) -> Section:
 def page(title: str, intro: str, sections: Iterable[Section]) -> str:
     """The whole page; texts are escaped, empty sections left out.
 
-    >>> page("a < b", "", [])[:66]
+    >>> page("a < b", "", [])[:67]
     '<!doctype html>\\n<html lang="en"><head><meta charset="utf-8"><title>'
     """
     shown = "\n".join(_section(s) for s in sections if s.rows or s.body)
