@@ -91,8 +91,10 @@ class FakeQuantize(nn.Module):
         super().__init__()
         self.site = site
         self.like = tuple(like.shape)
+        self.scheme = site.scheme  # once: a compiler cannot build it in a trace
         self.dynamic = site.scheme.scale.dynamic and not site.constant
-        late = self.dynamic or site.by_channel
+        self.by_channel = site.by_channel
+        late = self.dynamic or self.by_channel
         self.held: tuple[int, ...] = () if late else qparams_shape(site.scheme, self.like)
         function: Any = site.function
         params = self._unknown(like.detach())
@@ -117,12 +119,12 @@ class FakeQuantize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The quantized value of x, in real units and in the dtype of x."""
-        function, scheme = self.site.function, self.site.scheme
+        function, scheme = self.site.function, self.scheme
         if self.dynamic:
             params = function.init(of_tensor(x, scheme), x.detach(), scheme)
         elif self.ready:
             params = self.params()
-            if self.site.by_channel:
+            if self.by_channel:
                 self._require_channels(x)
         else:
             do = "Run qfunc.calibrate(batches)(quantized), or load qparams."
@@ -172,7 +174,7 @@ class FakeQuantize(nn.Module):
         """Sets the parameters from qparams, and from x if it is a constant; for transforms, on models that they own."""
         if self.dynamic:
             return
-        if self.site.by_channel:
+        if self.by_channel:
             self._take_shape(tuple(qparams.scale.shape))
         given = qparams._replace(scale=qparams.scale.reshape(self.held), zero_point=qparams.zero_point.reshape(self.held))
         like = torch.zeros(self.like, device=qparams.scale.device) if x is None else x.detach()
@@ -183,7 +185,7 @@ class FakeQuantize(nn.Module):
 
     def take_shape_of(self, state: Mapping[str, Any], prefix: str) -> None:
         """Gives an activation with a scale a channel the shape that it has in a state_dict, while it has none."""
-        if not self.site.by_channel or self.ready:
+        if not self.by_channel or self.ready:
             return
         axis: Any = self.site.scheme.scale.shared.axis  # type: ignore[union-attr]
         for name, _ in named(self.params()):
@@ -218,7 +220,7 @@ class FakeQuantize(nn.Module):
 
     def extra_repr(self) -> str:
         """Name, format and, for one scale, its value."""
-        held = "one scale a channel" if self.site.by_channel and not self.held else f"scale={tuple(self.held)}"
+        held = "one scale a channel" if self.by_channel and not self.held else f"scale={tuple(self.held)}"
         if self.dynamic:
             held = "dynamic scale"
         elif self.ready and not self.held:

@@ -148,3 +148,19 @@ def test_learned_parameters_survive_a_state_dict_and_a_file(tmp_path: Any) -> No
     fresh = qfunc.quantize(target)(network("residual")[0])
     fresh.load_state_dict(model.state_dict())
     assert torch.equal(fresh.eval()(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "vitis", "tensorrt"])
+def test_a_simulation_is_one_graph_to_a_compiler(name: str) -> None:
+    """Derived biases, powers of two, weights alone: in evaluation and in training, with gradients."""
+    net, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)), torch.randn(2, 3, 6, 6)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(getattr(targets, name))(net.eval()))
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), model(x))
+    model.train()
+    compiled(x).sum().backward()
+    grads = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).sum().backward()
+    assert all(torch.equal(a, p.grad) for a, p in zip(grads, model.parameters(), strict=True))
