@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
 from collections.abc import Iterable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from attrs import evolve, frozen
@@ -20,16 +21,20 @@ from qfunc.graph.trees import leaves
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.specs import PerTensor, Scheme
 from qfunc.transforms.batches import Binder, infos, require_batches
+from qfunc.transforms.merging import merge, ranks, require_group, require_mergeable, told
 from qfunc.transforms.quantize import require_finite
 from qfunc.transforms.reconcile import hold
 from qfunc.transforms.through import Float, Models, Quantized, require_through
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Calibration:
     """What `calibrate(batches)` returns: a transform of one quantized model or of a tuple of them."""
 
-    def __init__(self, batches: Iterable[Any], progress: bool, through: Float | Quantized) -> None:
-        self.batches, self.progress, self.through = batches, progress, through
+    def __init__(self, batches: Iterable[Any], progress: bool, through: Float | Quantized, group: ProcessGroup | None) -> None:
+        self.batches, self.progress, self.through, self.group = batches, progress, through, group
 
     @overload
     def __call__(self, quantized: fx.GraphModule) -> fx.GraphModule: ...
@@ -40,16 +45,40 @@ class Calibration:
         models = quantized if isinstance(quantized, tuple) else (quantized,)
         # Under the caller's inference_mode the copies would be tensors that no training could use.
         with torch.inference_mode(False), torch.no_grad():
-            done = _calibrate(models, self.batches, self.progress, self.through)
+            done = self._calibrated(models)
         return done if isinstance(quantized, tuple) else done[0]
 
+    def _calibrated(self, models: Models) -> Models:
+        count, group = 0, ranks(self.group)
+        with told(group):
+            observers = _observers(models, self.through)
+            require_mergeable(observers, group)
+            for count, batch in enumerate(_bar(self.batches, self.progress), 1):
+                for observer in observers:
+                    observer.read(batch, count)
+        if not merge(observers, count, group):
+            do = "Pass a non-empty iterable, not one already used up."
+            raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
+        found = {i: (o, qparams) for o in observers for i, qparams in zip(o.served, o.qparams(), strict=True)}
+        return tuple(_hold(model, found[i][1], found[i][0].inputs) for i, model in enumerate(models))
 
-def calibrate(batches: Iterable[Any], progress: bool = True, *, through: Float | Quantized = Float()) -> Calibration:
+
+def calibrate(
+    batches: Iterable[Any],
+    progress: bool = True,
+    *,
+    through: Float | Quantized = Float(),
+    group: ProcessGroup | None = None,
+) -> Calibration:
     """A transform that finds the qparams of activations from the float network's values.
 
     One pass; memory does not grow with the number of batches.  Given a tuple of quantized models of the
     same network, one float pass serves them all.  Evaluation semantics whatever the mode.  Calibrating a
     calibrated model estimates the activations anew; its weights keep their qparams.
+
+    Where torch.distributed is initialised, every process of the group calibrates the same model on its own batches,
+    as many as it has, also none.  At the end their statistics are merged, in order of rank: all get the qparams that
+    one process would find on the batches of rank 0, then of rank 1, and so on.
 
     Args:
         batches: Tensors, tuples or dicts of the model's inputs; a tuple longer than the required inputs
@@ -57,10 +86,14 @@ def calibrate(batches: Iterable[Any], progress: bool = True, *, through: Float |
         progress: A progress bar, if standard error is a terminal.
         through: `Float()`; or `Quantized()`, by which the values come from the network as quantized so far, in one
             pass over the batches that runs each of several models.
+        group: Whose statistics are merged; the default group if there is one.  All its processes must calibrate; one
+            that should do so alone is given a group of its own, such as `dist.new_subgroups(1)[0]`.
     Raises:
         CalibrationError: no batches, a wrong batch structure, NaN or infinite activations (by site), a
             model that is not quantized, models of different networks, or batches between which the number of
-            an activation's scales changes.
+            an activation's scales changes; in several processes also an estimator without `merge`, another
+            model in another process, or a process that failed.
+        SpecError: a group that is none, or not this process's.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -70,27 +103,18 @@ def calibrate(batches: Iterable[Any], progress: bool = True, *, through: Float |
     """
     require_batches(batches, "calibrate")
     require_through(through)
-    return Calibration(batches, progress, through)
+    require_group(group)
+    return Calibration(batches, progress, through, group)
 
 
-def _calibrate(models: Models, batches: Iterable[Any], progress: bool, through: Float | Quantized) -> Models:
+def _observers(models: Models, through: Float | Quantized) -> list[_Observer]:
     if not models:
         do = "Pass a quantized model or a tuple of them."
         raise CalibrationError(where="calibrate", found="an empty tuple", wanted="at least one model", do=do)
     for model in models:
         require(model, "quantized", "calibrate")
-    observers = []
-    for network, served in through.passes(models):
-        observers.append(_Observer(network, served, _statistics([seats(models[i]) for i in served])))
-    count = 0
-    for count, batch in enumerate(_bar(batches, progress), 1):
-        for observer in observers:
-            observer.read(batch, count)
-    if not count:
-        do = "Pass a non-empty iterable, not one already used up."
-        raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
-    done = {i: _hold(models[i], found, o.inputs) for o in observers for i, found in zip(o.served, o.qparams(), strict=True)}
-    return tuple(done[i] for i in range(len(models)))
+    passes = through.passes(models)
+    return [_Observer(network, served, _statistics([seats(models[i]) for i in served])) for network, served in passes]
 
 
 def _bar(batches: Iterable[Any], progress: bool) -> Iterable[Any]:
@@ -138,6 +162,7 @@ class _Observer:
         self.rank_two = {n: record.facts[n].path for n in record.rank_two} if record else {}
         self.bind, self.walk = Binder(network), Walk(network, self.see, {*self.readers, *self.rank_two})
         self.inputs: tuple[TensorInfo, ...] = ()
+        self.device = next((t.device for t in itertools.chain(network.parameters(), network.buffers())), None)
 
     def read(self, batch: Any, number: int) -> None:
         """Updates all statistics; `inputs` are the shapes of the first batch that is not empty."""

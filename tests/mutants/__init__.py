@@ -14,6 +14,7 @@ from mutants.kept import KEPT_OF_THE_USER
 from mutants.legality import LEGALITY
 from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
 from mutants.lowerings_vendor import LOWERINGS_VENDOR
+from mutants.merging import MERGING
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
 from mutants.own_ops import OWN_OPS
@@ -42,6 +43,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PLACEMENT,
     *LEGALITY,
     *TRANSFORMS,
+    *MERGING,
     *EMULATION,
     *DEPLOYMENT,
     *OWN_OPS,

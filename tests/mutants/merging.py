@@ -1,0 +1,37 @@
+"""Breakages of the merging of statistics over processes."""
+
+from mutants.mutation import Mutation
+
+MERGE = "qfunc/transforms/merging.py"
+TESTS = "tests/transforms/test_merging.py"
+
+MERGING = (
+    Mutation(
+        "ranks-out-of-order",
+        MERGE,
+        "functools.reduce(estimator.merge, seen)",
+        "functools.reduce(estimator.merge, seen[::-1])",
+        f"{TESTS}::test_the_range_is_that_of_all_values_and_the_average_runs_in_order_of_rank",
+    ),
+    Mutation(
+        "the-first-rank-decides",
+        MERGE,
+        "observer.states[index] = _merged(observer.states[index], statistic.site.estimator, observer.device, group)",
+        "observer.states[index] = _gathered(observer.states[index], group)[0]",
+        f"{TESTS}::test_two_ranks_are_one_process_over_all_batches",
+    ),
+    Mutation(
+        "inputs-of-the-last-rank",
+        MERGE,
+        "return b if b and (not a or any(0 in i.shape for i in a)) else a",
+        "return b if b else a",
+        f"{TESTS}::test_two_ranks_are_one_process_over_all_batches",
+    ),
+    Mutation(
+        "an-inner-estimator-without-merge",
+        MERGE,
+        "return _merges(estimator.inner)",
+        "return True",
+        f"{TESTS}::test_both_ranks_are_told",
+    ),
+)

@@ -1,0 +1,123 @@
+"""Two processes of one group that calibrate side by side; a second process reports what became of each case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from attrs import frozen
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import estimators, targets
+from qfunc.errors import QfuncError
+from qfunc.estimators import Ema, MinMax, PowerOfTwo
+from qfunc.graph.record import record_of
+from qfunc.specs import PerChannel, edit
+from tests.transforms.checks import same_state, state
+
+TARGET = edit.weights(bits=8)(targets.onnxruntime)  # as it is where no conftest.py changes it
+
+ESTIMATORS: dict[str, Any] = {
+    **{n: getattr(estimators, n)() for n in estimators.__all__},
+    "PowerOfTwo of Mse": PowerOfTwo(estimators.Mse()),
+    "Ema of Quantile": Ema(estimators.Quantile(0.97)),
+}
+
+
+@frozen
+class Last:
+    """The range of the last batch alone: nothing that could be merged."""
+
+    def init(self, scheme: Any, like: Tensor) -> Any:
+        return MinMax().init(scheme, like)
+
+    def update(self, old: Any, x: Tensor, scheme: Any) -> Any:
+        return MinMax().update(self.init(scheme, x), x, scheme)
+
+    def finalize(self, last: Any, scheme: Any) -> Any:
+        return MinMax().finalize(last, scheme)
+
+
+def batches(rank: int) -> list[Tensor]:
+    """Of another number and other sizes on each rank: counted where there are more than 4096 values, else kept."""
+    generator = torch.Generator().manual_seed(rank)
+    drawn = [(1 + rank) * torch.randn(n, 5, generator=generator) for n in ((1500, 7), (2, 9, 4))[rank]]
+    return [(32 * x).round() / 32 for x in drawn]
+
+
+def tokens(rank: int, length: int) -> Tensor:
+    """A batch of 3 or 2 rows for `by_channel`."""
+    return torch.randn(3 - rank, length, 5, generator=torch.Generator().manual_seed(rank))
+
+
+def made(estimator: Any = None, layers: int = 3) -> Any:
+    """A quantized model whose activations have the estimator; sums of a few of its products are exact in float32."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 2))
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_((8 * p).round() / 8)
+    target = TARGET if estimator is None else edit.activations(estimator=estimator)(TARGET)
+    return qfunc.quantize(target)(net[:layers])
+
+
+def by_channel() -> Any:
+    """A quantized linear layer whose activations have a scale for each position of axis 1."""
+    torch.manual_seed(0)
+    return qfunc.quantize(edit.activations(granularity=PerChannel(1))(TARGET))(nn.Linear(5, 2))
+
+
+def outcome(action: Callable[[], Any]) -> Any:
+    """(state_dict, the shapes of the inputs) of what an action calibrates, or the kind and text of its error."""
+    try:
+        done = action()
+    except QfuncError as error:
+        return type(error).__name__, str(error)
+    return state(done), record_of(done).inputs
+
+
+def cases(rank: int) -> dict[str, Any]:
+    """What became of every case on this rank."""
+    own, none = batches(rank), []
+    results = {n: outcome(lambda e=e: qfunc.calibrate(own)(made(e))) for n, e in ESTIMATORS.items()}
+    for idle in (0, 1):
+        mine = none if rank == idle else own
+        results[f"rank {idle} has none"] = outcome(lambda mine=mine: qfunc.calibrate(iter(mine))(made()))
+    results["empty first"] = outcome(lambda: qfunc.calibrate([own[0][:0]] if rank == 0 else own)(made()))
+    results["no batches"] = outcome(lambda: qfunc.calibrate([])(made()))
+    results["only empty"] = outcome(lambda: qfunc.calibrate([own[0][:0]])(made()))
+    results["by channel"] = outcome(lambda: qfunc.calibrate([tokens(rank, 4)])(by_channel()))
+    results["other channels"] = outcome(lambda: qfunc.calibrate([tokens(rank, 4 - rank)])(by_channel()))
+    results["quantized"] = outcome(lambda: qfunc.calibrate(own, through=qfunc.Quantized())(made()))
+    given = (made(), made(estimators.Mse()))
+    before = [state(m) for m in given]
+    several = qfunc.calibrate(own)(given)
+    results["several"] = [(state(m), record_of(m).inputs) for m in several]
+    results["unchanged"] = all(same_state(state(m), b) for m, b in zip(given, before, strict=True))
+    results["no merge"] = outcome(lambda: qfunc.calibrate(own)(made(Last())))
+    results["no merge inside"] = outcome(lambda: qfunc.calibrate(own)(made(PowerOfTwo(Last()))))
+    bad = own if rank == 0 else [own[0], own[1] / 0]
+    results["infinite on rank 1"] = outcome(lambda: qfunc.calibrate(bad)(made()))
+    results["wrong on rank 0"] = outcome(lambda: qfunc.calibrate(own if rank else [{"rows": own[0]}])(made()))
+    results["other estimators"] = outcome(lambda: qfunc.calibrate(own)(made(Ema(decay=0.5 + rank / 4))))
+    results["other sites"] = outcome(lambda: qfunc.calibrate(own)(made(layers=3 - rank)))
+    results["after failures"] = outcome(lambda: qfunc.calibrate(own)(made()))
+    alone, first = dist.new_subgroups(1)[0], dist.new_group([0])
+    results["alone"] = outcome(lambda: qfunc.calibrate(own, group=alone)(made(Last())))
+    results["named"] = outcome(lambda: qfunc.calibrate(own, group=dist.new_group([0, 1]))(made()))
+    results["not a member"] = outcome(lambda: qfunc.calibrate(own, group=first)(made()))
+    return results
+
+
+def work(rank: int, folder: str) -> None:
+    """One of the processes."""
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=Path(folder, "meet").as_uri(), rank=rank, world_size=2, timeout=limit)
+    torch.save(cases(rank), Path(folder, f"{rank}.pt"))
+    dist.destroy_process_group()
