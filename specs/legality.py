@@ -26,12 +26,14 @@ class Require:
     """The chip takes the named slots of the selected ops only in this form; a slot left in float is not asked.
 
     `formats`: one of them.  A constant may use fewer codes than its format, as it is written offline; an
-    activation may not, as it is the chip that clamps it.  `zero_point`: False, it is always 0; True, there is
+    activation may not, as it is the chip that clamps it; `narrower=False`, nor may a constant, where the vendor's
+    tool finds its codes anew.  `zero_point`: False, it is always 0; True, there is
     one.  `power_of_two`: whether scales must be.  `shared`: one of them; `PerChannel()` is the output channels.
     What is left out is free.  `because`: the vendor's words and where they stand.
 
     Raises:
-        SpecError: nothing is required, a selector that no op can match, or a zero point for formats without one.
+        SpecError: nothing is required, a selector that no op can match, or a zero point for formats without one,
+            `narrower` without formats.
 
     >>> from qfunc.specs import Op
     >>> Require(Op("conv"), "weight", shared=PerTensor(), because="per-layer (guide, 2)")
@@ -43,6 +45,7 @@ class Require:
     formats: tuple[Format, ...] = field(
         default=(), kw_only=True, converter=as_tuple, validator=tuple_of(Int, Float, Log, Levels)
     )
+    narrower: bool = field(default=True, kw_only=True, validator=instance_of(bool))
     zero_point: bool | None = field(default=None, kw_only=True, validator=instance_of(bool, optional=True))
     power_of_two: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     shared: tuple[Granularity, ...] = field(
@@ -56,6 +59,8 @@ class Require:
             raise refuse(self, names, None, "at least one of them", "Say what the chip requires.")
         if self.zero_point and self.formats and not any(isinstance(f, Int) for f in self.formats):
             raise refuse(self, "zero_point", True, "None or False, for only Int has one", "Drop it.")
+        if not self.narrower and not self.formats:
+            raise refuse(self, "narrower", False, "formats beside it", "Say which formats the chip takes.")
 
 
 @readable

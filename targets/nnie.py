@@ -6,6 +6,9 @@ largest magnitude of each input, from which z follows.
 
 The codes and what they stand for are known; accumulator, bias and the way back to codes are not published.
 Emulation therefore decodes the codes and computes every op in float32.
+
+Ops that Caffe's layers and the chip's Upsample cannot say (Eltwise, Scale, Power, Reduction, Slice, Permute, ReLU6 and
+so on can) are refused; those that `edit.skip` leaves in float run on the host's CPU.
 """
 
 from qfunc.estimators import Ema, MinMax
@@ -34,8 +37,12 @@ POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 MODES = "MQBench user guide, hardware/nnie: '8/16 bit per-layer logarithmic quantization'"
 UPSAMPLE = "MQBench user guide, hardware/nnie: 'Only support 2x nearest neighbor upsample'"
 LAYERS = "HiSVP development guide, 3.1: the mapper takes Caffe's layers and some extensions, the rest runs on the CPU"
-TWICE = Attr("scale_factor", 2.0) | Attr("scale_factor", (2.0, 2.0)) | Attr("scale_factor", None)
-
+TWICE = Attr("scale_factor", 2.0) | Attr("scale_factor", (2.0, 2.0))
+RUN = (
+    "conv", "conv_transpose", "linear", "batch_norm", *POOLS, "mean", "sum", "add", "sub", "mul", "maximum", "abs", "neg",
+    "pow", "exp", "relu", "leaky_relu", "prelu", "clip", "elu", "softplus", "sigmoid", "tanh", "softmax", "concat", "slice",
+    "split", "chunk", "unbind", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "resize", "dropout",
+)  # fmt: skip
 
 nnie = Target(
     name="nnie",
@@ -52,11 +59,7 @@ nnie = Target(
             because=UPSAMPLE,
             do="Resize by mode='nearest', scale_factor=2, or leave it to the CPU by edit.skip.",
         ),
-        Refuse(
-            Op(("gelu", "layer_norm", "group_norm", "mish", "sdpa")),
-            because=LAYERS,
-            do="Replace it by ops that Caffe has, or leave it to the CPU by edit.skip.",
-        ),
+        Refuse(~Op(RUN), because=LAYERS, do="Replace it by ops that Caffe has, or leave it to the CPU by edit.skip."),
     ),
     runtime=Runtime("nnie", cpu="Hi35xx"),
     lowering=Gfpq(),

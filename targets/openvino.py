@@ -16,6 +16,7 @@ from qfunc.specs import (
     Attr,
     Cases,
     Copy,
+    Everything,
     Fusion,
     Int,
     Interior,
@@ -23,6 +24,7 @@ from qfunc.specs import (
     NonNegative,
     Op,
     PerChannel,
+    Require,
     Rule,
     Runtime,
     SameQParams,
@@ -44,6 +46,7 @@ REAL = Op(("add", "mul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "me
 NEAREST = Attr("mode", "nearest")
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize")
 BYTES = (("input", (S8, U8)), ("weight", (NARROW,)), ("output", (S8, U8)))
+BITS = "NNCF, CPU hardware configuration: weights and activations have 8 bits; the runtime's integers have 256 or 255 levels"
 
 openvino = Target(
     name="openvino",
@@ -64,6 +67,10 @@ openvino = Target(
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),
+    legality=(
+        Require(Everything(), ("input", "output"), formats=(S8, U8, NARROW), because=BITS),
+        Require(Everything(), "weight", formats=(S8, U8), because=BITS),
+    ),
     runtime=Runtime("openvino", ">=2026.4", "x86-64 VNNI", "oneDNN, INFERENCE_PRECISION_HINT=f32"),
     lowering=FakeQuantizeOnnx(),
     source=(

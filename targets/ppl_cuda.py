@@ -17,6 +17,7 @@ from qfunc.specs import (
     Kernel,
     Op,
     PerChannel,
+    PerTensor,
     Require,
     Rule,
     Runtime,
@@ -33,6 +34,8 @@ WEIGHT = Scheme(Int(8), Scale(PerChannel(), divisor="half_range"))
 WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
+NUMBER = "MQBench, deploy_linear.py: the artifact has one number a tensor, max(|low|, |high|)"
+CODES = "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: codes [-128, 127], which the runtime finds from that number"
 
 
 ppl_cuda = Target(
@@ -49,12 +52,9 @@ ppl_cuda = Target(
     kernels=(Kernel(Everything(), Unknown("the engine's requantization is not published", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
     legality=(
-        Require(
-            Everything(),
-            ("input", "weight", "output"),
-            zero_point=False,
-            because="MQBench, deploy_linear.py: the artifact has one number a tensor, max(|low|, |high|)",
-        ),
+        Require(Everything(), ("input", "weight", "output"), zero_point=False, because=NUMBER),
+        Require(Everything(), ("input", "output"), shared=PerTensor(), because=NUMBER),
+        Require(Everything(), ("input", "weight", "output"), formats=Int(8), narrower=False, because=CODES),
     ),
     runtime=Runtime("ppl.nn", cpu="NVIDIA GPU"),
     lowering=PplCuda(),

@@ -13,6 +13,7 @@ from qfunc.specs import (
     Int,
     Kernel,
     Op,
+    Require,
     Rule,
     Runtime,
     Scheme,
@@ -28,6 +29,7 @@ WEIGHT = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
+WIDTHS = "MQBench, prepare_by_platform.py, backend PPLW8A16: weights have 8 bits, activations 16"
 
 ppl_w8a16 = Target(
     name="ppl_w8a16",
@@ -39,6 +41,10 @@ ppl_w8a16 = Target(
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("the DSP's arithmetic is not published", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    legality=(
+        Require(Everything(), "weight", formats=(WEIGHT.format, Int(8)), narrower=False, because=WIDTHS),
+        Require(Everything(), ("input", "output"), formats=(ACTIVATION.format, Int(16)), because=WIDTHS),
+    ),
     runtime=Runtime("ppl", cpu="DSP"),
     lowering=PplJson(),
     source=("MQBench, prepare_by_platform.py and deploy_linear.py, backend PPLW8A16: schemes, placement, JSON",),

@@ -19,6 +19,8 @@ from qfunc.specs import (
     Int,
     Kernel,
     Op,
+    PerTensor,
+    Require,
     Rule,
     Runtime,
     Scheme,
@@ -32,6 +34,7 @@ BYTE = Scheme(Int(8, low=-127))
 WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
+RANGES = "MQBench, deploy/deploy_stpu.py: one range a tensor, [-127 s, 127 s]"
 ACTIVATION = Step(Op(("relu", "clip")))
 
 stpu = Target(
@@ -49,6 +52,17 @@ stpu = Target(
     ties=(Tie(Op("concat"), ("input", "output"), "output"), Tie(Op("max_pool"), ("input", "output"), "input")),
     kernels=(Kernel(Everything(), Unknown("an internal accelerator without public documents", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    legality=(
+        Require(
+            Everything(),
+            ("input", "weight", "output"),
+            formats=BYTE.format,
+            narrower=False,
+            zero_point=False,
+            shared=PerTensor(),
+            because=RANGES,
+        ),
+    ),
     runtime=Runtime("stpu"),
     lowering=StpuFiles(),
     source=("MQBench, prepare_by_platform.py and deploy/deploy_stpu.py: schemes, placement, merges and ranges",),

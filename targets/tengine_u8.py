@@ -42,6 +42,7 @@ IN_PLACE = ("relu", "clip")
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
 SCALES = "MQBench, deploy to Tengine: quant_tool_uint8 reads one line 'tensor scale zero_point' for each tensor"
+WEIGHTS = "OAID Tengine, tools/quantize: quant_tool_uint8 finds the codes of weights itself, 255 steps from least to largest"
 
 
 tengine_u8 = Target(
@@ -62,7 +63,11 @@ tengine_u8 = Target(
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),
-    legality=(Require(Everything(), ("input", "weight", "output"), formats=U8, shared=PerTensor(), because=SCALES),),
+    legality=(
+        Require(Everything(), ("input", "weight", "output"), shared=PerTensor(), because=SCALES),
+        Require(Everything(), ("input", "output"), formats=U8, because=SCALES),
+        Require(Everything(), "weight", formats=U8, narrower=False, because=WEIGHTS),
+    ),
     runtime=Runtime("tengine", "1.5", "CPU reference, uint8"),
     lowering=TengineScale(),
     source=(

@@ -12,7 +12,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.fuse import Group
 from qfunc.graph.plan import TRANSPARENT, Placed, Plan
 from qfunc.graph.select import Context, constant_shape, is_personal, require_match, selects
-from qfunc.graph.vocabulary import channel_axis, slots
+from qfunc.graph.vocabulary import channel_axis, kind_of, slots
 from qfunc.specs import Format, Int, Keep, PerTensor, PerToken, Refuse, Require, Scheme, Target
 from qfunc.specs.scheme import Granularity
 
@@ -104,6 +104,7 @@ class _Check:
     def __init__(self, plan: Plan, target: Target) -> None:
         self.context: Context = plan.context
         self.target = target
+        self.overridden = any(o.bits for o in target.overrides)
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
 
     def read_by(self, reader: fx.Node, tensor: fx.Node) -> Placed | None:
@@ -116,11 +117,15 @@ class _Check:
         return self.read[tensor, reader]
 
     def op(self, group: Group, node: fx.Node) -> Iterator[Breach]:
+        if _counts(node):
+            return
         for rule in self.target.legality:
             elsewhere = self._kept(group, "input") and self._kept(group, "output")
             if isinstance(rule, Refuse) and not elsewhere and selects(rule.select, node, self.context):
                 wanted = f"an op that it runs: {rule.because}"
-                yield Breach(self._path(node), "", "", f"the kind {self.context.kind(node)!r}", wanted, rule.do)
+                kind = self.context.kind(node)
+                found = f"{_called(node)}, an op of no known kind" if kind == "unknown" else f"the kind {kind!r}"
+                yield Breach(self._path(node), "", "", found, wanted, rule.do)
 
     def tensor(self, group: Group, nodes: tuple[fx.Node, ...], slot: str, placed: Placed) -> Iterator[Breach]:
         """What is wrong with a site as one slot of an op, or of a fused group."""
@@ -131,7 +136,7 @@ class _Check:
             if not isinstance(rule, Require) or slot not in rule.slots:
                 continue
             if any(selects(rule.select, n, self.context) for n in nodes):
-                for found, wanted, edit in _wrong(rule, placed, channel_axis(nodes[0])):
+                for found, wanted, edit in _wrong(rule, placed, channel_axis(nodes[0]), self.overridden):
                     do = _cure(edit, slot, site.value)
                     yield Breach(op, slot, site.name, found, f"{wanted}: {rule.because}", do)
         refuses = getattr(self.target.lowering, "refuses", None)
@@ -156,12 +161,23 @@ class _Check:
         return self.context.fact(node).path
 
 
-def _wrong(rule: Require, placed: Placed, axis: int) -> Iterator[tuple[str, str, str]]:
+def _counts(node: fx.Node) -> bool:
+    # Arithmetic of sizes, which no chip is asked for: the op and all that it reads are numbers of the graph.
+    return kind_of(node) == "size" or (
+        kind_of(node) == "unknown" and bool(node.all_input_nodes) and all(map(_counts, node.all_input_nodes))
+    )
+
+
+def _called(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _wrong(rule: Require, placed: Placed, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:
     # (what was found, what is wanted, the keyword of edit.weights or edit.activations that cures it)
     site, scheme = placed.site, placed.site.scheme
     fmt, zero_point, shared = scheme.format, scheme.zero_point, scheme.scale.shared
-    if rule.formats and not any(_holds(wanted, fmt, site.constant) for wanted in rule.formats):
-        yield repr(fmt), _either(rule.formats), _keyword(rule.formats[0], fmt, site.slot)
+    if rule.formats and not any(_holds(wanted, fmt, site.constant and rule.narrower) for wanted in rule.formats):
+        yield repr(fmt), _either(rule.formats), _keyword(rule.formats[0], fmt, site.slot == "weight" and not overridden)
     never = zero_point is None or zero_point.value == 0 or getattr(site.value, "zero_point", None) == 0
     if rule.zero_point is False and not never:
         yield "a zero point", "none", "symmetric=True"
@@ -178,9 +194,9 @@ def _either(values: tuple[Any, ...]) -> str:
     return " or ".join(map(repr, values))
 
 
-def _holds(wanted: Format, fmt: Format, constant: bool) -> bool:
-    # A constant is written offline, so fewer codes are no matter; an activation is clamped by the chip itself.
-    if not constant or not isinstance(wanted, Int) or not isinstance(fmt, Int):
+def _holds(wanted: Format, fmt: Format, fewer: bool) -> bool:
+    # A constant is written offline, so fewer codes are no matter, unless the rule says so; the chip clamps activations.
+    if not fewer or not isinstance(wanted, Int) or not isinstance(fmt, Int):
         return wanted == fmt
     return wanted.signed == fmt.signed and wanted.qmin <= fmt.qmin and fmt.qmax <= wanted.qmax
 
@@ -194,9 +210,9 @@ def _same(wanted: Granularity, shared: Granularity, axis: int, rank: int) -> boo
     return sizes and len({a % rank if rank else a for a in ours}) == 1
 
 
-def _keyword(wanted: Format, fmt: Format, slot: str) -> str:
-    # Empty where no keyword of edit gives the format: weights have no `bits` that widens.
-    if not isinstance(wanted, Int) or not isinstance(fmt, Int) or (slot == "weight" and wanted.bits != fmt.bits):
+def _keyword(wanted: Format, fmt: Format, fixed_width: bool) -> str:
+    # Empty where no keyword of edit gives the format: the `bits` of weights widen only what an edit has narrowed.
+    if not isinstance(wanted, Int) or not isinstance(fmt, Int) or (fixed_width and wanted.bits != fmt.bits):
         return ""
     changed = [f"{n}={getattr(wanted, n)}" for n in ("bits", "signed") if getattr(wanted, n) != getattr(fmt, n)]
     return ", ".join(changed)

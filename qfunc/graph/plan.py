@@ -276,11 +276,14 @@ def _with_axis(value: Any, axis: int, rank: int) -> Any:
 
 def _narrow(value: Any, bits: int) -> Any:
     fmt = value.format if isinstance(value, Scheme) else None
-    if not isinstance(fmt, Int) or bits > fmt.bits:
+    if not isinstance(fmt, Int):
+        wanted = f"None, for the hardware's weights are {'fixed' if fmt is None else repr(fmt)}, whose codes have one width"
+        raise SpecError(where="Override.bits", found=repr(bits), wanted=wanted, do="Drop bits, or choose other hardware.")
+    if bits > fmt.bits:
         raise SpecError(
             where="Override.bits",
             found=repr(bits),
-            wanted=f"at most the {getattr(fmt, 'bits', '?')} bits of the hardware's {fmt}",
+            wanted=f"at most the {fmt.bits} bits of the hardware's {fmt}",
             do="Choose fewer bits, or other hardware.",
         )
     return evolve(value, format=narrowed(fmt, bits, fmt.signed)) if bits < fmt.bits else value

@@ -5,6 +5,7 @@ from mutants.mutation import Mutation
 SPEC, CHECK = "specs/legality.py", "qfunc/graph/legality.py"
 QDQ, GRAPH = "qfunc/lowering/qdq.py", "qfunc/lowering/onnx_graph.py"
 SPECS, TESTS, OPSETS = "tests/specs/test_specs_legality.py", "tests/graph/test_legality.py", "tests/lowering/test_opsets.py"
+EDITS = "tests/specs/test_specs_edit.py"
 HAS = f"{TESTS}::test_what_an_opset_has"
 
 LEGALITY = (
@@ -18,7 +19,7 @@ LEGALITY = (
     ),
     Mutation(
         "activations-may-use-fewer-codes", CHECK,
-        "if not constant or not isinstance(wanted, Int)",
+        "if not fewer or not isinstance(wanted, Int)",
         "if not isinstance(wanted, Int)",
         f"{TESTS}::test_constants_may_use_fewer_codes_and_activations_may_not",
     ),
@@ -69,6 +70,36 @@ LEGALITY = (
         "return sizes and len(",
         "return len(",
         f"{TESTS}::test_blocks_have_an_axis_and_a_size",
+    ),
+    Mutation(
+        "unsigned-codes-lose-their-negatives", "specs/_rewrite.py",
+        "fmt if self.signed is not None else around_zero(fmt), None",
+        "fmt, None",
+        f"{EDITS}::test_symmetric_codes_are_signed_unless_the_edit_says_otherwise",
+    ),
+    Mutation(
+        "edits-of-nothing-are-silent", "specs/_rewrite.py",
+        "            if asked is not None and not any(_takes(asked, name, s.format) for s in schemes):",
+        "            if False:",
+        f"{EDITS}::test_a_property_that_no_scheme_has_is_refused",
+    ),
+    Mutation(
+        "narrower-constants-always", CHECK,
+        "site.constant and rule.narrower",
+        "site.constant",
+        f"{TESTS}::test_narrower_codes_may_be_refused_of_constants_too",
+    ),
+    Mutation(
+        "chips-are-asked-for-sizes", CHECK,
+        "        if _counts(node):",
+        "        if False:",
+        f"{TESTS}::test_nnie_runs_what_caffe_has",
+    ),
+    Mutation(
+        "nnie-runs-gelu", "targets/nnie.py",
+        '"softplus", "sigmoid"',
+        '"softplus", "gelu", "sigmoid"',
+        f"{TESTS}::test_nnie_refuses_every_other_op",
     ),
     Mutation("four-bits-in-every-opset", QDQ, "if stored not in (8, 32)", "if stored not in (4, 8, 32)", HAS),
     Mutation("constants-are-stored-as-they-are", QDQ, "if constant else bits", "if False else bits", HAS),

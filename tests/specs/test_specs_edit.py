@@ -1,9 +1,13 @@
 """Edits: target -> target; later edits win."""
 
+import pytest
 from attrs import evolve, frozen
 
+from qfunc import targets
+from qfunc.errors import SpecError
 from qfunc.estimators import Ema, MinMax
 from qfunc.specs import (
+    E4M3FN,
     Cases,
     Derived,
     Everything,
@@ -55,6 +59,83 @@ def test_activations_change_inputs_and_outputs_of_every_rule_and_no_fixed_one():
     assert isinstance(target.rules[-1].output, Fixed)
     assert target.rules[0].weight == ORT.rules[0].weight
     assert edit.activations(symmetric=False)(target).rules[0].input == Scheme(Int(4), zero_point=ZeroPoint())
+
+
+UNSIGNED = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
+
+
+@pytest.mark.parametrize(
+    ("scheme", "asked", "made"),
+    [
+        (UNSIGNED, {}, Scheme(Int(8))),
+        (UNSIGNED, {"bits": 4}, Scheme(Int(4))),
+        (UNSIGNED, {"signed": False}, Scheme(Int(8, signed=False))),  # the user's word
+        (UNSIGNED, {"signed": True}, Scheme(Int(8))),
+        (evolve(UNSIGNED, format=Int(8, signed=False, low=1)), {}, Scheme(Int(8, low=-127))),
+        (evolve(UNSIGNED, format=Int(8, signed=False, high=127)), {}, Scheme(Int(8, low=-64, high=63))),
+        (Scheme(Int(8, low=-127), zero_point=ZeroPoint()), {}, Scheme(Int(8, low=-127))),
+        (Scheme(Int(8, signed=False)), {}, Scheme(Int(8, signed=False))),  # what is never negative had no zero point
+        (Scheme(E4M3FN), {}, Scheme(E4M3FN)),
+    ],
+)
+@pytest.mark.parametrize("role", ["weight", "input", "output"])
+def test_symmetric_codes_are_signed_unless_the_edit_says_otherwise(scheme, asked, made, role):
+    change = edit.activations if role != "weight" else edit.weights
+    both = {k: v for k, v in asked.items() if k != "bits" or role != "weight"}
+    base = evolve(ORT, rules=Rule(Op("conv"), **{role: Cases(((NonNegative(), scheme),), default=scheme)}))
+    if both == asked:
+        value = getattr(change(symmetric=True, **asked)(base).rules[0], role)
+        assert value == Cases(((NonNegative(), made),), default=made)
+        plain = evolve(ORT, rules=Rule(Op("conv"), **{role: scheme}))
+        assert getattr(change(symmetric=True, **asked)(plain).rules[0], role) == made
+
+
+NNIE = "target 'nnie': found {0} in Log(), wanted {1}, whose schemes have that. Drop {2}, or give rules another scheme: {3}."
+IN, AT = "edit.inputs(selector, Scheme(...)) or edit.outputs(selector, Scheme(...))", "edit.add(selector, weight=Scheme(...))"
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "words"),
+    [
+        (edit.activations(bits=4), "edit.activations(bits=4)", ("activations", "Int", "bits", IN)),
+        (edit.activations(signed=True), "edit.activations(signed=True)", ("activations", "Int", "signed", IN)),
+        (edit.activations(symmetric=False), "edit.activations(symmetric=False)", ("activations", "Int", "symmetric", IN)),
+        (
+            edit.weights(granularity=PerChannel()),
+            "edit.weights(granularity=PerChannel())",
+            ("weights", "Int or Float or Levels", "granularity", AT),
+        ),
+        (
+            edit.weights(power_of_two=True),
+            "edit.weights(power_of_two=True)",
+            ("weights", "Int or Float or Levels", "power_of_two", AT),
+        ),
+        (edit.weights(rounding="floor"), "edit.weights(rounding='floor')", ("weights", "Int or Float", "rounding", AT)),
+    ],
+)
+def test_a_property_that_no_scheme_has_is_refused(change, where, words):
+    with pytest.raises(SpecError) as e:
+        edit.pipe(targets.nnie, change)
+    assert str(e.value) == f"{where}, {NNIE.format(*words)}"
+
+
+def test_a_role_without_schemes_is_refused():
+    silent = evolve(ORT, rules=Rule(Op("conv"), weight=Keep(), output=Scheme()))
+    with pytest.raises(SpecError) as e:
+        edit.pipe(silent, edit.weights(symmetric=False))
+    assert str(e.value) == (
+        "edit.weights(symmetric=False), target 'onnxruntime': found no scheme of weights, wanted Int, whose schemes have that. "
+        f"Drop symmetric, or give rules another scheme: {AT}."
+    )
+    assert edit.weights(estimator=MinMax())(silent).weight.estimator == MinMax()
+
+
+def test_properties_reach_the_schemes_that_have_them():
+    mixed = evolve(ORT, rules=(Rule(Op("conv"), input=Scheme(E4M3FN)), Rule(Op("add"), input=Scheme(Int(8)))))
+    made = edit.activations(bits=4, rounding="floor", power_of_two=True)(mixed).rules
+    assert made[0].input == Scheme(E4M3FN, Scale(power_of_two=True), rounding="floor")
+    assert made[1].input == Scheme(Int(4), Scale(power_of_two=True), rounding="floor")
+    assert edit.activations(symmetric=True)(targets.nnie) == targets.nnie  # it has no zero points already
 
 
 def test_cases_change_inside():

@@ -50,6 +50,10 @@ EVERY = [getattr(targets, name) for name in targets.__all__ if isinstance(getatt
             "Require.zero_point: found True, wanted None or False, for only Int has one. Drop it.",
         ),
         (
+            lambda: Require(CONV, "weight", narrower=False, zero_point=False, **WORDS),
+            "Require.narrower: found False, wanted formats beside it. Say which formats the chip takes.",
+        ),
+        (
             lambda: Require(CONV & LINEAR, "weight", zero_point=False, **WORDS),
             "Require.select: found AllOf((Op('conv'), Op('linear'))), wanted a selector that some op can match. "
             "Select ops, e.g. by edit.op.",
