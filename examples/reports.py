@@ -27,7 +27,7 @@ errors = qfunc.compare(batches)(calibrated)
 (worst,) = errors.worst(1)
 print(f"{worst.tensor} ({worst.slot}): {worst.sqnr:.0f} dB")
 for row in errors.rows:
-    if row.slot == "output":
+    if row.slot == "output" and row.alone is not None:
         print(f"{row.tensor}: {row.sqnr:.0f} dB, its quantizer alone {row.alone.sqnr:.0f} dB")
 
 losses = qfunc.sensitivity(batches[:1])(calibrated)

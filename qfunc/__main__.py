@@ -140,8 +140,9 @@ def _of_file(path: Path) -> Any:
         report = json.loads(text)
     except ValueError:
         report = None  # from_json says what is wrong
-    inner = isinstance(report, dict) and isinstance(report.get("target"), dict)
-    return from_json(json.dumps(report["target"]) if inner else text)
+    if isinstance(report, dict) and isinstance(report.get("target"), dict):
+        return from_json(json.dumps(report["target"]))
+    return from_json(text)
 
 
 def _of_module(module: str, attribute: str) -> Any:
