@@ -224,6 +224,10 @@ def test_keys(name: str, expression: str) -> None:
         graphs = [m for m in made.modules() if isinstance(m, fx.GraphModule)]
         assert len(graphs) == 1
         assert seats(graphs[0])
+        if name == "preserve_attr":
+            assert made.num_labels == 5
+        if name == "concrete_args":
+            assert [n.name for n in graphs[0].graph.nodes if n.op == "placeholder"] == ["x"]
         if name == "leaf_module":
             assert [type(m).__name__ for m in graphs[0].modules()].count("ReLU") == 1
         return
