@@ -109,6 +109,7 @@ def _class_of(kind: Hashable) -> type[Dissolved]:
 
 
 def dissolved(origin: Origin) -> Dissolved:
+    """What stands for a float submodule whose ops are part of the graph."""
     kind: Any = origin.kind
     made = _class_of(kind)()
     vars(made)[ORIGIN] = origin

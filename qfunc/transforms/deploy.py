@@ -187,7 +187,7 @@ class _AsWritten(_Evaluated):
     def evaluated(self, target: Any) -> Any:
         module = super().evaluated(target)
         if isinstance(module, FakeQuantize) and not module.site.constant and not hasattr(module.site.function, "onnx"):
-            module.site = evolve(module.site, value=evolve(module.site.scheme, rounding="half_even"))
+            module.scheme = evolve(module.scheme, rounding="half_even")
         return module
 
 

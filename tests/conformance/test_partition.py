@@ -74,8 +74,8 @@ def test_a_fusion_that_is_taken_for_integer_is_a_disagreement():
     assert any("predicted integer, but the runtime runs it as float" in d for d in report.disagreements), report
 
 
-def test_a_missing_fusion_is_a_disagreement():
-    # A residual add taken for fused into its convolution: the target has no such fusion, the runtime neither.
+def test_a_fusion_that_no_kernel_computes_is_a_float_unit():
+    # A residual add taken for fused into its convolution: no quantizer stands between, so the runtime has none either.
     class Residual(nn.Module):
         def __init__(self):
             super().__init__()
@@ -88,7 +88,8 @@ def test_a_missing_fusion_is_a_disagreement():
     greedy = evolve(TARGET, fusions=(Fusion(Op("conv"), steps), *TARGET.fusions))
     assert not _report(TARGET, Residual(), *IMAGE).disagreements
     report = _report(greedy, Residual(), *IMAGE)
-    assert report.disagreements, report
+    assert not report.disagreements
+    assert report.float_units == (("a", "its integer kernel does not compute add, which is fused with it"),)
 
 
 @pytest.mark.parametrize(
