@@ -60,7 +60,7 @@ FOLDING = (
         "written-out-norm-keeps-its-sign", NORMS,
         "(-factor, number - shift)",
         "(factor, number - shift)",
-        f"{GRID}test_a_norm_behind_an_op[written out]",
+        "tests/graph/test_fold_reversed.py",
     ),
     Mutation(
         "own-fold-where-it-may-not", FOLD,
