@@ -3,6 +3,7 @@
 from mutants.mutation import Mutation
 
 OPS, GRAPH, MODEL, QUANTIZERS = (f"qfunc/lowering/onnx_{name}.py" for name in ("ops", "graph", "model", "quantizers"))
+TENSOR_BY_TENSOR = "qfunc/transforms/tensor_by_tensor.py"
 DEPLOY, TENSORS = "qfunc/transforms/deploy.py", "qfunc/lowering/tensors.py"
 
 INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
@@ -62,9 +63,27 @@ DEPLOYMENT = (
     ),
     Mutation(
         "deploy-does-not-check", DEPLOY,
-        "if a.shape != b.shape or float(",
-        "if False and float(",
+        "if different:",
+        "if False:",
         "tests/transforms/test_deploy.py::test_an_artifact_that_computes_something_else_is_refused",
+    ),
+    Mutation(
+        "deploy-checks-outputs-only", DEPLOY,
+        "different = first_difference(proto, tensors, _AsWritten(model), given)",
+        'different = "output"',
+        "tests/transforms/test_deploy.py::test_codes_that_round_otherwise_and_spread_are_no_other_function",
+    ),
+    Mutation(
+        "deploy-follows-the-simulation", TENSOR_BY_TENSOR,
+        "return nearest.to(value.dtype)",
+        "return value",
+        "tests/transforms/test_deploy.py::test_one_wrong_code_is_not_carried_on",
+    ),
+    Mutation(
+        "deploy-does-not-compare-float-outputs", TENSOR_BY_TENSOR,
+        "if not led.difference and not alike(values[name], a):",
+        "if False:",
+        "tests/transforms/test_deploy.py::test_a_float_output_that_is_computed_otherwise_is_refused",
     ),
     Mutation(
         "deploy-checks-with-the-hardware-s-ties", DEPLOY,

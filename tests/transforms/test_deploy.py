@@ -10,10 +10,16 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from torch import fx
 
 import qfunc
 from qfunc import targets
+from qfunc.graph.record import TensorInfo
+from qfunc.graph.units import Partition
+from qfunc.lowering.onnx_model import write_model
+from qfunc.lowering.onnx_ops import WRITERS
 from qfunc.specs import from_json
+from qfunc.transforms.tensor_by_tensor import first_difference
 from tests.transforms.checks import arguments, calibrated, leaves
 from tests.transforms.nets import NAMES, DictInput
 
@@ -103,12 +109,54 @@ def test_a_dict_input_that_was_traced_is_refused_by_name() -> None:
 
 
 def test_an_artifact_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the first tensor that differs: what is wrong in the middle is not blamed on the end."""
+    monkeypatch.setitem(WRITERS, "add", lambda c: c.write("Sub", c.input(), c.input("other")))
+    _, _, done = calibrated("residual")
+    with pytest.raises(qfunc.errors.DeployError) as caught:
+        qfunc.deploy(TARGET)(done)
+    assert str(caught.value) == (
+        "deploy, tensor 'relu_1': found an ONNX model that computes something else than the simulation, wanted the same "
+        "function. Report this model: its ops are captured or written wrongly."
+    )
+
+
+def test_a_float_output_that_is_computed_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WRITERS, "gelu", lambda c: c.write("Relu", c.input()))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.GELU())
+    done = qfunc.calibrate([torch.randn(4, 3)], progress=False)(qfunc.quantize(TARGET)(model))
+    with pytest.raises(qfunc.errors.DeployError, match="deploy, output '1': found an ONNX model that computes something else"):
+        qfunc.deploy(TARGET)(done)
+
+
+def test_codes_that_round_otherwise_and_spread_are_no_other_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deep network may end anywhere after one code differs: each tensor is compared given those before it."""
     file: Any = sys.modules["qfunc.transforms.deploy"]
     plain = file.run_evaluated
     monkeypatch.setattr(file, "run_evaluated", lambda m, leaves, **how: [v + 1 for v in plain(m, leaves, **how)])
     _, _, done = calibrated("residual")
-    with pytest.raises(qfunc.errors.DeployError, match="an ONNX model that computes something else than the simulation"):
-        qfunc.deploy(TARGET)(done)
+    assert "model.onnx" in qfunc.deploy(TARGET)(done).files
+
+
+def test_one_wrong_code_is_not_carried_on() -> None:
+    """2^12 times what one code of the first tensor is: a simulation that took its own would end elsewhere."""
+    first, last = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1)
+    with torch.no_grad():
+        first.weight.fill_(1.0)
+        last.weight.fill_(4096.0)
+        last.bias.fill_(-4096.0 * 127 / 255)
+    net = torch.nn.Sequential(first, last)
+    done = qfunc.calibrate([torch.tensor([[0.0], [1.0]])], progress=False)(qfunc.quantize(TARGET)(net))
+    batch = (TensorInfo((2, 1), "torch.float32"),)
+    proto, tensors = write_model(Partition(done, TARGET), batch)
+    x = torch.tensor([[127 / 255], [128 / 255]])
+    assert first_difference(proto, tensors, _OneCodeHigher(done), [x]) == ""
+
+
+class _OneCodeHigher(fx.Interpreter):
+    # The simulation, with another code for the first element of the input.
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = super().call_module(target, args, kwargs)
+        return value + torch.tensor([[1 / 255], [0.0]]) if "input_output" in str(target) else value
 
 
 def test_ties_that_other_hardware_rounds_otherwise_are_no_other_function() -> None:
