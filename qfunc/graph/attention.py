@@ -10,6 +10,7 @@ from attrs import evolve
 from torch import fx
 
 from qfunc.errors import CaptureError
+from qfunc.graph.computed import fold_computed
 from qfunc.graph.float_ops import masked, repeat_heads, scaled
 from qfunc.graph.record import Fact, Record, attach, path_of, record_of
 from qfunc.graph.vocabulary import attribute, kind_of
@@ -49,6 +50,11 @@ def attend(
         scores = emit(masked, scores, mask, triangle)
     weights = emit(torch.softmax, scores, -1)
     return emit(torch.matmul, weights if dropped is None else dropped(weights), value), weights
+
+
+def prepared(network: fx.GraphModule, target: Target) -> fx.GraphModule:
+    """The (own) network as placement wants it: attention opened, weights that are computed made constants."""
+    return fold_computed(open_attention(network, target))
 
 
 def open_attention(network: fx.GraphModule, target: Target) -> fx.GraphModule:
@@ -109,4 +115,4 @@ def _names(selector: Any, kind: str) -> bool:
     return False
 
 
-__all__ = ["attend", "open_attention"]
+__all__ = ["attend", "open_attention", "prepared"]

@@ -34,6 +34,15 @@ def masked(input: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     return input.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else input + mask
 
 
+def left_out(mask: Tensor) -> Tensor:
+    """A mask of nn.MultiheadAttention as one of scaled_dot_product_attention: booleans the other way round.
+
+    >>> left_out(torch.tensor([True, False]))
+    tensor([False,  True])
+    """
+    return ~mask if mask.dtype == torch.bool else mask
+
+
 def repeat_heads(input: Tensor, like: Tensor) -> Tensor:
     """Grouped queries: each head of keys or values [..., h, S, E] once for each of its queries in `like` [..., H, L, E].
 
@@ -87,6 +96,7 @@ _ALSO = {"asin": ("arcsin",), "acos": ("arccos",), "atan": ("arctan",), "trunc":
 FLOAT_OPS = (
     ("scale", scaled, "input like factor"),
     ("mask", masked, "input mask causal"),
+    ("left_out", left_out, "mask"),
     ("repeat_heads", repeat_heads, "input like"),
     *((name, getattr(torch, name), "input", name, *_ALSO.get(name, ())) for name in _UNARY),
     ("selu", F.selu, "input", "selu"),

@@ -227,7 +227,8 @@ def _remainder(c: Call) -> str:
 def _threshold(c: Call) -> str:
     g = c.graph
     over = g.node("Greater", [c.input(), g.number(float(c["threshold"]), f"{c.name}.threshold")], f"{c.name}.over")
-    return c.write("Where", over, c.input(), g.number(float(c["value"]), f"{c.name}.value"))
+    apart = g.node("Max", [c.input()], f"{c.name}.float")  # a copy: ONNX Runtime would quantize a Where of numbers by itself
+    return c.write("Where", over, apart, g.number(float(c["value"]), f"{c.name}.value"))
 
 
 def _glu(c: Call) -> str:
@@ -293,6 +294,10 @@ def _masked(c: Call) -> str:
     return c.write("Add", c.input(), c.input("mask"))
 
 
+def _left_out(c: Call) -> str:
+    return c.write("Not" if c.shape("mask").dtype == torch.bool else "Identity", c.input("mask"))
+
+
 FLOAT_WRITERS: dict[str, Write] = {
     **{name: formula(f"{name.capitalize()} x") for name in ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
                                                             "atanh", "ceil", "round", "sign", "selu", "softsign")},
@@ -314,6 +319,7 @@ FLOAT_WRITERS: dict[str, Write] = {
     "repeat_interleave": _repeat_interleave, "tile": _tile, "repeat_heads": _repeat_heads, "floor_divide": _floor_divide,
     "remainder": _remainder, "fmod": lambda c: c.write("Mod", c.input(), c.input("other"), fmod=1), "one_hot": _one_hot,
     "local_response_norm": _response_norm, "adaptive_max_pool": _adaptive_max, "instance_norm": _instance_norm,
+    "left_out": _left_out,
     "scale": _scaled, "mask": _masked,
 }  # fmt: skip
 """The writers of this file, by kind."""

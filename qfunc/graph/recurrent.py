@@ -1,0 +1,177 @@
+"""Recurrent layers as ops with visible weights: one op for each layer and direction, one for each step of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Pair = tuple[Tensor, Tensor]
+
+
+def time_first(input: Tensor) -> Tensor:
+    """A batch of sequences [N, T, C] as [T, N, C], and back; a single one [T, C] as it is.
+
+    >>> time_first(torch.ones(2, 3, 5)).shape
+    torch.Size([3, 2, 5])
+    """
+    return input.transpose(0, 1) if input.ndim == 3 else input
+
+
+def _over_time(run: Callable[[Tensor], Any], input: Tensor, reverse: bool) -> Any:
+    # Batched and in the direction of the op; the other values of `run` are states.
+    batched = input.ndim == 3
+    x = input if batched else input.unsqueeze(1)
+    made, *states = run(x.flip(0) if reverse else x)
+    made = made.flip(0) if reverse else made
+    return (made, *states) if batched else (made.squeeze(1), *(s.squeeze(1) for s in states))
+
+
+def _state(state: Tensor | None, x: Tensor, weight: Tensor) -> Tensor:
+    if state is None:
+        return x.new_zeros(1, x.shape[1], weight.shape[1])
+    return state if state.ndim == 3 else state.unsqueeze(1)
+
+
+def _weights(*tensors: Tensor | None) -> list[Tensor]:
+    return [t for t in tensors if t is not None]
+
+
+def lstm(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer of nn.LSTM in one direction, over [T, N, C] or [T, C]: (the output at each step, the last h, the last c), states of shape [1, N, H].
+
+    >>> y, h, c = lstm(torch.ones(5, 2, 3), None, None, torch.ones(16, 3), torch.ones(16, 4), None, None, False)
+    >>> y.shape, h.shape, c.shape
+    (torch.Size([5, 2, 4]), torch.Size([1, 2, 4]), torch.Size([1, 2, 4]))
+    """
+    weights = _weights(weight_ih, weight_hh, bias_ih, bias_hh)
+
+    def run(x: Tensor) -> Any:
+        states = [_state(s, x, weight_hh) for s in (hx, cx)]
+        return torch.lstm(x, states, weights, len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, False)
+
+    return _over_time(run, input, reverse)  # type: ignore[no-any-return]
+
+
+def gru(
+    input: Tensor,
+    hx: Tensor | None,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    reverse: bool,
+) -> Pair:
+    """One layer of nn.GRU in one direction: (the output at each step, the last h).
+
+    >>> gru(torch.ones(5, 2, 3), None, torch.ones(12, 3), torch.ones(12, 4), None, None, True)[0].shape
+    torch.Size([5, 2, 4])
+    """
+    weights = _weights(weight_ih, weight_hh, bias_ih, bias_hh)
+
+    def run(x: Tensor) -> Any:
+        return torch.gru(x, _state(hx, x, weight_hh), weights, len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, False)
+
+    return _over_time(run, input, reverse)  # type: ignore[no-any-return]
+
+
+def rnn(
+    input: Tensor,
+    hx: Tensor | None,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    reverse: bool,
+    nonlinearity: str,
+) -> Pair:
+    """One layer of nn.RNN in one direction, its nonlinearity "tanh" or "relu".
+
+    >>> rnn(torch.ones(5, 3), None, torch.ones(4, 3), torch.ones(4, 4), None, None, False, "relu")[0].shape
+    torch.Size([5, 4])
+    """
+    weights = _weights(weight_ih, weight_hh, bias_ih, bias_hh)
+    function = torch.rnn_tanh if nonlinearity == "tanh" else torch.rnn_relu
+
+    def run(x: Tensor) -> Any:
+        return function(x, _state(hx, x, weight_hh), weights, len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, False)
+
+    return _over_time(run, input, reverse)  # type: ignore[no-any-return]
+
+
+_STATES = {lstm: 2, gru: 1, rnn: 1}
+_WEIGHTS = "weight_ih weight_hh bias_ih=None bias_hh=None reverse=False"
+
+RECURRENT_OPS = (
+    ("lstm", lstm, f"input hx cx {_WEIGHTS}"),
+    ("gru", gru, f"input hx {_WEIGHTS}"),
+    ("rnn", rnn, f"input hx {_WEIGHTS} nonlinearity='tanh'"),
+    ("transpose", time_first, "input"),
+)
+"""(kind, callable, parameters)."""
+
+Emit = Callable[..., Any]
+"""emit(function, *arguments) -> the value of a new call."""
+
+
+def unrolled(
+    emit: Emit,
+    entry: Callable[[Any, int], Any],
+    op: Callable[..., Any],
+    source: Any,
+    states: Sequence[Any] | None,
+    weights: Sequence[Sequence[Any]],
+    bidirectional: bool,
+    batch_first: bool,
+    nonlinearity: tuple[str, ...] = (),
+    between: Callable[[Any], Any] | None = None,
+) -> tuple[Any, ...]:
+    """A recurrent layer of several levels and directions as ops of one each: (output, the last h, and for lstm the last c).
+
+    Args:
+        emit: Writes a call.
+        entry: The i-th value of what a call returns.
+        op: `lstm`, `gru` or `rnn`.
+        source: The input.
+        states: The initial states, each of all levels and directions; None for zeros.
+        weights: For each level and direction (weight_ih, weight_hh, bias_ih, bias_hh), biases perhaps None.
+        bidirectional: Whether every second one runs backwards.
+        batch_first: Whether the batch is the input's first axis.
+        nonlinearity: That of an rnn.
+        between: What becomes of a level's output before the next reads it, a dropout.
+    """
+    ways = 2 if bidirectional else 1
+    ends: list[list[Any]] = [[] for _ in range(_STATES[op])]
+    source = emit(time_first, source) if batch_first else source
+    for level in range(len(weights) // ways):
+        if level and between is not None:
+            source = between(source)
+        outputs = []
+        for way in range(ways):
+            k = level * ways + way
+            given = [None] * len(ends) if states is None else [_rows(emit, s, k) for s in states]
+            made = emit(op, source, *given, *weights[k], way == 1, *nonlinearity)
+            outputs.append(entry(made, 0))
+            for place, end in enumerate(ends):
+                end.append(entry(made, 1 + place))
+        source = outputs[0] if ways == 1 else emit(torch.cat, outputs, -1)
+    source = emit(time_first, source) if batch_first else source
+    return source, *(e[0] if len(e) == 1 else emit(torch.cat, e, 0) for e in ends)
+
+
+def _rows(emit: Emit, state: Any, k: int) -> Any:
+    return emit(torch.narrow, state, 0, k, 1)
+
+
+__all__ = ["RECURRENT_OPS", "gru", "lstm", "rnn", "time_first", "unrolled"]
