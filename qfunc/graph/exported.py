@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
 from qfunc.graph.captured import CapturedModule, at
 from qfunc.graph.functional import functional
+from qfunc.graph.inlined import inline_regions
+from qfunc.graph.record import attach, record_of
+from qfunc.graph.recurrent_export import open_recurrent
 from qfunc.graph.sources import module_stack, user_line
 
 _NORMS: dict[str, dict[int, type[nn.Module]]] = {
@@ -18,18 +24,20 @@ _NORMS: dict[str, dict[int, type[nn.Module]]] = {
 }
 
 
-def program_of(model: nn.Module, example_inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
+def program_of(model: nn.Module, example_inputs: Any) -> torch.export.ExportedProgram:
     """The model, which is put in evaluation mode, exported; first axis of every tensor dynamic where it can be.
 
+    Args:
+        model: A copy that may be written to.
+        example_inputs: A tuple of positional arguments, or a dict of arguments by name.
     Raises:
         CaptureError: torch.export refused the model; the message carries its reason and the user's line.
     """
     model.eval()
-    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     failures: list[Exception] = []
-    for dynamic in (tuple(_dynamic(v) for v in inputs), None):
+    for args, kwargs, dynamic in _attempts(*_arguments(model, example_inputs)):
         try:
-            return torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=False)
+            return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic, strict=False)
         except Exception as e:
             failures.append(e)
     error = failures[-1]
@@ -47,14 +55,38 @@ def program_of(model: nn.Module, example_inputs: tuple[Any, ...]) -> torch.expor
     ) from error
 
 
-def _dynamic(value: Any) -> Any:
+def _arguments(model: nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    # A dict whose keys are arguments of forward holds these; any other is an argument itself.
+    if isinstance(given, Mapping) and given and set(given) <= set(inspect.signature(model.forward).parameters):
+        return (), dict(given)
+    return (given if isinstance(given, tuple) else (given,)), {}
+
+
+def _attempts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
+    # An axis of length 1 is never dynamic for torch.export, so a batch of one is doubled first.
+    lengths: set[int] = set()
+    _each((args, kwargs), lambda t: lengths.add(t.shape[0]) if t.ndim else None)
+    if lengths == {1}:
+        more, named = _each((args, kwargs), lambda t: torch.cat([t, t]) if t.ndim else t)
+        yield more, named, _dynamic(more, named)
+    yield args, kwargs, _dynamic(args, kwargs)
+    yield args, kwargs, None
+
+
+def _dynamic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    auto = {0: torch.export.Dim.AUTO}
+    return _each(kwargs or args, lambda t: auto if t.ndim and t.shape[0] > 1 else None, plain=lambda _: None)
+
+
+def _each(value: Any, of_tensor: Callable[[torch.Tensor], Any], plain: Callable[[Any], Any] = lambda v: v) -> Any:
+    # The same structure with other leaves.
     if isinstance(value, torch.Tensor):
-        return {0: torch.export.Dim.AUTO} if value.ndim and value.shape[0] > 1 else None
+        return of_tensor(value)
     if isinstance(value, dict):
-        return {k: _dynamic(v) for k, v in value.items()}
+        return {k: _each(v, of_tensor, plain) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_dynamic(v) for v in value)
-    return None
+        return type(value)(_each(v, of_tensor, plain) for v in value)
+    return plain(value)
 
 
 def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | None = None) -> CapturedModule:
@@ -65,7 +97,9 @@ def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
     """
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
+    inline_regions(module)
     graph, owner = module.graph, _tensors_of(module)
+    open_recurrent(graph)
     for node in reversed(graph.nodes):
         name = getattr(node.target, "__name__", "")
         if node.op == "call_module" and str(node.target).startswith("_guards"):
@@ -77,9 +111,27 @@ def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
         if node.op == "call_function" and name in _NORMS:
             _norm_module(owner, module, node, _NORMS[name])
     captured = functional(owner, graph)
+    record = record_of(captured)
+    assert record is not None
+    attach(captured, evolve(record, axes=_axes(program)))
     for path, submodule in captured.named_modules():
         submodule.training = _mode(modes_of, path)
     return captured
+
+
+def _axes(program: torch.export.ExportedProgram) -> tuple[tuple[str | None, ...], ...]:
+    # The names of the inputs' axes that may vary; what varies on first axes is the batch.
+    ours, names = set(program.graph_signature.user_inputs), dict[str, str]()
+    found = []
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op != "placeholder" or node.name not in ours or not isinstance(value, torch.Tensor):
+            continue
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, torch.SymInt):
+                names.setdefault(str(size), f"{node.name}_{axis}" if axis else "batch")
+        found.append(tuple(names[str(n)] if isinstance(n, torch.SymInt) else None for n in value.shape))
+    return tuple(found)
 
 
 def _mode(model: nn.Module | None, path: str) -> bool:

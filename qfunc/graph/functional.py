@@ -10,6 +10,10 @@ import torch
 from torch import fx, nn
 
 from qfunc.graph.captured import CapturedModule, at, with_tensors
+from qfunc.graph.float_spellings import SEVERAL
+from qfunc.graph.index_ops import arange, full
+from qfunc.graph.index_spellings import casts_nothing, dtype_of
+from qfunc.graph.indexing import element
 from qfunc.graph.record import Fact, Record, attach
 from qfunc.graph.sources import module_stack, source_line
 from qfunc.graph.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, short_name
@@ -89,7 +93,9 @@ class _Builder:
             raise refused(node, "out=, a write into another tensor", "a pure operation", "Use the returned value.")
         if (name or "").removesuffix("_") in DROPOUTS and (made := self._dropout(node)) is not None:
             return made
-        call = _part(canonical(node))
+        if casts_nothing(node, name or ""):
+            return self.env[node.args[0]]  # type: ignore[index]
+        call = _made_here(_part(canonical(node)), node.graph)
         if call is not None:
             return self._emit(node, "call_function", call[0], call[1], {})
         if name == "detach_":
@@ -124,7 +130,9 @@ class _Builder:
         path = path or self._path(node)
         mapped, named = (args, kwargs) if op == "placeholder" else fx.map_arg((args, kwargs), self.env.__getitem__)
         made = self.graph.create_node(op, target, mapped, named, re.sub(r"\W", "_", path), node.type)
-        self.facts[made.name] = Fact(path, tuple(kind for _, _, kind in module_stack(node)), source_line(node))
+        held = dtype_of(node)
+        whole = held is not None and not held.is_floating_point and not held.is_complex
+        self.facts[made.name] = Fact(path, tuple(kind for _, _, kind in module_stack(node)), source_line(node), whole)
         return made
 
     def _path(self, node: fx.Node) -> str:
@@ -151,7 +159,7 @@ class _Builder:
 
 
 def _part(call: Any) -> Any:
-    # x.unbind(dim)[i] is x[..., i], which reads one tensor and gives one.
+    # x.unbind(dim)[i] is x[..., i], which reads one tensor and gives one; x.topk(k)[0] is no slice.
     if (
         call is None
         or call[0] is not operator.getitem
@@ -159,10 +167,25 @@ def _part(call: Any) -> Any:
         or not isinstance(call[1][0], fx.Node)
     ):
         return call
-    parts = canonical(call[1][0]) if short_name(call[1][0]) == "unbind" else None
+    name, parts = short_name(call[1][0]), canonical(call[1][0])
+    if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
+        return element, call[1]
+    parts = parts if name == "unbind" else None
     if parts is None or parts[1][1] < 0:
         return call
     return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
+
+
+def _made_here(call: Any, traced: fx.Graph) -> Any:
+    # A tensor that the model makes stands where its first input does.
+    if call is None or call[0] not in (arange, full) or call[1][-1] is not None:
+        return call
+    first = next((n for n in traced.nodes if n.op == "placeholder" and not n.args and _may_be_tensor(n)), None)
+    return call[0], (*call[1][:-1], first)
+
+
+def _may_be_tensor(node: fx.Node) -> bool:
+    return "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor)
 
 
 def _is_dropout(module: nn.Module) -> bool:

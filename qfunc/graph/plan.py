@@ -11,10 +11,12 @@ from qfunc import functions
 from qfunc.errors import SpecError
 from qfunc.graph.fuse import Group, Groups, fuse, with_roots
 from qfunc.graph.select import Context, constant_shape, is_personal, require_match, selects
+from qfunc.graph.record import record_of
 from qfunc.graph.site import Site
 from qfunc.graph.vocabulary import channel_axis, is_constant, slots
 from qfunc.specs import Cases, Derived, Fixed, Int, Keep, Override, PerChannel, PerTensor, Rule, Scheme, Target
 from qfunc.specs.edit import narrowed
+from qfunc.graph.whole import is_whole
 
 TRANSPARENT = ("dropout",)
 
@@ -82,13 +84,13 @@ class _Placement:
 
     def _output(self, group: Group) -> None:
         value, rule = self._speaks("output", group)
-        if isinstance(value, Scheme | Fixed) and group.output.users:
+        if isinstance(value, Scheme | Fixed) and group.output.users and not self._whole(group.output):
             placed = self._place(group.output, group, "output", value, rule, tuple(group.output.users))
             self.of_tensor[group.output] = placed
 
     def _inputs(self, group: Group, node: fx.Node) -> None:
         for slot, producer in slots(node):
-            if producer in group.nodes or _is_number(producer):
+            if producer in group.nodes or _is_number(producer) or self._whole(producer):
                 continue
             source = self.source(producer)
             value, rule = self._speaks(slot, group, source if slot == "input" else None, producer)
@@ -101,6 +103,9 @@ class _Placement:
         there = self.of_tensor.get(source)
         if there is not None:
             have, want = there.site.scheme.format, value.scheme.format if isinstance(value, Fixed) else value.format
+    def _whole(self, node: fx.Node) -> bool:
+        return is_whole(node, record_of(self.context.model))
+
             if have != want:
                 raise SpecError(
                     where=f"target {self.target.name!r}, tensor {self.context.fact(source).path!r}",

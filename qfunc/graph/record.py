@@ -10,11 +10,15 @@ from qfunc.specs import Target
 
 @frozen
 class Fact:
-    """Where a node comes from: its path in the user's model, the classes around it, its source line."""
+    """Where a node comes from: its path in the user's model, the classes around it, its source line.
+
+    `whole` says that its tensor is of an integer or boolean type.
+    """
 
     path: str
     modules: tuple[str, ...] = ()
     source: str = ""
+    whole: bool = False
 
 
 @frozen
@@ -32,9 +36,11 @@ class Record:
     `stage` is "captured", "quantized" or "calibrated".  `rank_two` names linear layers that took in a
     BatchNorm1d, which is right for values of rank 2 only; calibration sees whether they are.
     `unfolded` holds (op, step, why) for what almost folded.
+    `axes` names the axes of each input that torch.export left dynamic, None for the others.
     """
 
     facts: dict[str, Fact] = field(hash=False)
+    axes: tuple[tuple[str | None, ...], ...] = ()
     target: Target | None = None
     inputs: tuple[TensorInfo, ...] = ()
     stage: str = "captured"

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from qfunc.graph.float_spellings import FLOAT_REWRITES, entries, extremum
+from qfunc.graph.index_spellings import INDEX_REWRITES, dtype_of
 from qfunc.graph.indexing import INDEXING, Call, Rewrite
 from qfunc.graph.vocabulary import BY_NAME, EMPTY, Op, global_avg_pool
 
@@ -66,7 +68,7 @@ def _pairwise(name: str) -> Rewrite:
 
 
 def _mean(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    if kwargs.pop("dtype", None) is not None:
+    if (dtype := kwargs.pop("dtype", None)) is not None and dtype != dtype_of(args[0] if args else None):
         return None
     call = bind(BY_NAME["mean"], args, kwargs)
     if call is None or call[1][1] is None:
@@ -114,7 +116,8 @@ def _clamp_max(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
 def _softmax(name: str) -> Rewrite:
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         given = dict(zip(("input", "dim", "_stacklevel" if name == "softmax" else "", "dtype"), args, strict=False)) | kwargs
-        if given.get("dtype") is not None or isinstance(given.get(""), torch.dtype) or given.get("dim") is None:
+        dtypes = [v for v in (given.get("dtype"), given.get("")) if isinstance(v, torch.dtype)]
+        if given.get("dim") is None or any(d != dtype_of(given["input"]) for d in dtypes):
             return None
         return BY_NAME[name].target, (given["input"], given["dim"])
 
@@ -168,6 +171,9 @@ def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
 
 REWRITES: dict[str, Rewrite] = {
     **INDEXING,
+    **INDEX_REWRITES,
+    **FLOAT_REWRITES,
+    "getattr": entries(INDEXING["getattr"]),
     "view": _varargs("reshape"),
     "reshape": _varargs("reshape"),
     "permute": _varargs("permute"),
@@ -182,8 +188,8 @@ REWRITES: dict[str, Rewrite] = {
     "adaptive_avg_pool2d": _adaptive,
     "relu6": _clip(0.0, 6.0),
     "hardtanh": _clip(-1.0, 1.0),
-    "min": _pairwise("minimum"),
-    "max": _pairwise("maximum"),
+    "min": extremum("min", _pairwise("minimum")),
+    "max": extremum("max", _pairwise("maximum")),
     "clamp": _clip(None, None),
     "clip": _clip(None, None),
     "clamp_min": _clip(None, None),

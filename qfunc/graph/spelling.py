@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from qfunc.graph.index_spellings import CASTS, OPERATORS, cast_of
 from qfunc.graph.indexing import Call, element
 from qfunc.graph.rewrites import REWRITES, bind
 from qfunc.graph.vocabulary import BY_NAME
@@ -74,7 +75,7 @@ def is_in_place(node: fx.Node) -> bool:
     [False, True, False]
     """
     name = short_name(node)
-    if name is None:
+    if name is None or node.target in OPERATORS:
         return False
     if node.kwargs.get("inplace") is True or (name in _FLAG_AT and argument(node, _FLAG_AT[name]) is True):
         return not str(getattr(node.target, "__module__", "")).startswith("_operator")
@@ -153,10 +154,14 @@ def canonical(node: fx.Node) -> Call | None:
     name = short_name(node)
     if name is None:
         return None
-    name = name.removesuffix("_") if is_in_place(node) else name
+    name = name.removesuffix("_") if is_in_place(node) or node.target in OPERATORS else name
     args, kwargs = node.args, {_RENAMED.get(k, k): v for k, v in node.kwargs.items() if k not in _IGNORED}
     if is_number(node):
         return _size(node)
+    if name in CASTS:
+        return cast_of(node, name)
+    if name == "where" and node.op == "call_method" and len(args) == 3:
+        args = args[1], args[0], args[2]  # x.where(condition, other)
     if name == "embedding" and node.target is not F.embedding:
         name = "aten.embedding"  # torch.embedding and aten's take the table first, torch.nn.functional's the indices
     if name in REWRITES:

@@ -17,6 +17,10 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import fx
 
+from qfunc.graph.float_ops import FLOAT_OPS, MOVES
+from qfunc.graph.index_ops import INDEX_OPS, dense
+from qfunc.graph.recurrent import RECURRENT_OPS
+
 EMPTY = Parameter.empty
 
 
@@ -154,11 +158,12 @@ OPS: tuple[Op, ...] = (
     _op("rsqrt", torch.rsqrt, "input", "rsqrt"),
     _op("neg", torch.neg, "input", "neg", "negative"),
     _op("abs", torch.abs, "input", "abs", "absolute"),
-    _op("lstm", torch.lstm, "input hx params has_biases num_layers dropout train bidirectional batch_first", "lstm"),
-    _op("gru", torch.gru, "input hx params has_biases num_layers dropout train bidirectional batch_first", "gru"),
     _op("unbind", torch.unbind, "input dim=0", "unbind", view=True),
     _op("minimum", torch.minimum, "input other", "minimum"),
     _op("maximum", torch.maximum, "input other", "maximum"),
+    _op("linear", dense, "input weight bias=None", "dense", axis=1),
+    *(_op(kind, target, parameters, *names) for kind, target, parameters, *names in (*INDEX_OPS, *FLOAT_OPS, *RECURRENT_OPS)),
+    *(_op(kind, target, parameters, *names, view=True) for kind, target, parameters, *names in MOVES),
 )  # fmt: skip
 
 BY_NAME: dict[str, Op] = {name: op for op in OPS for name in op.names}
@@ -168,10 +173,11 @@ MODULE_KINDS = {
     "Dropout": "dropout", "Dropout1d": "dropout", "Dropout2d": "dropout", "Dropout3d": "dropout", "AlphaDropout": "dropout",
     "FeatureAlphaDropout": "dropout", "BatchNorm1d": "batch_norm", "BatchNorm2d": "batch_norm", "BatchNorm3d": "batch_norm",
     "SyncBatchNorm": "batch_norm", "InstanceNorm1d": "instance_norm", "InstanceNorm2d": "instance_norm",
-    "InstanceNorm3d": "instance_norm", "LSTM": "lstm", "GRU": "gru", "RNN": "rnn", "MultiheadAttention": "multihead_attention",
+    "InstanceNorm3d": "instance_norm",
 }  # fmt: skip
 """Leaves of torch.nn that stay modules, and their kinds."""
 
+_WEIGHTS = ("weight", "weight_ih", "weight_hh")
 _ACTIVATION_INPUTS = ("input", "other", "tensors", "query", "key", "value")
 
 
@@ -227,7 +233,9 @@ def slots(node: fx.Node) -> list[tuple[str, fx.Node]]:
         return [("input", n) for n in node.all_input_nodes]
     found: list[tuple[str, fx.Node]] = []
     for name, value in zip(op.parameters, node.args, strict=True):
-        if name in ("weight", "bias") and isinstance(value, fx.Node):
+        if name in _WEIGHTS and isinstance(value, fx.Node):
+            found.append(("weight", value))
+        elif name == "bias" and isinstance(value, fx.Node):
             found.append((name, value))
         elif name == "other" and op.kind == "matmul" and isinstance(value, fx.Node) and is_constant(value):
             found.append(("weight", value))

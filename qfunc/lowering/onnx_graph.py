@@ -16,7 +16,7 @@ from qfunc.lowering.shapes import Shape
 from qfunc.specs import Int
 
 OPSET = 21
-_SINCE = {"HardSwish": 14, "LayerNormalization": 17, "Mish": 18, "Gelu": 20, "GroupNormalization": 21}
+_SINCE = {"HardSwish": 14, "LayerNormalization": 17, "Mish": 18, "Gelu": 20, "GroupNormalization": 21, "Trilu": 14}
 """The opset that brought an operator in the form that is written, if it is later than 13."""
 
 _STORED = {
@@ -41,6 +41,8 @@ class OnnxGraph:
         self.outputs: list[onnx.ValueInfoProto] = []
         self.taken: set[str] = set()
         self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
+        self.axes: dict[Any, tuple[str, int, str]] = {}  # the sizes tried -> an input, its axis, the axis's name
+        self.sizes: dict[Any, str] = {}
 
     def fresh(self, name: str) -> str:
         """The name, or the name with a number if it is taken."""
@@ -110,10 +112,25 @@ class OnnxGraph:
         return self.node(parsed.name, inputs, output, domain=parsed.domain, **attributes)
 
     def declare(self, name: str, shape: Shape, *, output: bool = False) -> None:
-        """An input or output of the model; its batch axis is dynamic."""
-        dims = ["batch" if d is None else d for d in shape.dims]
+        """An input or output of the model; axes that vary have names, the first of all is the batch."""
+        dims: list[int | str] = []
+        for axis, (size, tried) in enumerate(zip(shape.dims, shape.tried or shape.dims, strict=True)):
+            label = "batch" if output and len(self.axes) < 2 else f"{name}_{axis}"
+            if size is None and not output:
+                self.axes.setdefault(tried, (name, axis, label if axis else "batch"))
+            dims.append(self.axes.get(tried, ("", 0, label))[2] if size is None else size)
         info = helper.make_tensor_value_info(name, _ELEMENT[shape.dtype], dims)
         (self.outputs if output else self.inputs).append(info)
+
+    def size(self, tried: Any) -> str | None:
+        """A vector of the one size that an axis of an input has in a call; None if no input has such an axis."""
+        if tried not in self.axes:
+            return None
+        if tried not in self.sizes:
+            source, axis, label = self.axes[tried]
+            shape = self.node("Shape", [source], f"{label}.shape")
+            self.sizes[tried] = self.node("Gather", [shape, self.integers(axis, name=f"{label}.axis")], f"{label}.size")
+        return self.sizes[tried]
 
     def model(self, name: str) -> onnx.ModelProto:
         """The finished model."""
@@ -126,6 +143,15 @@ class OnnxGraph:
         made = helper.make_model(graph, opset_imports=imports, ir_version=ir_version, functions=functions)
         made.producer_name = "qfunc"
         return made
+
+
+def element_type(dtype: torch.dtype) -> int:
+    """ONNX's number for a torch type.
+
+    >>> element_type(torch.float32)
+    1
+    """
+    return int(_ELEMENT[dtype])
 
 
 def storage(fmt: Int, name: str) -> int:

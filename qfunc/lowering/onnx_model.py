@@ -5,27 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc.errors import DeployError
 from qfunc.graph.coding import Coding
 from qfunc.graph.fold import read_attr
+from qfunc.graph.indexing import element
 from qfunc.graph.record import TensorInfo
 from qfunc.graph.trees import leaves
 from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.graph.vocabulary import op_of, slots
 from qfunc.lowering.onnx_call import Call
+from qfunc.lowering.onnx_float import FLOAT_SEVERAL
 from qfunc.lowering.onnx_graph import OPSET, OnnxGraph
 from qfunc.lowering.onnx_moves import write_split
 from qfunc.lowering.onnx_ops import WRITERS, write_norm
 from qfunc.lowering.onnx_quantizers import write_constant, write_quantizer
-from qfunc.lowering.shapes import Shape, shapes_of
+from qfunc.lowering.onnx_recurrent import RECURRENT_WRITERS
+from qfunc.lowering.shapes import Axes, Shape, shapes_of
 from qfunc.lowering.tensors import Place, QuantizedTensor, quantized_tensor
 from qfunc.specs import OpKind
 
+SEVERAL = FLOAT_SEVERAL | RECURRENT_WRITERS
+"""Writers of ops with several results, by kind."""
+
 
 def write_model(
-    partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET
+    partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes = ()
 ) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
     """The ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
     dynamic batch.
@@ -36,15 +42,15 @@ def write_model(
     Raises:
         DeployError: an op or type that cannot be written; names node and cure.
     """
-    writer = _Writer(partition, inputs, opset)
+    writer = _Writer(partition, inputs, opset, axes)
     model = writer.write()
     return model, tuple(quantized_tensor(partition, path, tuple(places)) for path, places in writer.places.items())
 
 
 class _Writer:
-    def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...], opset: int) -> None:
+    def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...], opset: int, axes: Axes) -> None:
         self.partition, self.network = partition, partition.network
-        self.shapes = shapes_of(self.network, inputs)
+        self.shapes = shapes_of(self.network, inputs, axes)
         self.graph = OnnxGraph(opset)
         self.raw: dict[str, str] = {}  # node -> float tensor
         self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
@@ -93,20 +99,22 @@ class _Writer:
             self.raw[node.name] = self.raw[self.done[node.name]]
             self._pair(node)
             return
-        if isinstance(self.shapes.get(_source(node)), tuple) and kind == "slice":
+        if isinstance(self.shapes.get(_source(node)), tuple) and (kind == "slice" or node.target is element):
             self.raw[node.name] = self.parts[_source(node)][node.args[1]]  # type: ignore[index]
             self._pair(node)
             return
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
         own = next((o for o in self.partition.target.ops if o.name == kind), None)
         call = Call(
-            self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._between(node), module,
+            self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._between(node),
+            lambda n: read_attr(self.network, n), lambda n, rows: self._lifted(n, node, rows), module,
             own if op_of(node) is None else None,
         )  # fmt: skip
-        if kind in ("split", "chunk"):
-            self.parts[node.name] = write_split(call, [n.args[1] for n in node.users])
+        if kind in SEVERAL or kind in ("split", "chunk"):
+            used = [n.args[1] for n in node.users]
+            self.parts[node.name] = SEVERAL[kind](call) if kind in SEVERAL else write_split(call, used)
             return
-        if kind in ("batch_norm", "instance_norm"):
+        if kind in ("batch_norm", "instance_norm") and module is not None:
             self.raw[node.name] = write_norm(call, kind)
         else:
             self.raw[node.name] = self._writer(node, kind, own)(call)
@@ -163,7 +171,10 @@ class _Writer:
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER}"
         for step in rest:
-            call = Call(self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER}", lambda t, _: t)  # type: ignore[misc]
+            call = Call(
+                self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER}", lambda t, _: t,  # type: ignore[misc]
+                lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),
+            )  # fmt: skip
             tensor = WRITERS[self.partition.context.kind(step)](call)
             self.done[step.name] = node.name
         return tensor, coding, name
@@ -218,6 +229,14 @@ class _Writer:
 
     def _float_input(self, node: fx.Node) -> bool:
         return any(s == "input" and self.partition.coding(n, node) is None for s, n in slots(node))
+
+    def _lifted(self, node: fx.Node, reader: fx.Node, rows: Tensor) -> str:
+        coding, value, name = self.partition.coding(node, reader), read_attr(self.network, node).detach(), str(node.target)
+        if coding is None:
+            return self.graph.constant(value[rows][None], name)
+        real = write_constant(self.graph, value, coding, name, rows)
+        self._placed(coding, real if real in self.graph.initializers else self.graph.fresh(name), real)
+        return real
 
     def _constant(self, node: fx.Node, coding: Coding | None) -> str:
         key = (node.name, coding.seat.path if coding else "")

@@ -9,21 +9,13 @@ import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx_call import Call, known
+from qfunc.lowering.onnx_sizes import number, shape_operand, sizes, vector
 from qfunc.lowering.shapes import Shape
-
-
-def target_shape(c: Call, shape: Shape | None = None) -> list[int]:
-    """The shape operand of Reshape: -1 for the axis that follows the batch."""
-    dims = (shape or c.result).dims
-    if sum(d is None for d in dims) > 1:
-        found, wanted = f"a reshape to {dims}, where None follows the batch", "one such axis at most"
-        raise DeployError(where=f"op {c.name!r}", found=found, wanted=wanted, do="Keep the batch on one axis.")
-    return [-1 if d is None else d for d in dims]
 
 
 def write_reshape(c: Call) -> str:
     """Reshape."""
-    return c.write("Reshape", c.input(), c.graph.integers(*target_shape(c), name=f"{c.name}.shape"))
+    return c.write("Reshape", c.input(), shape_operand(c, f"{c.name}.shape", c.shape()))
 
 
 def write_flatten(c: Call) -> str:
@@ -37,18 +29,31 @@ def write_transpose(c: Call) -> str:
     rank = c.shape().rank
     if c.takes("dims"):
         order = [d % rank for d in c["dims"]]
+    elif c.takes("source"):
+        order = _moved(c, rank)
+    elif not c.takes("dim0"):  # the first two axes of three
+        order = [1, 0, 2][:rank] if rank == 3 else list(range(rank))
     else:
         order, a, b = list(range(rank)), c["dim0"] % rank, c["dim1"] % rank
         order[a], order[b] = order[b], order[a]
     return c.write("Transpose", c.input(), perm=order)
 
 
+def _moved(c: Call, rank: int) -> list[int]:
+    places = [[d % rank for d in ((c[n],) if isinstance(c[n], int) else c[n])] for n in ("source", "destination")]
+    order = [d for d in range(rank) if d not in places[0]]
+    for to, given in sorted(zip(places[1], places[0], strict=True)):
+        order.insert(to, given)
+    return order
+
+
 def over_axes(op: str) -> Callable[[Call], str]:
     """Squeeze and Unsqueeze."""
 
     def write(c: Call) -> str:
-        dims = c["dim"] if isinstance(c["dim"], list | tuple) else (c["dim"],)
         rank = c.shape().rank
+        given = c["dim"] if c.takes("dim") else tuple(range(rank))  # squeeze() takes all of length 1
+        dims = given if isinstance(given, list | tuple) else (given,)
         kept = [d for d in dims if op == "Unsqueeze" or c.shape().dims[d % rank] == 1]
         return c.write(op, c.input(), c.graph.integers(*kept, name=f"{c.name}.axes"))
 
@@ -58,13 +63,14 @@ def over_axes(op: str) -> Callable[[Call], str]:
 def write_slice(c: Call) -> str:
     """Indexing by numbers, slices, None and ... ."""
     index = c["index"] if isinstance(c["index"], tuple | list) else (c["index"],)
+    index = [_numbers(c, i) for i in index]
     if any(not isinstance(i, int | slice | None | type(Ellipsis)) for i in index):
         do = "Index with numbers and slices."
         raise DeployError(where=f"op {c.name!r}", found=f"indexing by {index}", wanted="numbers, slices, None or ...", do=do)
     rank, used = c.shape().rank, sum(i is not None and i is not Ellipsis for i in index)
     place = next((k for k, i in enumerate(index) if i is Ellipsis), len(index))
     full = [*index[:place], *[slice(None)] * (rank - used), *index[place + 1 :]]
-    cuts: list[tuple[int, int, int, int]] = []
+    cuts: list[tuple[Any, Any, int, int]] = []
     gone: list[int] = []
     new: list[int] = []
     axis = 0
@@ -81,16 +87,23 @@ def write_slice(c: Call) -> str:
     return _sliced(c, cuts, gone, new)
 
 
-def _sliced(c: Call, cuts: list[tuple[int, int, int, int]], gone: list[int], new: list[int]) -> str:
+def _numbers(c: Call, entry: Any) -> Any:
+    # What is computed from sizes that never vary is a plain number.
+    if isinstance(entry, slice):
+        return slice(*(number(c, v) for v in (entry.start, entry.stop, entry.step)))
+    return number(c, entry)
+
+
+def _sliced(c: Call, cuts: list[tuple[Any, Any, int, int]], gone: list[int], new: list[int]) -> str:
     g, value = c.graph, c.input()
-    steps: list[tuple[str, list[list[int]]]] = []
+    steps: list[tuple[str, list[list[Any]]]] = []
     if cuts or not (gone or new):
         columns = [list(column) for column in zip(*cuts, strict=True)] if cuts else [[0], [2**62], [0], [1]]
         steps.append(("Slice", columns))
     steps += [("Squeeze", [gone])] if gone else []
     steps += [("Unsqueeze", [new])] if new else []
     for k, (op, vectors) in enumerate(steps):
-        arguments = [g.integers(*v, name=f"{c.name}.{op.lower()}_{i}") for i, v in enumerate(vectors)]
+        arguments = [vector(c, v, f"{c.name}.{op.lower()}_{i}") for i, v in enumerate(vectors)]
         last = k == len(steps) - 1
         made = g.node(op, [value, *arguments], c.name if last else f"{c.name}.{op.lower()}")
         value = made if last else c.between(made, "after")
@@ -98,9 +111,12 @@ def _sliced(c: Call, cuts: list[tuple[int, int, int, int]], gone: list[int], new
 
 
 def write_expand(c: Call) -> str:
-    """Expand; the batch axis stays."""
-    dims = [1 if d is None else d for d in c.result.dims]
-    return c.write("Expand", c.input(), c.graph.integers(*dims, name=f"{c.name}.shape"))
+    """Expand; axes that the input has already stay."""
+    ours = c.shape().tried
+    have = ((),) * (c.result.rank - len(ours)) + ours
+    dims = [1 if d is None and h == t else e
+            for d, h, t, e in zip(c.result.dims, have, c.result.tried, sizes(c, c.result), strict=True)]  # fmt: skip
+    return c.write("Expand", c.input(), vector(c, dims, f"{c.name}.shape"))
 
 
 def write_pad(c: Call) -> str:

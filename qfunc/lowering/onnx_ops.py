@@ -11,10 +11,12 @@ import torch
 from torch import fx
 
 from qfunc.errors import DeployError
+from qfunc.graph.index_ops import dense
 from qfunc.lowering.onnx_call import Call, known
+from qfunc.lowering.onnx_float import FLOAT_WRITERS
+from qfunc.lowering.onnx_index import INDEX_WRITERS, operands
 from qfunc.lowering.onnx_moves import (
     over_axes,
-    target_shape,
     write_expand,
     write_flatten,
     write_pad,
@@ -23,6 +25,7 @@ from qfunc.lowering.onnx_moves import (
     write_slice,
     write_transpose,
 )
+from qfunc.lowering.onnx_sizes import shape_operand
 
 
 def _each(value: Any, rank: int) -> list[int]:
@@ -60,15 +63,16 @@ def _conv_transpose(c: Call) -> str:
 
 
 def _linear(c: Call) -> str:
+    transposed = 0 if c.node.target is dense else 1
     if c.shape().rank == 2:
-        return c.write("Gemm", c.input(), *_weights(c), transB=1)
+        return c.write("Gemm", c.input(), *_weights(c), transB=transposed)
     # Gemm is of rank 2: rows in, rows out, and the shape back, on codes where the unit has them.
     g, k = c.graph, c.shape().dims[-1]
     rows = c.between(
         g.node("Reshape", [c.input(), g.integers(-1, known(c, k), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"), "before"
     )
-    product = c.between(g.node("Gemm", [rows, *_weights(c)], f"{c.name}.rows", transB=1), "after")
-    return c.write("Reshape", product, g.integers(*target_shape(c), name=f"{c.name}.shape"))
+    product = c.between(g.node("Gemm", [rows, *_weights(c)], f"{c.name}.rows", transB=transposed), "after")
+    return c.write("Reshape", product, shape_operand(c, f"{c.name}.shape"))
 
 
 def _matmul(c: Call) -> str:
@@ -77,7 +81,7 @@ def _matmul(c: Call) -> str:
 
 def _binary(op: str) -> Callable[[Call], str]:
     second = {"Pow": "exponent"}.get(op, "other")
-    return lambda c: c.write(op, c.input(), c.input(second))
+    return lambda c: c.write(op, *operands(c, c.result.dtype, "input", second))
 
 
 def _unary(op: str, **attributes: Any) -> Callable[[Call], str]:
@@ -216,7 +220,7 @@ WRITERS: dict[str, Callable[[Call], str]] = {
     "pad": write_pad,
     "resize": write_resize, "mean": _mean("ReduceMean"), "sum": _mean("ReduceSum"), "exp": _unary("Exp"),
     "sqrt": _unary("Sqrt"),
-    "rsqrt": _rsqrt, "neg": _unary("Neg"), "abs": _unary("Abs"),
+    "rsqrt": _rsqrt, "neg": _unary("Neg"), "abs": _unary("Abs"), **INDEX_WRITERS, **FLOAT_WRITERS,
 }  # fmt: skip
 
 

@@ -1,8 +1,9 @@
-"""Shapes of every value of a network, and which axes follow the batch, found without computing."""
+"""Shapes of every value of a network, and which axes vary from call to call, found without computing."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,13 +14,17 @@ from qfunc.errors import DeployError
 from qfunc.graph.network import Walk
 from qfunc.graph.record import TensorInfo
 
+Axes = tuple[tuple[str | None, ...], ...]
+"""Of each input of a model, the names of the axes that vary; None where an axis is fixed."""
+
 
 @frozen
 class Shape:
-    """The shape of one tensor; an axis that follows the batch is None."""
+    """The shape of one tensor; an axis that varies is None.  `tried` are the sizes in the two runs that found it."""
 
     dims: tuple[int | None, ...]
     dtype: torch.dtype
+    tried: tuple[tuple[int, int], ...] = ()
 
     @property
     def rank(self) -> int:
@@ -27,53 +32,91 @@ class Shape:
         return len(self.dims)
 
 
-def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...]) -> dict[str, Any]:
-    """Node name -> Shape, a tuple of them, or a plain value that does not depend on the batch.
+@frozen
+class Varying:
+    """A number that varies: its values in the two runs."""
 
-    The network runs on the meta device at two batch sizes; what differs follows the batch.  A network that
-    takes only one batch size has static shapes.
+    tried: tuple[Any, Any]
+
+
+def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axes = ()) -> dict[str, Any]:
+    """Node name -> Shape, a tuple of them, `Varying`, or a plain value that is always the same.
+
+    The network runs on the meta device twice; what differs varies.  Without `axes` the first axis of the inputs
+    is the batch, unless the network takes only one batch size.
 
     Raises:
         DeployError: the network cannot run with the inputs' shapes.
     """
     meta = copy.deepcopy(network).to("meta")
-    size = inputs[0].shape[0] if inputs and inputs[0].shape else 0
-    try:
-        first, second = (_run(meta, inputs, size, n) for n in (2, 3))
-    except Exception:
+    error: Exception | None = None
+    for first, second in _trials(inputs, axes):
         try:
-            first = second = _run(meta, inputs, size, size)
+            a, b = _run(meta, inputs, first), _run(meta, inputs, second)
+            return {name: _merge(a[name], b[name]) for name in a}
         except Exception as e:
-            raise DeployError(
-                where="deploy",
-                found=f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}",
-                wanted="a network that runs with the shapes seen in calibration",
-                do="Give deploy the example_inputs.",
-            ) from e
-    return {name: _merge(first[name], second[name]) for name in first}
+            error = e
+    raise DeployError(
+        where="deploy",
+        found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+        wanted="a network that runs with the shapes seen in calibration",
+        do="Give deploy the example_inputs.",
+    ) from error
 
 
-def _run(meta: fx.GraphModule, inputs: tuple[TensorInfo, ...], size: int, batch: int) -> dict[str, Any]:
-    def tensor(info: TensorInfo) -> Tensor:
-        shape = tuple(batch if i == 0 and n == size else n for i, n in enumerate(info.shape))
-        return torch.empty(shape, dtype=getattr(torch, info.dtype.removeprefix("torch.")), device="meta")
+Sizes = list[tuple[int, ...]]
 
+
+def _trials(inputs: tuple[TensorInfo, ...], axes: Axes) -> Iterator[tuple[Sizes, Sizes]]:
+    """Pairs of shapes to try: other sizes on every axis that varies, each axis its own; at last the shapes themselves."""
+    given = [i.shape for i in inputs]
+    if any(name for named in axes for name in named):
+        symbols = list(dict.fromkeys(n for named in axes for n in named if n))
+        for step in (1, -1, 0):  # an axis may stand at its least or its greatest size, or be tied to another
+            yield tuple(_sized(given, axes, symbols, run, step) for run in (0, 1))  # type: ignore[misc]
+    else:
+        size = given[0][0] if given and given[0] else 0
+        yield tuple([(n, *s[1:]) if s and s[0] == size else s for s in given] for n in (2, 3))  # type: ignore[misc]
+    yield given, given
+
+
+def _sized(given: Sizes, axes: Axes, symbols: list[str], run: int, step: int) -> Sizes:
+    def size(at: int, now: int, name: str | None) -> int:
+        if name is None or at < 0:
+            return now
+        if name == "batch":
+            return 2 + run
+        k = symbols.index(name)
+        return now + run if step == 0 else now + step * (2 * k + run)
+
+    return [
+        tuple(size(k, n, name) for k, (n, name) in enumerate(zip(shape, named, strict=True)))
+        for shape, named in zip(given, (*axes, *((None,) * len(s) for s in given[len(axes) :])), strict=True)
+    ]
+
+
+def _run(meta: fx.GraphModule, inputs: tuple[TensorInfo, ...], sizes: Sizes) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def see(name: str, value: Any) -> None:
         found[name] = value
 
     walk = Walk(meta, see)
+    given = [
+        torch.empty(s, dtype=getattr(torch, i.dtype.removeprefix("torch.")), device="meta")
+        for s, i in zip(sizes, inputs, strict=True)
+    ]
     with torch.no_grad():
-        walk.run(*(tensor(i) for i in inputs), enable_io_processing=False)
+        walk.run(*given, enable_io_processing=False)
     return found
 
 
 def _merge(a: Any, b: Any) -> Any:
     if isinstance(a, Tensor):
-        return Shape(tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True)), a.dtype)
+        tried = tuple(zip(a.shape, b.shape, strict=True))
+        return Shape(tuple(x if x == y else None for x, y in tried), a.dtype, tried)
     if isinstance(a, dict):
         return None  # only the output node has such a value, and its tensors are known by their own nodes
     if isinstance(a, tuple | list):
         return tuple(_merge(x, y) for x, y in zip(a, b, strict=True))
-    return a if a == b else None
+    return a if type(a) is type(b) and a == b else Varying((a, b))

@@ -19,13 +19,15 @@ class Binder:
     def __init__(self, network: fx.GraphModule) -> None:
         # The graphs of torch.export know the structure of their inputs; traced ones only their names.
         info = getattr(network.graph._codegen, "pytree_info", None)
-        self.spec = None if info is None or info.in_spec is None else info.in_spec.child(0)
+        # Arguments that were exported by keyword follow those by position.
+        given = () if info is None or info.in_spec is None else info.in_spec.children()
+        self.spec = None if not given else [part for spec in given for part in spec.children()]
         nodes = [n for n in network.graph.nodes if n.op == "placeholder"]
         self.names = [str(n.target) for n in nodes] if info is None else [n for n in info.orig_args if n != "self"]
-        needed = sum(not n.args for n in nodes) if self.spec is None else self.spec.num_children
+        needed = sum(not n.args for n in nodes) if self.spec is None else len(self.spec)
         self.required = max(needed, 1)
         if self.spec is not None:
-            self.takes_dict = self.spec.num_children == 1 and self.spec.child(0).type is dict
+            self.takes_dict = len(self.spec) == 1 and self.spec[0].type is dict
         else:
             self.takes_dict = needed == 1 and any(isinstance(key, str) for user in nodes[0].users for key in user.args)
         self.said = False
@@ -60,7 +62,7 @@ class Binder:
     def _like_the_model(self, arguments: tuple[Any, ...], step: str) -> tuple[Any, ...]:
         if self.spec is None:
             return arguments
-        return tuple(self._ordered(v, self.spec.child(i), step, self.names[i]) for i, v in enumerate(arguments))
+        return tuple(self._ordered(v, self.spec[i], step, self.names[i]) for i, v in enumerate(arguments))
 
     def _ordered(self, value: Any, spec: Any, step: str, place: str) -> Any:
         # A dict in another order of keys is the same dict, but would be flattened into other inputs.

@@ -61,7 +61,7 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         _require_float32(model, inputs)
         partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
         require_limits(partition)
-        proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET))
+        proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET), record.axes)
         _check(proto, tensors, model, inputs)
         files = dict(target.lowering.lower(proto, tensors))
         report = _report(target, inputs, tensors, partition)

@@ -211,7 +211,7 @@ def write_into_a_buffer(m: Net, x: Tensor, b: Tensor) -> Tensor:
 
 def no_pure_form(m: Net, x: Tensor, b: Tensor) -> Tensor:
     y = x * 1.0
-    y.masked_fill_(y > 0, 0.5)  # here
+    y.bernoulli_(0.5)  # here
     return y
 
 
@@ -234,8 +234,8 @@ REFUSED = {
     "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill.",
     write_into_a_buffer: "found an in-place write to a parameter or buffer, wanted a forward that leaves the model as it is. "
     "Return the new value instead of storing it.",
-    no_pure_form: "found masked_fill_, an in-place write that has no pure form in the op vocabulary, wanted a pure operation. "
-    "Write x = x.masked_fill(...).",
+    no_pure_form: "found bernoulli_, an in-place write that has no pure form in the op vocabulary, wanted a pure operation. "
+    "Write x = x.bernoulli(...).",
     out_argument: "found out=, a write into another tensor, wanted a pure operation. Use the returned value.",
 }
 

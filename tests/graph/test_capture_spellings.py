@@ -7,12 +7,15 @@ import pickle
 
 import pytest
 import torch
-from spellings import GROUPS, Group
+from index_spellings import INDEX_GROUPS
+from spellings import GROUPS as OPS_OF_LAYERS
+from spellings import Group
 from torch import fx
 
 from qfunc.graph.capture import capture
 from qfunc.graph.vocabulary import BY_TARGET, OPS, kind_of, op_of
 
+GROUPS = {**OPS_OF_LAYERS, **INDEX_GROUPS}
 ROUNDED = {"global_avg_pool"}  # adaptive_avg_pool2d sums in another order than mean, which stands for both
 
 

@@ -1,0 +1,54 @@
+"""Which tensors hold whole numbers or booleans (positions, token ids, masks), and are no activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from qfunc.graph.record import Record
+from qfunc.graph.vocabulary import attribute, kind_of, op_of
+
+_ALWAYS = ("compare", "logic", "not", "argmax", "argmin", "argsort", "one_hot", "isnan", "isinf", "any", "all")
+_AS_INPUTS = ("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "concat", "stack", "reshape", "flatten", "transpose",
+              "squeeze", "unsqueeze", "slice", "expand", "pad", "index", "gather", "where", "roll", "repeat", "tile", "flip",
+              "cumsum", "tril", "triu", "clip", "sum", "remainder", "floor_divide", "repeat_interleave")  # fmt: skip
+
+
+def is_whole(node: fx.Node, record: Record | None) -> bool:
+    """Whether the graph proves that a tensor is of an integer or boolean type; torch.export tells it of every tensor.
+
+    >>> from qfunc.graph.capture import capture
+    >>> graph = capture()(fx.symbolic_trace(lambda x: x + (x > 0).long() * 2)).graph
+    >>> [n.name for n in graph.nodes if is_whole(n, None)]
+    ['gt', 'long', 'mul']
+    """
+    fact = record.facts.get(node.name) if record else None
+    if fact is not None and fact.whole:
+        return True
+    kind, op = kind_of(node), op_of(node)
+    if op is None:
+        return False
+    if kind in _ALWAYS:
+        return True
+    if kind in ("cast", "full", "arange") and attribute(node, "dtype") is not None:
+        return not attribute(node, "dtype").is_floating_point
+    if kind == "arange":
+        return not any(isinstance(v, float) for v in node.args[:3])
+    if kind not in _AS_INPUTS:
+        return False
+    given = [
+        v for name, v in zip(op.parameters, node.args, strict=True) if name not in ("condition", "dim", "index", "indices")
+    ]
+    tensors = [n for n in _nodes(given) if not _is_size(n)]
+    return bool(tensors) and not any(isinstance(v, float) for v in given) and all(is_whole(n, record) for n in tensors)
+
+
+def _nodes(values: Any) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.map_arg(values, found.append)  # type: ignore[arg-type]
+    return found
+
+
+def _is_size(node: fx.Node) -> bool:
+    return kind_of(node) == "size" or (kind_of(node) == "unknown" and getattr(node.target, "__module__", "") == "_operator")
