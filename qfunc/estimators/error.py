@@ -25,6 +25,15 @@ DIRECTED = ("floor", "trunc")
 AT_ONCE = 1 << 16
 """Terms evaluated together: what a core's cache holds."""
 
+FIRST = 8
+"""Candidates before a look at whether those that follow can be better; the next looks are after twice as many."""
+
+FORGIVEN = 1e-9
+"""What a sum of float64 may be off by."""
+
+Rows = tuple[Tensor, ...]
+"""Tensors with a row for each block: the points or edges first."""
+
 ONE = Scale()
 
 
@@ -60,18 +69,71 @@ def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
 
 def _of_points(points: Tensor, weights: Tensor, unit: Tensor, scheme: Scheme, p: float, low: Tensor, high: Tensor) -> Tensor:
     # sum w |x_hat - x|^p over points x of weight w, by the scheme's own numerics.
-    qparams = _qparams(low, high, scheme)
-    costs: list[Tensor] = []
-    scheme = _of_rows(scheme)
-    for part in _parts(qparams, points.numel()):
-        affine, each = (
-            Affine(part.scale.unsqueeze(-1), part.zero_point.unsqueeze(-1)),
-            points.expand(len(part.scale), *points.shape),
-        )
-        error = dequantize(quantize(each, affine, scheme), affine, scheme) - each
-        relative = error.double().div_(unit.unsqueeze(-1)).abs_()
-        costs.append((relative.square_() if p == 2 else relative.pow_(p)).mul_(weights).sum(-1))
-    return torch.cat(costs)
+    scheme, rows = _of_rows(scheme), points.shape[:-1].numel()
+
+    def weighed(error: Tensor, weights: Tensor, unit: Tensor) -> Tensor:
+        relative = error.double().div_(unit).abs_()
+        return (relative.square_() if p == 2 else relative.pow_(p)).mul_(weights).sum(-1)
+
+    def cost(data: Rows, scale: Tensor, zero: Tensor) -> Tensor:
+        points, *rest = data
+        affine = Affine(scale.unsqueeze(-1), zero.unsqueeze(-1))
+        each = points.expand(len(scale), *points.shape)
+        return weighed(dequantize(quantize(each, affine, scheme), affine, scheme) - each, *rest)
+
+    def beyond(data: Rows, least: Tensor, most: Tensor) -> Tensor:
+        points, *rest = data
+        return weighed(points - points.clamp(least.float(), most.float()), *rest)
+
+    data = tuple(t.reshape(rows, -1) for t in (points, weights, unit))
+    return _each(data, _qparams(low, high, scheme), scheme, cost, beyond)
+
+
+def _each(data: Rows, qparams: Affine, scheme: Scheme, cost: Callable[..., Tensor], beyond: Callable[..., Tensor]) -> Tensor:
+    # cost(data, scale, zero) of all candidates for every row, so much at a time that the terms stay in the cache.
+    count, rows, terms = len(qparams.scale), len(data[0]), max(1, data[0].shape[-1])
+    scale, zero, least, most = (t.reshape(count, rows) for t in (*qparams[:2], *_reached(qparams, scheme)))
+    size, found = max(1, AT_ONCE // terms), []
+    for i in range(0, rows, size):
+        part = tuple(t[i : i + size] for t in data)
+        found.append(_pruned(part, *(t[:, i : i + size] for t in (scale, zero, least, most)), cost, beyond))
+    return torch.cat(found, -1).view(qparams.scale.shape)
+
+
+def _pruned(
+    data: Rows, scale: Tensor, zero: Tensor, least: Tensor, most: Tensor, cost: Callable[..., Tensor],
+    beyond: Callable[..., Tensor],
+) -> Tensor:  # fmt: skip
+    # inf for candidates that lose more by clipping alone, with all that follow, than the best before them by all.
+    count, rows = scale.shape
+    costs = torch.full((count, rows), torch.inf, dtype=torch.float64, device=scale.device)
+    left: Tensor | slice = slice(None)
+    size, i = max(1, AT_ONCE // max(1, data[0].numel())), 0
+    while i < count:
+        if i and not torch.compiler.is_compiling():
+            clipped = beyond(data, least[i, left].unsqueeze(-1), most[i, left].unsqueeze(-1))
+            closed = clipped > costs[:i, left].amin(0) * (1 + FORGIVEN)
+            if closed.all():
+                break
+            if closed.any():
+                left, data = torch.arange(rows, device=scale.device)[left][~closed], tuple(t[~closed] for t in data)
+        until = min(max(2 * i, FIRST), count)
+        for j in range(i, until, size):
+            tried = slice(j, min(j + size, until))
+            costs[tried, left] = cost(data, scale[tried, left], zero[tried, left])
+        i = until
+    return costs
+
+
+def _reached(qparams: Affine, scheme: Scheme) -> tuple[Tensor, Tensor]:
+    # The least and the largest value that a candidate or one after it holds; infinite where that is not known.
+    fmt = scheme.format
+    if not isinstance(fmt, Int):
+        anything = torch.full_like(qparams.scale, torch.inf)
+        return -anything, anything
+    zero = 0 if scheme.zero_point is None else qparams.zero_point.double()
+    ends = torch.stack([(code - zero) * qparams.scale.double() for code in (fmt.qmin, fmt.qmax)]).flip(1)
+    return ends.amin(0).cummin(0).values.flip(0), ends.amax(0).cummax(0).values.flip(0)
 
 
 def _densities(edges: Tensor, counts: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,54 +156,56 @@ def _used(values: Tensor) -> Tensor | slice:
 def _of_bins(edges: Tensor, fall: Tensor, unit: Tensor, scheme: Scheme, p: float, low: Tensor, high: Tensor) -> Tensor:
     # sum_j fall_j G(edge_j / s) s^(p+1), a row for each block.
     qparams = _qparams(low, high, scheme)
-    scale = (qparams.scale.double() / unit).reshape(len(low), -1)
-    zero = None if scheme.zero_point is None else qparams.zero_point.double().view(scale.shape)
-    edges, fall = (t.view(scale.shape[1], t.shape[-1]) for t in (edges, fall))
-    offset = torch.zeros_like(scale[0])
+    qparams = Affine(qparams.scale.double() / unit, qparams.zero_point.double())
+    rows = unit.numel()
+    edges, fall = whole = tuple(t.view(rows, t.shape[-1]) for t in (edges, fall))
+    offset = edges.new_zeros(rows)
     if scheme.rounding not in DIRECTED and not torch.compiler.is_compiling():
         # In the cell of 0 under every candidate, G(e/s) s^(p+1) is the same for all.
-        outer = edges.abs() * 2 > scale.abs().amin(0).unsqueeze(-1)
+        outer = edges.abs() * 2 > qparams.scale.abs().reshape(len(low), -1).amin(0).unsqueeze(-1)
         offset = torch.linalg.vecdot(torch.where(outer, 0.0, _power(edges, p)), fall) / (p + 1)
         used = outer.any(0)
         fall = torch.where(outer, fall, 0.0)[:, used]
         edges = edges[:, used]
-    blocks = max(1, AT_ONCE // max(edges.shape[-1], 1))
-    costs = [
-        _summed(edges[i : i + blocks], fall[i : i + blocks], scale[:, i : i + blocks],
-                None if zero is None else zero[:, i : i + blocks], scheme, p)
-        for i in range(0, len(edges), blocks)
-    ]  # fmt: skip
-    return (torch.cat(costs, -1) + offset).view(qparams.scale.shape)
+
+    room = edges.new_empty((3, max(AT_ONCE, edges.shape[-1])))  # memory that is new costs more than the sums
+
+    def cost(data: Rows, scale: Tensor, zero: Tensor) -> Tensor:
+        edges, fall, offset = data[:3]
+        used = (t[: len(scale) * edges.numel()].view(len(scale), *edges.shape) for t in room)
+        return _summed(edges, fall, scale.unsqueeze(-1), zero.unsqueeze(-1), scheme, p, *used) + offset.squeeze(-1)
+
+    def beyond(data: Rows, least: Tensor, most: Tensor) -> Tensor:
+        edges, fall = data[3:]
+        return _power(edges - edges.clamp(least, most), p).mul_(fall).sum(-1) / (p + 1)
+
+    return _each((edges, fall, offset.unsqueeze(-1), *whole), qparams, scheme, cost, beyond)
 
 
-def _summed(edges: Tensor, fall: Tensor, scale: Tensor, zero: Tensor | None, scheme: Scheme, p: float) -> Tensor:
-    # The costs of these blocks, [n, blocks]; in tensors that are used again, for memory that is new costs more.
+def _summed(
+    edges: Tensor, fall: Tensor, scale: Tensor, zero: Tensor, scheme: Scheme, p: float, real: Tensor, code: Tensor,
+    beyond: Tensor,
+) -> Tensor:  # fmt: skip
+    # The costs [n, rows] of scales [n, rows, 1], computed in the last three.
     # G is continuous, so that q + z = clamp(R(u + z)) serves also where it is not R(u) + z.
     fmt = scheme.format
     assert isinstance(fmt, Int)
     directed = scheme.rounding in DIRECTED
     cell = (1.0 if directed else 2.0**-p) / (p + 1)
-    size = max(1, AT_ONCE // max(edges.numel(), 1))
-    room = edges.new_empty((3, min(size, len(scale)), *edges.shape))
-    costs: list[Tensor] = []
-    for i in range(0, len(scale), size):
-        each = scale[i : i + size].unsqueeze(-1)
-        shift = torch.zeros_like(each) if zero is None else zero[i : i + size].unsqueeze(-1)
-        real, code, beyond = room[:, : len(each)]
-        torch.addcmul(shift, edges, each.reciprocal(), out=real)
-        if directed:
-            code.copy_(round_by(real - shift, scheme.rounding).add_(shift))
-        else:
-            torch.round(real, out=code)
-        real.sub_(code.clamp_(fmt.qmin, fmt.qmax))
-        if p == 2:
-            torch.mul(real, real, out=beyond).mul_(real)
-        else:
-            beyond.copy_(_power(real, p))
-        total = beyond.mul_(1 / (p + 1)).add_(code, alpha=cell).mul_(fall).sum(-1, keepdim=True)
-        total -= cell * shift * fall.sum(-1, keepdim=True)
-        costs.append((total * each * each.abs() ** p).squeeze(-1))  # du = dx / s, and s may be negative
-    return torch.cat(costs)
+    shift = torch.zeros_like(scale) if scheme.zero_point is None else zero
+    torch.addcmul(shift, edges, scale.reciprocal(), out=real)
+    if directed:
+        code.copy_(round_by(real - shift, scheme.rounding).add_(shift))
+    else:
+        torch.round(real, out=code)
+    real.sub_(code.clamp_(fmt.qmin, fmt.qmax))
+    if p == 2:
+        torch.mul(real, real, out=beyond).mul_(real)
+    else:
+        beyond.copy_(_power(real, p))
+    total = beyond.mul_(1 / (p + 1)).add_(code, alpha=cell).mul_(fall).sum(-1, keepdim=True)
+    total -= cell * shift * fall.sum(-1, keepdim=True)
+    return (total * scale * scale.abs() ** p).squeeze(-1)  # du = dx / s, and s may be negative
 
 
 def _power(x: Tensor, p: float) -> Tensor:
@@ -165,9 +229,3 @@ def _qparams(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
     each = [from_range(a, b, scheme) for a, b in zip(low, high, strict=True)]
     scales = [e.scale if e.outer is None else e.scale * e.outer for e in each]
     return Affine(torch.stack(scales), torch.stack([e.zero_point for e in each]))
-
-
-def _parts(qparams: Affine, terms: int) -> list[Affine]:
-    # So few candidates at a time that their terms stay in the cache.
-    size = max(1, AT_ONCE // max(terms, 1))
-    return [Affine(*pair) for pair in zip(*(torch.split(p, size) for p in qparams[:2]), strict=True)]

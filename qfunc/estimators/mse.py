@@ -38,7 +38,7 @@ class Mse:
     x_hat is x as the scheme holds it with the qparams of that range: the scales that the hardware has and no
     others.  `apart` then searches each end of an affine scheme once more, with the other end held.
 
-    Up to 4096 elements a block, the sum is over the elements.  Beyond, it is over bins at most 1/128 of their
+    Up to 8192 elements a block, the sum is over the elements.  Beyond, it is over bins at most 1/128 of their
     values wide, in each of which x is taken as uniform: bins x n operations, however many elements.
 
     Args:

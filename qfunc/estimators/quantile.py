@@ -37,7 +37,7 @@ def _fraction(instance: object, attribute: object, value: object) -> None:
 class Quantile:
     """low = max(min(x), -c), high = min(max(x), c), c the ceil(q n)-th smallest of the n magnitudes |x|.
 
-    Up to 4096 elements a block c is exact; beyond, it is less than c/128 off (one bin of a log-linear
+    Up to 8192 elements a block c is exact; beyond, it is less than c/128 off (one bin of a log-linear
     histogram).  `Ema(Quantile())` is MQBench's EMAQuantileObserver, whose bins are max|x|/2048 wide.
 
     Args:
@@ -92,7 +92,7 @@ def _percent(instance: Percentile, attribute: object, value: object) -> None:
 class Percentile:
     """The range between two percentiles: the ceil(n low/100)-th and the ceil(n high/100)-th smallest of n values.
 
-    Up to 4096 elements a block both are exact; beyond, each is less than 1/128 of itself off (one bin of a
+    Up to 8192 elements a block both are exact; beyond, each is less than 1/128 of itself off (one bin of a
     log-linear histogram).  A tail of fewer than n (100 - high)/100 elements is what is cut.
 
     Args:

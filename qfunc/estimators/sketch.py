@@ -17,7 +17,7 @@ from qfunc.specs import Scheme
 FORGIVEN = 1e-6
 """What a rank may lose to binary: 0.99999 * 100000 is 99999."""
 
-KEPT = 4096
+KEPT = 8192
 """A block of up to so many elements is kept as it is: no more memory than its bins would take."""
 
 PART = 1 << 18

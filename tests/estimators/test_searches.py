@@ -100,7 +100,9 @@ def test_mse_is_the_exhaustive_search(kind: str, name: str, p: float, size: int)
             # and where x/s is an integer but for its rounding, floor gives one of two codes
             u = x.double() / scale_and_zero(a, b, scheme)[0]
             rounding += int(((u - u.round()).abs() <= u.abs() * 2.0**-22).sum()) * scale_and_zero(a, b, scheme)[0] ** p
-        assert abs(found - wanted) <= rounding + (bound if size > 4096 else 0)
+        slack = rounding + (bound if size > 8192 else 0)
+        # inf: what this one clips costs more than the best before it does altogether
+        assert abs(found - wanted) <= slack or (found == np.inf and wanted + slack >= costs.min())
     chosen = error(x, *(t.item() for t in estimator.range(state, scheme)), scheme, p)[0]
     assert chosen <= 1.01 * min(exact)
 
@@ -133,7 +135,7 @@ def test_mse_of_other_formats(fmt: Any) -> None:
 @pytest.mark.parametrize("share", [0.6, 0.999, 0.9999, 1.0])
 @pytest.mark.parametrize("kind", DATA)
 def test_quantiles_are_order_statistics(size: int, share: float, kind: str) -> None:
-    """Equal to NumPy's sorted data up to 4096 values, less than a bin (1/128, or 2^-19 of the largest) away beyond."""
+    """Equal to NumPy's sorted data up to 8192 values, less than a bin (1/128, or 2^-19 of the largest) away beyond."""
     x = data(kind, size + 1)[:size] if kind != "outlier" else data(kind, max(size, 2))[-size:]
     quantile, percentile = Quantile(share), Percentile(100 - 99 * share, 100 * share)
     values = np.sort(x.numpy().astype(np.float64))
@@ -144,7 +146,7 @@ def test_quantiles_are_order_statistics(size: int, share: float, kind: str) -> N
     ends = percentile.range(seen(percentile, x), Scheme())
     checks = ((found.low, max(values[0], -bound)), (found.high, min(values[-1], bound)), (ends.low, values[first]))
     for mine, wanted in (*checks, (ends.high, values[last])):
-        slack = 0.0 if size <= 4096 else abs(wanted) / 128 + np.abs(values).max() * 2.0**-19
+        slack = 0.0 if size <= 8192 else abs(wanted) / 128 + np.abs(values).max() * 2.0**-19
         assert abs(mine.item() - wanted) <= slack
 
 

@@ -83,8 +83,9 @@ HISTOGRAMS = (
     Mutation(
         "signed-scale-turns-the-error-round",
         ERROR,
-        "total * each * each.abs() ** p",
-        "total * each.abs() ** (p + 1)",
+        "total * scale * scale.abs() ** p",
+        "total * scale.abs() ** (p + 1)",
         f"{SEARCHES}::test_mse_of_a_signed_scale_is_the_exhaustive_search",
     ),
+    Mutation("later-candidates-hold-less", ERROR, "ends.amax(0).cummax(0)", "ends.amin(0).cummax(0)", EXHAUSTIVE),
 )
