@@ -159,6 +159,7 @@ def write_split(c: Call, used: list[Any]) -> list[str]:
     parts: tuple[Shape, ...] = c.shapes[c.node.name]
     axis = c["dim"] % c.shape().rank
     lengths = [known(c, p.dims[axis]) for p in parts]
+    used = [i % len(parts) for i in used]  # parts[-1]
     if sorted(used) == list(range(len(parts))):
         sizes = c.graph.integers(*lengths, name=f"{c.name}.sizes")
         return c.graph.many("Split", [c.input(), sizes], [f"{c.name}.{i}" for i in range(len(parts))], axis=axis)

@@ -207,6 +207,7 @@ INTEGER: dict[str, Case] = {
     "slice token": _f(lambda x, a, b: b(a(x)[:, 0]), WORDS, lambda: nn.Linear(12, 9), lambda: nn.Linear(9, 4)),
     "slice ellipsis none": _f(lambda x, a: a(x)[..., None, 1:4], WORDS, lambda: nn.Linear(12, 9)),
     "chunk": _after(lambda x: torch.cat([x.chunk(3, 1)[2], x.chunk(3, 1)[0], x[:, 2:4]], 1)),
+    "chunk from the end": _after(lambda x: torch.cat([(p := x.chunk(3, 1))[-1], p[0], p[-2]], 1)),
     "chunk add": _f(lambda x, a: _chunks(a(x)), IMAGE, lambda: nn.Conv2d(3, 6, 1)),
     "split": _f(lambda x, a: _splits(a(x)), IMAGE, lambda: nn.Conv2d(3, 6, 1)),
     "shuffle": _after(lambda x: x.reshape(-1, 2, 3, 9, 11).transpose(1, 2).reshape(-1, 6, 9, 11)),
