@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def lstm(
     bias_hh: Tensor | None,
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer of nn.LSTM in one direction, over [T, N, C] or [T, C]: (the output at each step, the last h, the last c), states of shape [1, N, H].
+    """One layer of nn.LSTM in one direction, over [T, N, C] or [T, C]: (the output at each step, the last h, the last c).
 
     >>> y, h, c = lstm(torch.ones(5, 2, 3), None, None, torch.ones(16, 3), torch.ones(16, 4), None, None, False)
     >>> y.shape, h.shape, c.shape
@@ -170,8 +171,40 @@ def unrolled(
     return source, *(e[0] if len(e) == 1 else emit(torch.cat, e, 0) for e in ends)
 
 
+def gated(emit: Emit, kind: str, ours: Any, theirs: Any, h: Any, c: Any) -> tuple[Any, ...]:
+    """One step of a cell from the products of its input and of its state: (h,), and for "lstm" (h, c).
+
+    Args:
+        emit: Writes a call.
+        kind: "lstm", "gru", "tanh" or "relu".
+        ours: weight_ih x + bias_ih, the gates side by side.
+        theirs: weight_hh h + bias_hh.
+        h: The state before.
+        c: The cell state before, of an lstm.
+    """
+
+    def parts(value: Any, count: int) -> list[Any]:
+        split = emit(torch.chunk, value, count, -1)
+        return [emit(operator.getitem, split, k) for k in range(count)]
+
+    def both(function: Any, a: Any, b: Any) -> Any:
+        return emit(function, emit(torch.add, a, b))
+
+    if kind == "lstm":
+        i, f, g, o = parts(emit(torch.add, ours, theirs), 4)
+        kept = emit(torch.mul, emit(torch.sigmoid, f), c)
+        c = emit(torch.add, kept, emit(torch.mul, emit(torch.sigmoid, i), emit(torch.tanh, g)))
+        return emit(torch.mul, emit(torch.sigmoid, o), emit(torch.tanh, c)), c
+    if kind == "gru":
+        (r, z, n), (hr, hz, hn) = parts(ours, 3), parts(theirs, 3)
+        r, z = both(torch.sigmoid, r, hr), both(torch.sigmoid, z, hz)
+        n = both(torch.tanh, n, emit(torch.mul, r, hn))
+        return (emit(torch.add, n, emit(torch.mul, z, emit(torch.sub, h, n))),)
+    return (both(torch.tanh if kind == "tanh" else torch.relu, ours, theirs),)
+
+
 def _rows(emit: Emit, state: Any, k: int) -> Any:
     return emit(torch.narrow, state, 0, k, 1)
 
 
-__all__ = ["RECURRENT_OPS", "gru", "lstm", "rnn", "time_first", "unrolled"]
+__all__ = ["RECURRENT_OPS", "gated", "gru", "lstm", "rnn", "time_first", "unrolled"]

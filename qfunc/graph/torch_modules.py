@@ -14,7 +14,7 @@ from qfunc.errors import CaptureError
 from qfunc.graph.attention import attend
 from qfunc.graph.float_ops import left_out
 from qfunc.graph.indexing import element
-from qfunc.graph.recurrent import gru, lstm, rnn, unrolled
+from qfunc.graph.recurrent import gated, gru, lstm, rnn, unrolled
 
 
 def _emit(like: fx.Proxy) -> Callable[..., Any]:
@@ -73,17 +73,9 @@ def _cell(module: Any, input: Any, hx: Any = None) -> Any:
     if h is None:
         h = x.new_zeros(x.size(0), module.hidden_size)
         c = h if isinstance(module, nn.LSTMCell) else None
-    ours, theirs = F.linear(x, w_ih, b_ih), F.linear(h, w_hh, b_hh)
-    if isinstance(module, nn.LSTMCell):
-        i, f, g, o = torch.chunk(ours + theirs, 4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        return torch.sigmoid(o) * torch.tanh(c), c
-    if isinstance(module, nn.GRUCell):
-        (r, z, n), (hr, hz, hn) = torch.chunk(ours, 3, -1), torch.chunk(theirs, 3, -1)
-        r, z = torch.sigmoid(r + hr), torch.sigmoid(z + hz)
-        n = torch.tanh(n + r * hn)
-        return n + z * (h - n)
-    return (torch.tanh if module.nonlinearity == "tanh" else torch.relu)(ours + theirs)
+    kind = {nn.LSTMCell: "lstm", nn.GRUCell: "gru"}.get(type(module)) or module.nonlinearity
+    made = gated(_emit(x), kind, F.linear(x, w_ih, b_ih), F.linear(h, w_hh, b_hh), h, c)
+    return made if len(made) == 2 else made[0]
 
 
 def _attention(

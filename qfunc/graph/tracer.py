@@ -13,9 +13,9 @@ from typing import Any
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
-from qfunc.graph.functional import RECURRENT
 from qfunc.graph.sources import is_users, source_line, user_line
 from qfunc.graph.spelling import is_number
+from qfunc.graph.torch_modules import forward_of
 from qfunc.graph.vocabulary import MODULE_KINDS
 
 _EXPORT = "Give example_inputs=(...,), so that the model is captured by torch.export."
@@ -55,7 +55,8 @@ class Tracer(fx.Tracer):
         """A module's call; tracing patches nn.Module for all threads, and those of others compute as ever."""
         if threading.get_ident() != self.thread:
             return forward(*args, **kwargs)
-        return super().call_module(m, forward, args, kwargs)
+        own = None if type(m) in self.leaves else forward_of(m)
+        return super().call_module(m, own or forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """A module's attribute; other threads get the tensor itself."""
@@ -78,13 +79,6 @@ class Tracer(fx.Tracer):
             return True
         if not kind.__module__.startswith("torch.nn"):
             return False
-        if kind.__name__ in RECURRENT:
-            raise CaptureError(
-                where=f"module {module_qualified_name!r}",
-                found=f"nn.{kind.__name__}, whose weights stay hidden when traced symbolically",
-                wanted="ops with visible weights",
-                do=_EXPORT,
-            )
         return kind.__name__ in MODULE_KINDS
 
     def to_bool(self, obj: fx.Proxy) -> bool:

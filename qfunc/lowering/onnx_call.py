@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from attrs import frozen
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from qfunc.errors import DeployError
 from qfunc.graph.vocabulary import BY_TARGET, EMPTY, OPS, Op, attribute
@@ -23,7 +23,8 @@ class Call:
     """One op to be written: its node, the names of its inputs, the shapes of all values, the output's name.
 
     `between(tensor, place)` puts a quantizer on an inner tensor, so that what stands "before" the op or
-    "after" it moves codes: the quantizer of its input, or of its unit.
+    "after" it moves codes: the quantizer of its input, or of its unit.  `held(node)` is the value of a constant,
+    `lifted(node, rows)` the name of a constant whose rows stand in another order, behind a new first axis.
     """
 
     graph: OnnxGraph
@@ -32,6 +33,8 @@ class Call:
     shapes: dict[str, Any]
     name: str
     between: Between
+    held: Callable[[fx.Node], Tensor]
+    lifted: Callable[[fx.Node, Tensor], str]
     module: nn.Module | None = None
     own: OpKind | None = None
 

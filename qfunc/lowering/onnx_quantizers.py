@@ -91,17 +91,24 @@ def write_quantizer(graph: OnnxGraph, tensor: str, coding: Coding, name: str) ->
     return graph.node("Max", [real], f"{name}.real")
 
 
-def write_constant(graph: OnnxGraph, value: Tensor, coding: Coding, name: str) -> str:
-    """A quantized constant in real units: its codes dequantized (narrow ones in bytes), or its values for a Log format."""
+def write_constant(graph: OnnxGraph, value: Tensor, coding: Coding, name: str, rows: Tensor | None = None) -> str:
+    """A quantized constant in real units: its codes dequantized (narrow ones in bytes), or its values for a Log format.
+
+    `rows` puts the constant's rows in another order, behind a new first axis.
+    """
+
+    def placed(tensor: Tensor) -> Tensor:
+        return tensor if rows is None else tensor[rows][None]
+
     if _logarithmic(coding):
         module = coding.seat.module
         with torch.no_grad():
-            return graph.constant(module.site.function.apply(module.params(), value, module.site.scheme), name)
+            return graph.constant(placed(module.site.function.apply(module.params(), value, module.site.scheme)), name)
     require_writable(coding)
     fmt = coding.format
     held = Int(next(b for b in (8, 16, 32) if b >= fmt.bits), fmt.signed)
-    stored = graph.stored(coding.codes(value), held, f"{name}.codes")
-    parameters, attributes = _qparams(graph, coding, name, storage(held, name))
+    stored = graph.stored(placed(coding.codes(value)), held, f"{name}.codes")
+    parameters, attributes = _qparams(graph, coding, name, storage(held, name), rows)
     return graph.node("DequantizeLinear", [stored, *parameters], f"{name}.real", **attributes)
 
 
@@ -119,7 +126,9 @@ def _logarithmic(coding: Coding) -> bool:
     return isinstance(coding.seat.module.site.scheme.format, Log) and coding.qparams.scale.numel() == 1
 
 
-def _qparams(graph: OnnxGraph, coding: Coding, name: str, kind: int) -> tuple[list[str], dict[str, Any]]:
+def _qparams(
+    graph: OnnxGraph, coding: Coding, name: str, kind: int, rows: Tensor | None = None
+) -> tuple[list[str], dict[str, Any]]:
     """([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
     scheme = coding.seat.module.site.scheme
     scale, zero = coding.qparams.scale.flatten(), coding.qparams.zero_point.flatten()
@@ -128,6 +137,9 @@ def _qparams(graph: OnnxGraph, coding: Coding, name: str, kind: int) -> tuple[li
         axis = int(scheme.scale.shared.axis) % max(coding.qparams.scale.ndim, 1)
     elif coding.qparams.scale.ndim == 0:
         scale, zero = scale.reshape(()), zero.reshape(())
+    if rows is not None and axis is not None:
+        scale, zero = (scale, zero) if axis else (scale[rows], zero[rows])
+        axis += 1
     zeros = zero.cpu().numpy().astype(np.int64).astype(helper.tensor_dtype_to_np_dtype(kind))
     names = [graph.constant(scale.float(), f"{name}.scale"), graph.constant(zeros, f"{name}.zero_point")]
     return names, {} if axis is None else {"axis": axis}
