@@ -3,19 +3,14 @@
 Called by fidelity.py.  Q/DQ and QLinear models run in ONNX Runtime, FakeQuantize models in OpenVINO, a float model with
 a file of ranges in ONNX Runtime behind nodes that round each tensor as the file says.  Without public arithmetic the
 simulation takes the emulation's place, as in `qfunc.verify`.
-
-OpenVINO fuses an addition into the convolution before it, and then does not round what the quantizer between them
-would: it is also run with every quantizer read, which keeps it from that.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +25,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntime, OpenVino
 from qfunc.lowering.session import Session
 from qfunc.specs import Int, Scheme, Target, edit
 
@@ -52,31 +47,6 @@ class Row(NamedTuple):
     complaints: list[str]
 
 
-@frozen
-class Shown:
-    """ONNX Runtime without optimisation: float ops as written, QLinear ops on codes; every NAME.codes is seen."""
-
-    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs."""
-        return Session(artifact.files["model.onnx"], optimise=False, threads=1).run(inputs)
-
-    def inside(self, artifact: Any) -> Any:
-        """What `verify` asks of a runner that shows codes."""
-        model = onnx.load_from_string(artifact.files["model.onnx"])
-        outputs = len(model.graph.output)
-        names = [o for n in model.graph.node for o in n.output if o.endswith(".codes")]
-        for name in names:  # cast, for arrays have no codes of 4 bits
-            model.graph.node.append(helper.make_node("Cast", [name], [f"{name}.seen"], to=onnx.TensorProto.INT32))
-            model.graph.output.append(helper.make_tensor_value_info(f"{name}.seen", onnx.TensorProto.INT32, None))
-        session = Session(model.SerializeToString(), optimise=False, threads=1)
-
-        def run(inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-            values = session.run(inputs)
-            return values[:outputs], dict(zip(names, values[outputs:], strict=True))
-
-        return SimpleNamespace(tensors=frozenset(names), units={}, difference="", run=run)
-
-
 @frozen(eq=False)
 class Loaded:
     """A model loaded once, whatever artifact is given."""
@@ -92,12 +62,13 @@ class Loaded:
 def runners_of(target: Target, files: Any) -> Iterator[tuple[Any, str]]:
     """(who runs the artifact, in words), for each way to run it."""
     (reader,) = readers_of(files, "model.onnx") or (None,)
-    if target.runtime.runner is not None:
-        yield target.runtime.runner, "ONNX Runtime"
-    elif reader is quantizers:
-        yield Shown(), "ONNX Runtime, as written"
-    elif reader is not None:
-        yield from openvino(files["model.onnx"])
+    own = target.runtime.runner
+    if isinstance(own, OpenVino):
+        if not own.missing():
+            yield own, f"OpenVINO, {_integer_layers(own.compiled(files['model.onnx']))}"
+    elif own is not None or reader is quantizers:
+        runner = own or OnnxRuntime(optimise=False)
+        yield runner, "ONNX Runtime" if runner.optimise else "ONNX Runtime, as written"
     for name in files:
         for found in readers_of(files, name):
             if not name.endswith(".onnx") and found is not log_clips:
@@ -108,56 +79,10 @@ def runners_of(target: Target, files: Any) -> Iterator[tuple[Any, str]]:
                 yield Loaded(name, Session(files["model.onnx"], optimise=False, threads=1).run), "ONNX Runtime, weights only"
 
 
-def openvino(model: bytes) -> Iterator[tuple[Any, str]]:
-    """OpenVINO on the CPU, float ops in float32, as it is used, and with every activation's codes read."""
-    if importlib.util.find_spec("openvino") is None:
-        return
-    compiled = opened(model)
+def _integer_layers(compiled: Any) -> str:
     infos = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
     layers = [i["runtimePrecision"].value for i in infos if i["layerType"].value in ("Convolution", "FullyConnected")]
-    said = f"OpenVINO, {sum(p in ('u8', 'i8') for p in layers)} of {len(layers)} layers int8"
-    yield Loaded("openvino", lambda inputs: _values(compiled, inputs)), said
-    yield Unfused(), "OpenVINO, every FakeQuantize read"
-
-
-def opened(model: bytes, read: Sequence[str] = ()) -> Any:
-    """A compiled model; the quantized values of the tensors in `read` are outputs too."""
-    from openvino import Core
-
-    core = Core()
-    held = core.read_model(model)
-    made = {n: op for op in held.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()}
-    held.add_outputs([made[name].output(0) for name in read])
-    return core.compile_model(held, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-
-
-def _values(compiled: Any, inputs: Sequence[Any]) -> list[Any]:
-    return [v.copy() for v in compiled([i.numpy() for i in inputs]).values()]
-
-
-@frozen
-class Unfused:
-    """OpenVINO with every activation's FakeQuantize read, so that none is fused away."""
-
-    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs."""
-        return list(self.inside(artifact).run(inputs)[0])
-
-    def inside(self, artifact: Any) -> Any:
-        """What `verify` asks of a runner that shows codes."""
-        model = artifact.files["model.onnx"]
-        nodes = [n for n in onnx.load_from_string(model).graph.node if n.op_type == "FakeQuantize"]
-        sites = {t: s for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
-        seen = [n.input[0] for n in nodes if n.input[0] in sites]
-        compiled = opened(model, seen)
-
-        def run(inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-            values = _values(compiled, inputs)
-            quantized = zip(seen, values[-len(seen) :], strict=True)
-            codes = {f"{t}.codes": np.rint(v / sites[t]["scale"][0]) + sites[t]["zero_point"][0] for t, v in quantized}
-            return values[: -len(seen)], codes
-
-        return SimpleNamespace(tensors=frozenset(f"{t}.codes" for t in seen), units={}, difference="", run=run)
+    return f"{sum(p in ('u8', 'i8') for p in layers)} of {len(layers)} layers int8"
 
 
 def rounding(model: onnx.ModelProto, mode: str) -> None:

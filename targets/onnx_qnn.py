@@ -9,7 +9,7 @@ and can differ in single codes.
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import QLinear
+from qfunc.lowering import OnnxRuntime, QLinear
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -64,7 +64,7 @@ onnx_qnn = Target(
     ),
     commuting=(*MOVES, "pad"),
     legality=(Require(Everything(), ("input", "weight", "output"), formats=U8, because=LEVELS),),
-    runtime=Runtime("tvm", "0.8 to 0.18, Relay QNN"),
+    runtime=Runtime("tvm", "0.8 to 0.18, Relay QNN", runner=OnnxRuntime(optimise=False)),
     lowering=QLinear(),
     source=(
         "Apache TVM, python/tvm/relay/frontend/onnx.py: QLinearConv, QLinearAdd, QLinearAveragePool, QLinearMatMul",

@@ -8,7 +8,7 @@ multiply-add.  No op runs on codes: each computes in float between DequantizeLin
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import ExplicitQdq
+from qfunc.lowering import ExplicitQdq, OnnxRuntime
 from qfunc.specs import Algorithm, From, Int, Op, PerChannel, Rule, Runtime, Scale, Scheme, Target
 
 ACTIVATION = Scheme(Int(8))
@@ -19,10 +19,11 @@ qdq = Target(
     name="qdq",
     rules=(
         Rule(Op(("conv", "conv_transpose", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT),
+        Rule(Op(("lstm", "gru", "rnn")), input=ACTIVATION, weight=WEIGHT),
         Rule(Op("add"), input=ACTIVATION, edges=~From(Op("mul"))),
         Rule(Op(("mul", *POOLS, "resize", "batch_norm", "prelu")), input=ACTIVATION),
     ),
-    runtime=Runtime("onnx", "opset >=13"),
+    runtime=Runtime("onnx", "opset >=13", runner=OnnxRuntime(optimise=False)),
     lowering=ExplicitQdq(),
     source=(
         "ONNX operator specification, QuantizeLinear-13 and DequantizeLinear-13: saturation to [-128, 127]",

@@ -162,15 +162,22 @@ class Partition:
                 reason = "its bias carries no qparams"
             elif isinstance(kernel.arithmetic, Unknown):
                 reason = kernel.arithmetic.reason
-            elif (left := self._left(group)) is not None:
+            elif (left := self._left(group, kernel)) is not None:
                 reason = f"its integer kernel does not compute {self.context.kind(left)}, which is fused with it"
             else:
                 return kernel, ""
         return None, reason
 
-    def _left(self, group: Group) -> fx.Node | None:
-        # Kernels compute their root; of what is fused with it they know bounds on the codes.
-        return next((n for n in group.nodes[1:] if self.context.kind(n) not in ("relu", "clip")), None)
+    def _left(self, group: Group, kernel: Kernel) -> fx.Node | None:
+        # Kernels compute their root; of what is fused with it they know bounds on the codes, and one sum in real units.
+        sums = int(isinstance(kernel.arithmetic, ThroughReal))
+        for node in group.nodes[1:]:
+            kind = self.context.kind(node)
+            if kind == "add" and sums:
+                sums = 0
+            elif kind not in ("relu", "clip"):
+                return node
+        return None
 
     def _codings(self, group: Group) -> list[tuple[str, Coding | None]]:
         found: list[tuple[str, Coding | None]] = []

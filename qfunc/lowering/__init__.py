@@ -5,6 +5,7 @@ from qfunc.lowering.encodings import Encodings
 from qfunc.lowering.fake_quantize_onnx import FakeQuantizeOnnx
 from qfunc.lowering.gfpq import Gfpq
 from qfunc.lowering.onnxruntime import OnnxRuntime
+from qfunc.lowering.openvino_cpu import OpenVino
 from qfunc.lowering.ppl_cuda import PplCuda
 from qfunc.lowering.ppl_json import PplJson
 from qfunc.lowering.qdq import ExplicitQdq, Qdq
@@ -21,6 +22,7 @@ __all__ = [
     "FakeQuantizeOnnx",
     "Gfpq",
     "OnnxRuntime",
+    "OpenVino",
     "PplCuda",
     "PplJson",
     "QLinear",

@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from qfunc.lowering.as_written import AsWritten, as_written
 from qfunc.lowering.inside import Inside, look_inside
 from qfunc.lowering.session import Session
 from qfunc.specs._check import instance_of, integer
@@ -35,9 +36,10 @@ class OnnxRuntime:
         """A loaded model, for many batches."""
         return Session(model, optimise=self.optimise, threads=self.threads)
 
-    def inside(self, artifact: Any) -> Inside | None:
-        """A view of the integer tensors inside; None without optimisation, where there are no integer kernels."""
-        return look_inside(artifact.files["model.onnx"], self.threads) if self.optimise else None
+    def inside(self, artifact: Any) -> Inside | AsWritten:
+        """A view of the tensors of codes inside: those that stay in the optimised graph, or all as written."""
+        view = look_inside if self.optimise else as_written
+        return view(artifact.files["model.onnx"], self.threads)
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where integer kernels compute an artifact (None: any) exactly, else why they may not on this CPU.

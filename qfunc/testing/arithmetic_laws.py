@@ -44,7 +44,10 @@ def simulation_is_within_one_code(trial: Trial) -> None:
 
 
 def emulation_is_the_runtime(trial: Trial) -> None:
-    """Emulation equals the runtime, at the outputs and at every integer tensor that the runner shows."""
+    """Emulation equals the runtime, at the outputs and at every integer tensor that the runner shows.
+
+    A runner may have `flips`, the share of codes that its own order of float sums may move by one.
+    """
     if not trial.public or trial.run is None:
         return
     report = verify(trial.target, trial.run)(trial.calibrated, [trial.example, 2 * trial.example.flip(0)])
@@ -52,7 +55,16 @@ def emulation_is_the_runtime(trial: Trial) -> None:
     if report.float_units and not hasattr(trial.run, "inside"):
         # Nothing shows where the float units' freedom ends, so only coarse errors count.
         good = not report.verdict.startswith("mismatch")
+    good = good or _within_flips(report, getattr(trial.run, "flips", 0.0))
     assert good, f"emulation and runtime disagree: {report.verdict}\n{_first(report, trial.calibrated, trial.target)}"
+
+
+def _within_flips(report: Report, flips: float) -> bool:
+    # Each unit given the runner's own inputs: of its exact codes a few are one off, and of 1,000 codes one may be.
+    alone = report.of("alone")
+    exact = [r for r in alone if r.exact]
+    few = sum(r.mismatches for r in exact) <= flips * max(sum(r.elements for r in exact), 1000)
+    return bool(flips and alone and few and not report.disagreements) and all(r.largest_lsb <= 1 for r in alone)
 
 
 ARITHMETIC_LAWS: tuple[Callable[[Trial], None], ...] = (

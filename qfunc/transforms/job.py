@@ -49,19 +49,47 @@ class Job:
         zero, low, high = self.output.zero_point, self.output.format.qmin, self.output.format.qmax
         rounding = getattr(self.unit.kernel.arithmetic, "rounding", "half_away") if self.unit.kernel else "half_away"
         scale = torch.tensor(self.output.scale, dtype=torch.float32)
-        for node in self.unit.group.nodes[1:]:
-            kind = self.partition.context.kind(node)
-            bounds = (
-                (0, None)
-                if kind == "relu"
-                else (attribute(node, "min"), attribute(node, "max"))
-                if kind == "clip"
-                else (None, None)
-            )
-            codes = [None if v is None else int(round_by(torch.tensor(float(v)) / scale, rounding)) + zero for v in bounds]
+        _, behind = self._around_the_sum()
+        for node in behind:
+            codes = [
+                None if v is None else int(round_by(torch.tensor(float(v)) / scale, rounding)) + zero for v in self._bounds(node)
+            ]
             low = low if codes[0] is None else min(max(low, codes[0]), high)
             high = high if codes[1] is None else max(min(high, codes[1]), low)
         return zero, low, high
+
+    def joined(self) -> tuple[list[tuple[float | None, float | None]], fx.Node | None]:
+        """(bounds of what stands before an addition that is fused with the root, what is added in real units or None)."""
+        before, behind = self._around_the_sum()
+        fused = self.unit.group.nodes[1:]
+        if len(before) + len(behind) == len(fused):
+            return [], None
+        sum_ = fused[len(before)]
+        (other,) = (n for _, n in slots(sum_) if n not in self.unit.group.nodes)
+        return [self._bounds(n) for n in before], self.real(other, sum_)
+
+    def real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
+        """What an op reads, in real units: of a weight or bias, what its codes stand for."""
+        given = self.inputs[producer.name]
+        coding = self.partition.coding(producer, reader) if producer.op == "get_attr" else None
+        if isinstance(given, Codes) or coding is None:
+            return self.emitter.real(given, producer.name)
+        held = coding.seat.module(read_attr(self.partition.network, producer).detach())
+        return self.emitter.constant(held.detach(), str(producer.target))
+
+    def _around_the_sum(self) -> tuple[list[fx.Node], list[fx.Node]]:
+        # The activations fused with the root: those before a fused addition, and those that bound the output.
+        fused = list(self.unit.group.nodes[1:])
+        at = next((i for i, n in enumerate(fused) if self.partition.context.kind(n) == "add"), None)
+        return ([], fused) if at is None else (fused[:at], fused[at + 1 :])
+
+    def _bounds(self, node: fx.Node) -> tuple[float | None, float | None]:
+        match self.partition.context.kind(node):
+            case "relu":
+                return 0.0, None
+            case "clip":
+                return attribute(node, "min"), attribute(node, "max")
+        return None, None
 
     def constant_codes(self, producer: fx.Node, coding: Coding) -> Tensor:
         """The integer codes of a weight or bias."""

@@ -6,7 +6,6 @@ import torch
 from torch import fx
 
 from qfunc.errors import EmulationError
-from qfunc.graph.fold import read_attr
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import integer
 from qfunc.specs import (
@@ -22,7 +21,6 @@ from qfunc.specs import (
     SumShifted,
     ThroughReal,
 )
-from qfunc.transforms.emitter import Codes
 from qfunc.transforms.job import Job
 from qfunc.transforms.pools import average, quantize_interior, window_sum
 from qfunc.transforms.products import requantized
@@ -97,7 +95,7 @@ def _softmax(job: Job) -> fx.Node:
 
 
 def _interior(job: Job, arithmetic: Interior) -> fx.Node:
-    sources = {n.name: _real(job, n) for _, n in slots(job.root)}
+    sources = {n.name: job.real(n, job.root) for _, n in slots(job.root)}
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
@@ -112,16 +110,6 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
         arithmetic.zero_point,
         name=job.name, result=True,
     )  # fmt: skip
-
-
-def _real(job: Job, node: fx.Node) -> fx.Node:
-    # What an op reads, in real units: of a weight or bias, what its codes stand for.
-    given = job.inputs[node.name]
-    coding = job.partition.coding(node, job.root) if node.op == "get_attr" else None
-    if isinstance(given, Codes) or coding is None:
-        return job.emitter.real(given, node.name)
-    held = coding.seat.module(read_attr(job.partition.network, node).detach())
-    return job.emitter.constant(held.detach(), str(node.target))
 
 
 __all__ = ["write"]

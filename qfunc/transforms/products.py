@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,8 +40,9 @@ def requantized(job: Job, arithmetic: FloatMultiplier | FixedPoint | Shift | Thr
             m = job.emitter.constant(product.float(), f"{path}.multiplier")
             held = job.emitter.constant(torch.zeros(()) if bias is None else bias, f"{path}.offset")
             return job.emitter.call(
-                through_real, acc, m, held, float(scale), zero, low, high, rounding, fused, division, name=job.name, result=True
-            )
+                through_real, acc, m, held, float(scale), zero, low, high, rounding, fused, division, *job.joined(),
+                name=job.name, result=True,
+            )  # fmt: skip
         case FixedPoint(steps, bits):
             mantissa, exponent = fixed_point.fixed_multiplier(product / scale.double(), bits)
             pair = [job.emitter.constant(t, f"{path}.{n}") for t, n in ((mantissa, "multiplier"), (exponent, "shift"))]
@@ -70,9 +72,14 @@ def through_real(
     rounding: str,
     fused: bool,
     division: bool,
+    bounds: Sequence[tuple[float | None, float | None]] = (),
+    other: Tensor | None = None,
 ) -> Tensor:
-    """quantize(acc * s_x*s_w + bias): see `specs.ThroughReal`."""
+    """quantize(clamp(acc * s_x*s_w + bias) + other): see `specs.ThroughReal`."""
     value = integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
+    for least, most in bounds:
+        value = value.clamp(least, most)
+    value = value if other is None else value + other
     return integer.quantize_codes(value, scale, zero_point, low, high, rounding, division)
 
 

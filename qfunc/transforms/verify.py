@@ -182,6 +182,8 @@ class _Verification:
         )
 
     def _disagreements(self, inside: Any) -> Iterable[str]:
+        if inside.units is None:  # the runner does not tell what it runs on integers
+            return
         compared = {path for path, _ in self.codings.values()}
         for unit in self.partition.units:
             actual = _state(unit, inside.units)

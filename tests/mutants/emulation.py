@@ -3,10 +3,12 @@
 from mutants.mutation import Mutation
 
 PRODUCTS, SUMS, POOLS, EMULATE = (f"qfunc/transforms/{name}.py" for name in ("products", "sums", "pools", "emulate"))
+JOB = "qfunc/transforms/job.py"
 VERIFY, REPORT = "qfunc/transforms/verify.py", "qfunc/transforms/report.py"
 
 INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
 ARITHMETICS = "tests/transforms/test_arithmetics_mutants.py"
+FUSED = "tests/lowering/test_openvino_fusions.py"
 VERIFIED = "tests/transforms/test_verify_mutants.py"
 
 EMULATION = (
@@ -27,6 +29,24 @@ EMULATION = (
         "value = integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias",
         "value = acc.float() * m",
         f"{ARITHMETICS}::test_through_real_is_quantize_of_the_real_value",
+    ),
+    Mutation(
+        "fused-sum-left-out", PRODUCTS,
+        "value = value if other is None else value + other",
+        "value = value",
+        f"{ARITHMETICS}::test_through_real_adds_what_is_fused_in_real_units",
+    ),
+    Mutation(
+        "bounds-before-a-fused-sum-left-out", PRODUCTS,
+        "value = value.clamp(least, most)",
+        "pass",
+        f"{ARITHMETICS}::test_through_real_adds_what_is_fused_in_real_units",
+    ),
+    Mutation(
+        "activation-behind-a-fused-sum-before-it", JOB,
+        "return ([], fused) if at is None else (fused[:at], fused[at + 1 :])",
+        "return ([], fused) if at is None else (fused[at + 1 :], fused[:at])",
+        f"{FUSED}::test_the_addition_is_in_real_units_without_rounding_before_it",
     ),
     Mutation(
         "shift-to-the-right-only", PRODUCTS,

@@ -94,8 +94,8 @@ FOLDING = (
     ),
     Mutation(
         "integer-units-forget-a-step", UNITS,
-        "elif (left := self._left(group)) is not None:",
-        "elif (left := self._left(group)) == 0:",
+        "elif (left := self._left(group, kernel)) is not None:",
+        "elif (left := self._left(group, kernel)) == 0:",
         f"{PATTERNS}test_an_integer_kernel_does_not_swallow_an_activation",
     ),
 )  # fmt: skip

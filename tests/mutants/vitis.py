@@ -3,7 +3,7 @@
 from mutants.mutation import Mutation
 
 PRODUCTS, SUMS, POOLS, LIMITS = (f"qfunc/transforms/{name}.py" for name in ("products", "sums", "pools", "limits"))
-KERNELS, EMITTER = "qfunc/transforms/kernels.py", "qfunc/transforms/emitter.py"
+JOB, EMITTER = "qfunc/transforms/job.py", "qfunc/transforms/emitter.py"
 DPU, LIMIT, FLOAT = "tests/targets/test_vitis.py", "tests/transforms/test_limits.py", "tests/targets/test_float_simulators.py"
 CODES = f"{DPU}::test_every_code_is_that_of_shifts_on_integers"
 
@@ -81,9 +81,9 @@ VITIS = (
         f"{LIMIT}::test_calibration_keeps_the_limits_of_the_dpu",
     ),
     Mutation(
-        "float-simulators-with-float-weights", KERNELS,
-        "    if isinstance(given, Codes) or coding is None:",
-        "    if isinstance(given, Codes) or coding is not None or coding is None:",
+        "float-simulators-with-float-weights", JOB,
+        "        if isinstance(given, Codes) or coding is None:",
+        "        if isinstance(given, Codes) or coding is not None or coding is None:",
         f"{FLOAT}::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
     ),
     Mutation(

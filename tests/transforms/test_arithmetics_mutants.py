@@ -55,6 +55,25 @@ def test_through_real_is_quantize_of_the_real_value(fused: bool, division: bool)
     assert found.tolist() == [code(a) for a in accs]
 
 
+def test_through_real_adds_what_is_fused_in_real_units() -> None:
+    """v = min(max(acc * M + b, 0), 6) + y, each step rounded to float32, then R(v / s): no rounding to codes before the sum."""
+    other = float(np.float32(-0.7131))
+
+    def code(acc: int) -> int:
+        v = float32(float32(Fraction(acc) * Fraction(M)) + Fraction(OFFSET))
+        v = float32(min(max(v, Fraction(0)), Fraction(6)) + Fraction(other))
+        return clamp(rounded(float32(v / Fraction(SCALE)), "half_even") - 2, -128, 127)
+
+    accs = list(range(-8, 60))
+    found = products.through_real(
+        torch.tensor(accs).float(), torch.tensor(M), torch.tensor(OFFSET), SCALE, -2, -128, 127, "half_even", False, True,
+        [(0.0, None), (None, 6.0)], torch.full((68,), other),
+    )  # fmt: skip
+    wanted = [code(a) for a in accs]
+    assert found.tolist() == wanted
+    assert len(set(wanted)) < len(wanted) - 40  # both bounds show
+
+
 @pytest.mark.parametrize("rounding", ["half_up", "floor", "half_even"])
 def test_shifts_go_both_ways(rounding: str) -> None:
     """acc * 2^-k for positive, zero and negative k, saturated."""

@@ -20,6 +20,12 @@ OPENVINO = (
                 "b", "activation", "features_*", "-128..127", "0..255", {"mobilenet_v2": 35}, UNSIGNED,
             ),
             Explained(
+                "b", "activation", "layer?_?_conv2 layer?_0_downsample_0 features_*_conv_2", "-128..127", "float",
+                {"resnet18": 8, "mobilenet_v2": 10},
+                "OpenVINO, intel_cpu/docs/internal_cpu_plugin_optimization.md, Fusing Convolution and Sum Layers: "
+                "what rounds between the convolution and the addition is left out",
+            ),
+            Explained(
                 "b", "activation", "cat_7", "-128..127", "0..255", {"squeezenet1_0": 1},
                 "NNCF, quantization of CPU targets: unsigned where no value is negative, which a concat and Dropout preserve",
             ),
