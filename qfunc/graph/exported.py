@@ -85,7 +85,8 @@ def _each(value: Any, of_tensor: Callable[[torch.Tensor], Any], plain: Callable[
     if isinstance(value, dict):
         return {k: _each(v, of_tensor, plain) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_each(v, of_tensor, plain) for v in value)
+        inner = [_each(v, of_tensor, plain) for v in value]
+        return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
     return plain(value)
 
 

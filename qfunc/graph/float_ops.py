@@ -85,8 +85,18 @@ def sorted_by(input: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor
     >>> sorted_by(torch.tensor([3, 1]), 0, False)[1]
     tensor([1, 0])
     """
-    values, indices = torch.sort(input, dim, descending)
+    values, indices = torch.sort(input, dim=dim, descending=descending, stable=True)
     return values, indices
+
+
+def topk(input: Tensor, k: int, dim: int, largest: bool, sorted: bool) -> tuple[Tensor, Tensor]:
+    """`torch.topk`, as (values, indices); equal values, of which codes have many, come in order of their places.
+
+    >>> topk(torch.tensor([1, 2, 2]), 2, 0, True, True)[1]
+    tensor([1, 2])
+    """
+    values, indices = torch.sort(input, dim=dim, descending=largest, stable=True)
+    return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
 
 
 _UNARY = ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "ceil", "round", "sign", "log1p", "expm1",
@@ -109,7 +119,7 @@ FLOAT_OPS = (
     ("threshold", F.threshold, "input threshold value", "threshold", "_threshold"),
     ("glu", F.glu, "input dim=-1", "glu"),
     ("softmin", F.softmin, "input dim", "softmin"),
-    ("topk", torch.topk, "input k dim=-1 largest=True sorted=True", "topk"),
+    ("topk", topk, "input k dim=-1 largest=True sorted=True", "topk"),
     ("sort", sorted_by, "input dim=-1 descending=False", "sort"),
     ("argsort", torch.argsort, "input dim=-1 descending=False", "argsort"),
     ("argmax", torch.argmax, "input dim=None keepdim=False", "argmax"),

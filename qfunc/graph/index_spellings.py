@@ -67,7 +67,7 @@ def _filled(value: Any, *, like: bool = False) -> Rewrite:
         rest = list(args[1:] if like else args)
         shape = kwargs.get("size")
         if shape is None:
-            shape = rest.pop(0) if rest and isinstance(rest[0], list | tuple) else None
+            shape = rest.pop(0) if rest and (isinstance(rest[0], list | tuple) or _is_shape(rest[0])) else None
         if shape is None:
             shape, rest = rest, []
         filled = value if value is not None else kwargs.get("fill_value", rest[0] if rest else None)
@@ -77,9 +77,17 @@ def _filled(value: Any, *, like: bool = False) -> Rewrite:
             dtype = torch.get_default_dtype() if value is not None else kinds.get(type(filled))
         if filled is None or (dtype is None and not like):
             return None
-        return full, (tuple(shape), filled, dtype, args[0] if like else None)
+        return full, (tuple(shape) if isinstance(shape, list | tuple) else shape, filled, dtype, args[0] if like else None)
 
     return rewrite
+
+
+def _is_shape(value: Any) -> bool:
+    # x.shape or x.size(), as a whole.
+    if not isinstance(value, fx.Node):
+        return False
+    whole = value.op == "call_method" and value.target == "size" and len(value.args) == 1 and not value.kwargs
+    return whole or (getattr(value.target, "__name__", "") == "getattr" and value.args[1] == "shape")
 
 
 def _filled_like(value: Any) -> Rewrite:

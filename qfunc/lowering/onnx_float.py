@@ -62,7 +62,7 @@ def _dims(c: Call, name: str = "dim") -> list[int]:
 
 def reduced(c: Call, op: str, value: str, dims: list[int], keepdim: bool, name: str = "") -> str:
     """A reduction over some axes, which are attributes in old opsets."""
-    axes: dict[str, Any] = {"axes": dims} if c.graph.opset < 18 else {}
+    axes: dict[str, Any] = {"axes": dims} if c.graph.opset < 18 and op != "ReduceSum" else {}
     inputs = [value] if axes else [value, c.graph.integers(*dims, name=f"{c.name}.axes")]
     return c.graph.node(op, inputs, name or c.name, keepdims=int(keepdim), **axes)
 
@@ -130,7 +130,7 @@ def _cosine(c: Call) -> str:
         unit.append(
             g.node("Div", [c.input(name), g.node("Max", [length, least], f"{c.name}.{name}.above")], f"{c.name}.{name}")
         )
-    return reduced(c, "ReduceSum13", g.node("Mul", unit, f"{c.name}.product"), dims, False)
+    return reduced(c, "ReduceSum", g.node("Mul", unit, f"{c.name}.product"), dims, False)
 
 
 def _shuffle(c: Call) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import onnx
@@ -74,6 +75,8 @@ class _Writer:
     def _has_tensors(self, node: fx.Node) -> bool:
         # Sizes and what is computed from them are constants in the shapes of their readers.
         value = self.shapes[node.name]
+        if isinstance(node.target, type):  # the user's tuple
+            return False
         return isinstance(value, Shape) or (isinstance(value, tuple) and any(isinstance(v, Shape) for v in value))
 
     def _input(self, node: fx.Node) -> None:
@@ -85,13 +88,25 @@ class _Writer:
 
     def _outputs(self, node: fx.Node) -> None:
         for leaf in leaves(node.args[0]):
-            if not isinstance(leaf, fx.Node) or leaf.name not in self.shapes or not isinstance(self.shapes[leaf.name], Shape):
-                do = "Return tensors only."
-                raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do=do)
+            self._output(leaf, node)
+
+    def _output(self, leaf: Any, node: fx.Node) -> None:
+        if not isinstance(leaf, fx.Node):
+            return  # what the model returns beside tensors, None or a number, is no output of the artifact
+        shape = self.shapes.get(leaf.name)
+        if isinstance(leaf.target, type):  # the user's tuple or dataclass
+            for inner in leaves((leaf.args, leaf.kwargs)):
+                self._output(inner, leaf)
+        elif isinstance(shape, tuple) and leaf.name in self.parts:
+            for name, part in zip(self.parts[leaf.name], shape, strict=True):
+                self.graph.declare(name, part, output=True)
+        elif isinstance(shape, Shape):
             name = self._read(leaf, node)
             if any(o.name == name for o in (*self.graph.outputs, *self.graph.inputs)) or leaf.op == "get_attr":
                 name = self.graph.node("Identity", [name], f"{self.path(leaf)}.output")
-            self.graph.declare(name, self.shapes[leaf.name], output=True)
+            self.graph.declare(name, shape, output=True)
+        else:
+            raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do="Return tensors only.")
 
     def _op(self, node: fx.Node) -> None:
         kind = self.partition.context.kind(node)
@@ -111,7 +126,8 @@ class _Writer:
             own if op_of(node) is None else None,
         )  # fmt: skip
         if kind in SEVERAL or kind in ("split", "chunk"):
-            used = [n.args[1] for n in node.users]
+            used = [n.args[1] for n in node.users if n.target in (element, operator.getitem)]
+            used = used if len(used) == len(node.users) else list(range(len(self.shapes[node.name])))
             self.parts[node.name] = SEVERAL[kind](call) if kind in SEVERAL else write_split(call, used)
             return
         if kind in ("batch_norm", "instance_norm") and module is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,7 +116,7 @@ def _merge(a: Any, b: Any) -> Any:
     if isinstance(a, Tensor):
         tried = tuple(zip(a.shape, b.shape, strict=True))
         return Shape(tuple(x if x == y else None for x, y in tried), a.dtype, tried)
-    if isinstance(a, dict):
+    if isinstance(a, dict) or dataclasses.is_dataclass(a):
         return None  # only the output node has such a value, and its tensors are known by their own nodes
     if isinstance(a, tuple | list):
         return tuple(_merge(x, y) for x, y in zip(a, b, strict=True))
