@@ -18,6 +18,7 @@ from qfunc.graph.leaves import Leaves, bind, leaf_classes, own_tracer, require_a
 from qfunc.graph.record import record_of
 from qfunc.graph.sources import ran, source_line
 from qfunc.graph.spelling import DROPOUTS, short_name
+from qfunc.graph.torch_modules import root_of
 from qfunc.graph.tracer import Tracer, tracing_error
 
 _LOCK = threading.RLock()  # tracing patches torch's globals
@@ -81,19 +82,19 @@ def capture(
         model = unwrapped(model)
         require_arguments(concrete, model)
         with _LOCK:
-            owned = _owned(model)
+            mine = owned(model)
             if example_inputs is not None:
-                program = program_of(with_forward_bound(owned, concrete), example_inputs)
+                program = program_of(with_forward_bound(mine, concrete), example_inputs)
                 return keep(open_program(program, modes_of=model), model, ran(program.graph))
-            kinds = leaf_classes(leaves, owned)
+            kinds = leaf_classes(leaves, mine)
 
             def trace(root: nn.Module) -> fx.Graph:
                 ours = Tracer(kinds)
                 made = ours if tracer is None else own_tracer(tracer, ours.is_leaf_module)
                 return _trace(root, bind(made, concrete))
 
-            evaluated, dropouts = _traced(owned, trace, model)
-            return keep(functional(owned, evaluated, dropouts), model, ran(evaluated))
+            evaluated, dropouts = _traced(mine, trace, model)
+            return keep(functional(mine, evaluated, dropouts), model, ran(evaluated))
 
     return transform
 
@@ -115,13 +116,20 @@ def unwrapped(model: Any) -> nn.Module:
     if isinstance(model, torch.jit.ScriptModule):
         do = "Pass the eager module from which it was scripted."
         raise CaptureError(where="capture", found="a TorchScript module", wanted="an eager nn.Module", do=do)
+    if type(model).__name__ == "FullyShardedDataParallel":  # its import would cost seconds
+        do = "Pass the module before it is wrapped, with the full state_dict loaded."
+        raise CaptureError(where="capture", found="a FullyShardedDataParallel", wanted="whole tensors", do=do)
     return model
 
 
-def _owned(model: nn.Module) -> nn.Module:
-    # Tracing runs the model's forward, which may write attributes: it runs on a copy.
+def owned(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """A deep copy, as a forward may write attributes; `memo` has by id what stands for parts of the model.
+
+    Raises:
+        CaptureError: the model cannot be copied.
+    """
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, memo)
     except Exception as e:
         raise CaptureError(
             where=f"copy.deepcopy of {type(model).__name__}",
@@ -142,7 +150,7 @@ def _traced(owned: nn.Module, trace: Callable[[nn.Module], fx.Graph], model: nn.
 
 def _trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
     try:
-        return tracer.trace(model)
+        return tracer.trace(root_of(model))
     except CaptureError:
         raise
     except Exception as e:

@@ -11,7 +11,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.fuse import Group
 from qfunc.graph.plan import TRANSPARENT, Placed, Plan
-from qfunc.graph.select import Context, constant_shape, is_personal, require_match, selects
+from qfunc.graph.select import Context, constant_shape, is_personal, selects
 from qfunc.graph.vocabulary import channel_axis, kind_of, slots
 from qfunc.specs import Format, Int, Keep, PerTensor, PerToken, Refuse, Require, Scheme, Target
 from qfunc.specs.scheme import Granularity
@@ -42,11 +42,8 @@ def require_legal(plan: Plan, target: Target) -> None:
 
     Raises:
         SpecError: names every op and tensor that is refused (a handful, then a count), the vendor's rule and the
-            cure; or a selector of `legality` that points at names which the model does not have.
+            cure.
     """
-    for rule in target.legality:
-        if is_personal(rule.select):
-            require_match(rule.select, plan.context, f"target {target.name!r}, legality")
     found = breaches(plan, target)
     if not found:
         return

@@ -122,6 +122,7 @@ def require(model: Any, stage: str, step: str) -> Record:
     Raises:
         CalibrationError: it has not; the message names the step that is missing.
     """
+    require_unwrapped(model, stage, step)
     record = record_of(model) if isinstance(model, fx.GraphModule) else None
     reached = record is not None and record.stage in (stage, "quantized", "calibrated")
     # Qparams may also have come from a state_dict, or have left with one.
@@ -132,6 +133,19 @@ def require(model: Any, stage: str, step: str) -> Record:
         found += f" without qparams at site {unready[0]!r}" if unready else ""
         raise CalibrationError(where=step, found=found, wanted=f"a {stage} model", do=f"First run {before}.")
     return record
+
+
+def require_unwrapped(model: Any, stage: str, step: str) -> None:
+    """Refuses the wrappers of training, which have a quantized model inside.
+
+    Raises:
+        CalibrationError: names the cure.
+    """
+    compiled = isinstance(model, nn.Module) and isinstance(getattr(model, "_orig_mod", None), nn.Module)
+    if compiled or isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        found = "a compiled model" if compiled else f"a {type(model).__name__}"
+        do = "Pass the model that was given to torch.compile." if compiled else "Pass its .module."
+        raise CalibrationError(where=step, found=found, wanted=f"the {stage} model inside", do=do)
 
 
 def kind_of_model(record: Record) -> str:
@@ -190,6 +204,6 @@ def same_network(a: fx.GraphModule, b: fx.GraphModule) -> bool:
 
 
 __all__ = [
-    "Seat", "Walk", "evaluated", "float_network", "kind_of_model", "network_so_far", "refused", "require", "same_network",
-    "seats",
+    "Seat", "Walk", "evaluated", "float_network", "kind_of_model", "network_so_far", "refused", "require", "require_unwrapped",
+    "same_network", "seats",
 ]  # fmt: skip

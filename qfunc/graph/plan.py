@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -10,13 +11,14 @@ from torch import fx
 from qfunc import functions
 from qfunc.errors import SpecError
 from qfunc.graph.fuse import Group, Groups, fuse, with_roots
-from qfunc.graph.select import Context, constant_shape, is_personal, require_match, selects
+from qfunc.graph.matches import require_matches
 from qfunc.graph.record import record_of
+from qfunc.graph.select import Context, constant_shape, is_personal, selects
 from qfunc.graph.site import Site
 from qfunc.graph.vocabulary import channel_axis, is_constant, slots
+from qfunc.graph.whole import is_whole
 from qfunc.specs import Cases, Derived, Fixed, Int, Keep, Override, PerChannel, PerTensor, Rule, Scheme, Target
 from qfunc.specs.edit import narrowed
-from qfunc.graph.whole import is_whole
 
 TRANSPARENT = ("dropout",)
 
@@ -48,15 +50,17 @@ def plan(model: fx.GraphModule, target: Target) -> Plan:
     Raises:
         SpecError: a selector of the user matches nothing, or two rules want one tensor in two formats.
     """
-    context = Context(model, target.ops)
-    groups = fuse(context, target.fusions)
-    context = with_roots(context, groups)
-    for rule in target.rules:
-        if is_personal(rule.select):
-            require_match(rule.select, context, f"target {target.name!r}, rules")
-    for change in target.overrides:
-        require_match(change.select, context, f"target {target.name!r}, overrides")
-    return Plan(groups, _Placement(context, target, groups).sites(), context)
+    (made,) = plans([model], target)
+    require_matches(target, [made.context])
+    return made
+
+
+def plans(models: Sequence[fx.GraphModule], target: Target) -> list[Plan]:
+    """As `plan`, of several float graphs of one model, in some of which a selector of the user's may match nothing."""
+    bare = [Context(model, target.ops) for model in models]
+    found = [(context, fuse(context, target.fusions)) for context in bare]
+    fused = [(groups, with_roots(context, groups)) for context, groups in found]
+    return [Plan(groups, _Placement(context, target, groups).sites(), context) for groups, context in fused]
 
 
 class _Placement:
@@ -99,13 +103,13 @@ class _Placement:
             elif isinstance(value, Scheme | Fixed):
                 self._edge(group, node, slot, producer, source, value, rule)
 
+    def _whole(self, node: fx.Node) -> bool:
+        return is_whole(node, record_of(self.context.model))
+
     def _edge(self, group: Group, node: fx.Node, slot: str, producer: fx.Node, source: fx.Node, value: Any, rule: int) -> None:
         there = self.of_tensor.get(source)
         if there is not None:
             have, want = there.site.scheme.format, value.scheme.format if isinstance(value, Fixed) else value.format
-    def _whole(self, node: fx.Node) -> bool:
-        return is_whole(node, record_of(self.context.model))
-
             if have != want:
                 raise SpecError(
                     where=f"target {self.target.name!r}, tensor {self.context.fact(source).path!r}",
@@ -135,7 +139,8 @@ class _Placement:
         # Through ops that only move codes, a tensor without a site reaches readers that all want this value.
         chain = self._chain(source, producer)
         group = {n: g for g in self.groups.groups for n in g.nodes}
-        wanted = [self._speaks("input", group[u], source, producer)[0] if u in group else None for u in producer.users]
+        readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in slots(u))]
+        wanted = [self._speaks("input", group[u], source, producer)[0] if u in group else None for u in readers]
         return all(len(n.users) == 1 for n in chain[1:]) and all(w == value for w in wanted)
 
     def _bias(self, group: Group, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
@@ -177,7 +182,7 @@ class _Placement:
         value = value if bits is None else _narrow(value, bits)
         if isinstance(value, Fixed | Derived):  # the hardware dictates these scales: nothing trains them
             function = functions.Fixed()
-        path = self.context.fact(tensor).path if tensor.op != "get_attr" else str(tensor.target)
+        path = self.context.fact(tensor).path if tensor.op != "get_attr" else self.context.path(str(tensor.target))
         taken = {p.site.name for p in self.made.values()}
         name = path if path not in taken else f"{path}@{self.context.fact(group.root).path}"
         return Site(name, self.context.fact(group.root).path, slot, value, rule, estimator, function, constant)

@@ -35,17 +35,32 @@ class Record:
 
     `stage` is "captured", "quantized" or "calibrated".  `rank_two` names linear layers that took in a
     BatchNorm1d, which is right for values of rank 2 only; calibration sees whether they are.
-    `unfolded` holds (op, step, why) for what almost folded.
+    `unfolded` holds (op, step, why) for what almost folded.  `within` is the model's path in the outer module of
+    which it is a part, or ""; the paths of `facts` are the model's own, those that users see are the outer module's.
     `axes` names the axes of each input that torch.export left dynamic, None for the others.
     """
 
     facts: dict[str, Fact] = field(hash=False)
-    axes: tuple[tuple[str | None, ...], ...] = ()
     target: Target | None = None
     inputs: tuple[TensorInfo, ...] = ()
     stage: str = "captured"
     rank_two: tuple[str, ...] = ()
     unfolded: tuple[tuple[str, str, str], ...] = ()
+    within: str = ""
+    axes: tuple[tuple[str | None, ...], ...] = ()
+
+    def path(self, own: str) -> str:
+        """A path of the model's as the user knows it."""
+        return f"{self.within}.{own}" if self.within else own
+
+    def own(self, path: str) -> str:
+        """The opposite: a user's path, or one "@" another, without that of the outer module.
+
+        >>> Record({}, within="head").own("head.conv.weight@head.conv")
+        'conv.weight@conv'
+        """
+        parts = (part.removeprefix(f"{self.within}.") if self.within else part for part in path.split("@"))
+        return "@".join(parts)
 
 
 def attach(model: fx.GraphModule, record: Record) -> fx.GraphModule:
@@ -65,4 +80,5 @@ def path_of(model: fx.GraphModule, node: fx.Node) -> str:
     """The user's path of a node: "layer1.0.conv1"."""
     record = record_of(model)
     fact = record.facts.get(node.name) if record else None
-    return fact.path if fact else str(node.target) if node.op == "get_attr" else node.name
+    own = fact.path if fact else str(node.target) if node.op == "get_attr" else node.name
+    return record.path(own) if record else own

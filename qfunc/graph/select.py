@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.errors import SpecError
@@ -35,7 +34,13 @@ class Context:
         """Where the node comes from; a constant's path is its attribute."""
         record = record_of(self.model)
         found = record.facts.get(node.name) if record else None
-        return found or Fact(str(node.target) if node.op == "get_attr" else node.name)
+        found = found or Fact(str(node.target) if node.op == "get_attr" else node.name)
+        return evolve(found, path=self.path(found.path)) if record and record.within else found
+
+    def path(self, own: str) -> str:
+        """A path of the graph's as the user knows it, who may have an outer module around it."""
+        record = record_of(self.model)
+        return record.path(own) if record else own
 
     def kind(self, node: fx.Node) -> str:
         """The node's kind, the user's own kinds first."""
@@ -166,35 +171,6 @@ def _reach(node: fx.Node, direction: str) -> set[fx.Node]:
             seen.add(one)
             todo += getattr(one, direction)
     return seen
-
-
-def require_match(selector: s.Selector, context: Context, where: str) -> None:
-    """A selector of the user that matches nothing is an error.
-
-    Raises:
-        SpecError: lists the names nearest to each pattern.
-    """
-    if any(selects(selector, n, context) for n in context.model.graph.nodes if n.op != "output"):
-        return
-    paths = sorted({context.fact(n).path for n in context.model.graph.nodes if n.op not in ("output", "get_attr")})
-    near = [p for word in _words(selector) for p in difflib.get_close_matches(word.strip("*."), paths, 3, 0.4)]
-    raise SpecError(
-        where=where,
-        found=f"{selector!r}, which matches nothing in the model",
-        wanted="a selector that matches an op or a tensor",
-        do=f"Near names: {', '.join(near or paths[:6])}.",
-    )
-
-
-def _words(selector: Any) -> list[str]:
-    match selector:
-        case s.Name(word) | s.ModuleType(word):
-            return [word]
-        case s.AllOf(of) | s.AnyOf(of):
-            return [w for one in of for w in _words(one)]
-        case s.Not(of):
-            return _words(of)
-    return []
 
 
 def is_personal(selector: Any) -> bool:

@@ -57,12 +57,12 @@ class Site:
         return static and isinstance(scale.shared, PerChannel) and scale.shared.axis != "channel"
 
 
-def seat_path(site: Site) -> str:
-    """Where a site's quantizer sits in the model: "quantizers.conv1.weight", "quantizers.relu.output".
+def seat_path(name: str, constant: bool) -> str:
+    """Where the quantizer of a tensor sits in the model: "quantizers.conv1.weight", "quantizers.relu.output".
 
     A part that nn.Module has itself, as in the path of an op named "to", gets an underscore.
     """
-    parts = [*site.name.split("."), *([] if site.constant else ["output"])]
+    parts = [*name.split("."), *([] if constant else ["output"])]
     return ".".join(["quantizers", *(f"{p}_" if hasattr(nn.Module, p) else p for p in parts)])
 
 

@@ -64,17 +64,25 @@ class Sums:
 
     def add(self, x: Tensor, x_hat: Tensor) -> None:
         """Adds two tensors of one shape, in float64.  Elements that are infinite alike count as equal zeros."""
-        self.elements += x.numel()
         if not x.numel():
             return
         found = _sums(x.double().flatten(), x_hat.double().flatten())
         if not bool(found.isfinite().all()):
             alike = (x == x_hat) & x.isinf()
             found = _sums(*(torch.where(alike, 0.0, v.double()).flatten() for v in (x, x_hat)))
-        if self.totals is None:
-            self.totals = found
+        self.join(x.numel(), found)
+
+    def join(self, elements: int, totals: Tensor | None) -> None:
+        """Adds the sums of other elements: `elements` and `totals` of another `Sums`."""
+        self.elements += elements
+        if self.totals is None or totals is None:
+            self.totals = totals if self.totals is None else self.totals
         else:
-            self.totals = torch.cat([self.totals[:4] + found[:4], torch.maximum(self.totals[4:], found[4:])])
+            self.totals = torch.cat([self.totals[:4] + totals[:4], torch.maximum(self.totals[4:], totals[4:])])
+
+    def state(self) -> tuple[int, Tensor | None]:
+        """What `join` takes."""
+        return self.elements, self.totals
 
     def agreement(self) -> Agreement:
         """The sums so far."""

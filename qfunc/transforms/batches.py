@@ -56,7 +56,7 @@ class Binder:
         last = max((self.names.index(k) for k in batch if k in self.names), default=-1)
         positional = self.names[: max(last + 1, self.required)]
         if any(k not in self.names for k in batch) or any(n not in batch for n in positional):
-            raise self._wrong(step, f"a dict with keys {_listed(batch)}")
+            raise self._wrong(step, f"a dict with keys {listed(batch)}")
         return tuple(batch[n] for n in positional)
 
     def _like_the_model(self, arguments: tuple[Any, ...], step: str) -> tuple[Any, ...]:
@@ -71,8 +71,8 @@ class Binder:
         count = spec.num_children
         if spec.type is dict:
             if not isinstance(value, Mapping) or set(value) != set(spec.context):
-                found = f"keys {_listed(value)}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
-                raise self._wrong(step, f"{found} for input {place!r}", f"a dict with keys {_listed(spec.context)}")
+                found = f"keys {listed(value)}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+                raise self._wrong(step, f"{found} for input {place!r}", f"a dict with keys {listed(spec.context)}")
             return {k: self._ordered(value[k], spec.child(i), step, f"{place}[{k!r}]") for i, k in enumerate(spec.context)}
         if spec.type in (tuple, list):
             if not isinstance(value, tuple | list) or len(value) != count:
@@ -86,7 +86,8 @@ class Binder:
         return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)
 
 
-def _listed(keys: Iterable[Any]) -> str:
+def listed(keys: Iterable[Any]) -> str:
+    """Keys for messages."""
     return ", ".join(sorted(map(repr, keys))) or "none"
 
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from attrs import evolve
-from torch import fx
+from torch import fx, nn
 
 from qfunc.errors import SpecError
 from qfunc.graph.derived import sources
-from qfunc.graph.fuse import fuse, with_roots
+from qfunc.graph.fuse import Groups, fuse, with_roots
+from qfunc.graph.matches import require_match
 from qfunc.graph.network import Seat, float_network, require, seats
+from qfunc.graph.parts import rebuilt, require_parts
 from qfunc.graph.record import attach
-from qfunc.graph.select import Context, require_match, selects
+from qfunc.graph.select import Context, selects
 from qfunc.specs import Derived, Selector
 from qfunc.specs.selectors import require_selector
 
 ROLES = ("weight", "activation", "bias")
+Model = TypeVar("Model", bound=nn.Module)
 
 
-def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[fx.GraphModule], fx.GraphModule]:
+def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[Model], Model]:
     """A transform to a copy of a quantized model whose selected sites are gone: their tensors stay float.
 
     As in `edit.override`, a site is selected if its tensor is, or an op of the (fused) op that asked for
@@ -49,30 +53,49 @@ def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[fx.G
         do = "Write roles=('weight',)."
         raise SpecError(where="bypass, roles", found=repr(wrong[0]), wanted=f"a tuple of {', '.join(map(repr, ROLES))}", do=do)
 
-    def transform(quantized: fx.GraphModule) -> fx.GraphModule:
-        record = require(quantized, "quantized", "bypass")
-        chosen = _chosen(quantized, selector, roles)
-        made = copy.deepcopy(quantized)
-        paths = {seat.path for seat in chosen}
-        for node in list(made.graph.nodes):
-            if node.op == "call_module" and node.target in paths:
-                node.replace_all_uses_with(node.all_input_nodes[0])
-                made.graph.erase_node(node)
-                made.delete_submodule(str(node.target))
-        made.recompile()
-        names = {n.name for n in made.graph.nodes}
-        return attach(made, evolve(record, facts={k: v for k, v in record.facts.items() if k in names}))
+    def transform(quantized: Model) -> Model:
+        each = require_parts(quantized, "quantized", "bypass")
+        scenes = {path: _scene(part) for path, part in each.items()}
+        require_match(selector, [context for context, _ in scenes.values()], "bypass")
+        chosen = {path: _chosen(part, selector, roles, *scenes[path]) for path, part in each.items()}
+        if not any(chosen.values()):
+            raise SpecError(
+                where="bypass",
+                found=f"{selector!r}, which matches no quantized {' or '.join(roles)}",
+                wanted="a selector that matches a site",
+                do="Print qfunc.explain(quantized).",
+            )
+        made: Any = rebuilt(quantized, {path: _without(part, chosen[path]) for path, part in each.items()}, "bypass")
+        return made  # type: ignore[no-any-return]
 
     return transform
 
 
-def _chosen(model: fx.GraphModule, selector: Selector, roles: tuple[str, ...]) -> list[Seat]:
+def _without(model: fx.GraphModule, chosen: list[Seat]) -> fx.GraphModule:
+    record = require(model, "quantized", "bypass")
+    made = copy.deepcopy(model)
+    paths = {seat.path for seat in chosen}
+    for node in list(made.graph.nodes):
+        if node.op == "call_module" and node.target in paths:
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            made.graph.erase_node(node)
+            made.delete_submodule(str(node.target))
+    made.recompile()
+    names = {n.name for n in made.graph.nodes}
+    return attach(made, evolve(record, facts={k: v for k, v in record.facts.items() if k in names}))
+
+
+def _scene(model: fx.GraphModule) -> tuple[Context, Groups]:
     target = require(model, "quantized", "bypass").target
     assert target is not None
     bare = Context(float_network(model), target.ops)
     found = fuse(bare, target.fusions)
-    context = with_roots(bare, found)
-    require_match(selector, context, "bypass")
+    return with_roots(bare, found), found
+
+
+def _chosen(
+    model: fx.GraphModule, selector: Selector, roles: tuple[str, ...], context: Context, found: Groups
+) -> list[Seat]:
     nodes = {n.name: n for n in context.model.graph.nodes}
     groups = {context.fact(g.root).path: g.nodes for g in found.groups}
     places = seats(model)
@@ -83,13 +106,6 @@ def _chosen(model: fx.GraphModule, selector: Selector, roles: tuple[str, ...]) -
         return role in roles and any(selects(selector, n, context) for n in (*groups.get(site.op, ()), nodes[seat.tensor]))
 
     chosen = [s for s in places if touched(s)]
-    if not chosen:
-        raise SpecError(
-            where="bypass",
-            found=f"{selector!r}, which matches no quantized {' or '.join(roles)}",
-            wanted="a selector that matches a site",
-            do="Print qfunc.explain(quantized).",
-        )
     paths = {s.path for s in chosen}
     followers = [s for s in places if isinstance(s.module.site.value, Derived) and paths & set(sources(model, s).values())]
     return [*chosen, *(s for s in followers if s.path not in paths)]

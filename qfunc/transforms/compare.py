@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx
-from tqdm import tqdm
+from torch import Tensor, fx, nn
 
-from qfunc.errors import CalibrationError
 from qfunc.graph.fuse import Group, fuse
-from qfunc.graph.network import float_network, require
+from qfunc.graph.network import float_network, require, seats
+from qfunc.graph.parts import require_parts
 from qfunc.graph.select import Context
 from qfunc.graph.site import FakeQuantize
 from qfunc.transforms.agreement import Sums
-from qfunc.transforms.batches import Binder, require_batches
+from qfunc.transforms.batches import require_batches
 from qfunc.transforms.errors_by_layer import LayerError, LayerErrors
 from qfunc.transforms.explain import explain
 from qfunc.transforms.histogram import Counter
 from qfunc.transforms.lockstep import Lockstep, Pair
+from qfunc.transforms.merging import of_ranks, ranks, require_group, told
+from qfunc.transforms.outer import passed
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
-def compare(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.GraphModule], LayerErrors]:
+def compare(
+    batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
+) -> Callable[[nn.Module], LayerErrors]:
     """A function from a calibrated model to its quantization error, layer by layer: `LayerErrors`.
 
     For each quantized tensor, the output of each op (of each fused group: its last) and each output of the model,
@@ -33,11 +38,13 @@ def compare(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.Graph
     that it clips, and a histogram of x.
 
     One pass over the batches, in which both networks run op by op; memory does not grow with the number of
-    batches.  Evaluation semantics whatever the mode.  The model is unchanged.
+    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Submodules that `quantize(at=)` quantized
+    are each given what they are given in the float network: errors do not pass from one to the next.
 
     Args:
         batches: As for `calibrate`.
         progress: A progress bar, if standard error is a terminal.
+        group: As for `calibrate`: the figures are those of the batches of all its processes.
     Raises:
         CalibrationError: no batches, a wrong batch structure, or a model that is not calibrated.
     Source: the ratio as in Lin, Talathi and Annapureddy, arXiv:1511.06393, section 3.
@@ -51,11 +58,20 @@ def compare(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.Graph
     [('input', 'input', 53.3), ('weight', 'weight', inf), ('linear', 'output', 56.1)]
     """
     require_batches(batches, "compare")
+    require_group(group, "compare")
 
-    def transform(calibrated: fx.GraphModule) -> LayerErrors:
-        require(calibrated, "calibrated", "compare")
+    def transform(calibrated: nn.Module) -> LayerErrors:
+        each = require_parts(calibrated, "calibrated", "compare")
+        comparisons, count, all_of = {path: _Comparison(part) for path, part in each.items()}, 0, ranks(group)
         with torch.inference_mode():
-            return _Comparison(calibrated).over(batches, progress)
+            with told(all_of):
+                count = passed(calibrated, {path: c.add for path, c in comparisons.items()}, batches, "compare", progress)
+            own = {path: c.state() for path, c in comparisons.items()}
+            sites = [s.module.site.name for part in each.values() for s in seats(part)]
+            states, count = of_ranks(own, count, sites, all_of, "compare")
+            rows = [row for path, c in comparisons.items() for row in c.join([state[path] for state in states])]
+        explanation = explain(calibrated)
+        return LayerErrors(explanation.target, count, tuple(rows), explanation)
 
     return transform
 
@@ -68,6 +84,19 @@ class _Row:
         self.constant = module is not None and module.site.constant
         self.sums, self.alone = Sums(), Sums()
         self.counter = Counter(module) if module is not None and not module.dynamic else None
+
+    def state(self) -> tuple[Any, ...]:
+        return self.sums.state(), self.alone.state(), None if self.counter is None else self.counter.state()
+
+    def join(self, state: tuple[Any, ...]) -> None:
+        """Adds what another process counted."""
+        if self.constant and self.sums.totals is not None:
+            return
+        sums, alone, counted = state
+        self.sums.join(*sums)
+        self.alone.join(*alone)
+        if self.counter is not None:
+            self.counter.join(*counted)
 
     def add(self, pair: Pair, given: Pair) -> None:
         if self.constant and self.sums.elements:
@@ -102,19 +131,22 @@ class _Comparison:
     def _is_quantizer(self, node: fx.Node) -> bool:
         return node.op == "call_module" and isinstance(self.model.get_submodule(str(node.target)), FakeQuantize)
 
-    def over(self, batches: Iterable[Any], progress: bool) -> LayerErrors:
-        bind, count = Binder(float_network(self.model)), 0
-        shown = tqdm(batches, desc="compare", unit="batch", disable=not progress or not sys.stderr.isatty())
-        for count, batch in enumerate(shown, 1):
-            self.lockstep.run(bind(batch, "compare"), f"compare, batch {count}")
-        if count == 0:
-            do = "Pass a non-empty iterable, not one already used up."
-            raise CalibrationError(where="compare", found="no batches", wanted="at least one", do=do)
-        assert self.record.target is not None
+    def add(self, arguments: tuple[Any, ...], number: int) -> Any:
+        """One batch; the value of the float network."""
+        return self.lockstep.run(arguments, f"compare, batch {number}")
+
+    def state(self) -> dict[str, Any]:
+        """What was counted, by the names of nodes."""
+        return {node.name: row.state() for node, row in self.rows.items()}
+
+    def join(self, states: list[dict[str, Any]]) -> list[LayerError]:
+        """The rows of what some processes counted, by depth."""
+        nodes, counted = {n.name: n for n in self.model.graph.nodes}, dict[fx.Node, _Row]()
+        for name, state in (pair for one in states for pair in one.items()):
+            counted.setdefault(nodes[name], _Row(self.quantizers.get(nodes[name]))).join(state)
         depths = _depths(self.nodes, self.groups)
-        order = [n for n in self.model.graph.nodes if n in self.rows]
-        rows = sorted((self._row(node, self.rows[node], depths) for node in order), key=lambda row: row.depth)
-        return LayerErrors(self.record.target.name, count, tuple(rows), explain(self.model))
+        order = [n for n in self.model.graph.nodes if n in counted]
+        return sorted((self._row(node, counted[node], depths) for node in order), key=lambda row: row.depth)
 
     def _see(self, node: fx.Node, values: dict[fx.Node, Pair]) -> None:
         pair = values[node]

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, fx
-from tqdm import tqdm
+from torch import Tensor, fx, nn
 
-from qfunc.errors import CalibrationError
 from qfunc.graph.fold import read_attr
-from qfunc.graph.network import Walk, float_network, require, seats
+from qfunc.graph.network import Walk, float_network, seats
+from qfunc.graph.parts import rebuilt, require_parts
 from qfunc.graph.vocabulary import attribute, kind_of, slots
-from qfunc.transforms.batches import Binder
+from qfunc.transforms.batches import require_batches
+from qfunc.transforms.merging import of_ranks, ranks, require_group, told
+from qfunc.transforms.outer import passed
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
-def correct_bias(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.GraphModule], fx.GraphModule]:
+def correct_bias(
+    batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
+) -> Callable[[Model], Model]:
     """A transform of a calibrated model: rounding of the weights no longer shifts the mean of any channel.
 
     b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} * m_i, with w_hat the quantized weight and m_i the mean of input
@@ -29,6 +36,7 @@ def correct_bias(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.
     Args:
         batches: As for `calibrate`.
         progress: A progress bar, if standard error is a terminal.
+        group: As for `calibrate`: the means are those of the batches of all its processes.
     Raises:
         CalibrationError: no batches, or a model that is not calibrated.
     Source: Nagel et al., arXiv:1906.04721, section 4.2, with empirical means (appendix D).
@@ -41,21 +49,59 @@ def correct_bias(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.
     False
     """
 
-    def transform(calibrated: fx.GraphModule) -> fx.GraphModule:
-        require(calibrated, "calibrated", "correct_bias")
-        result = copy.deepcopy(calibrated)
-        network = float_network(result)
-        quantized = {s.tensor: s.module for s in seats(result) if s.module.site.slot == "weight"}
-        ops = [n for n in network.graph.nodes if _correctable(n, quantized.keys())]
-        means = _means(network, ops, batches, progress)
+    require_batches(batches, "correct_bias")
+    require_group(group, "correct_bias")
+
+    def transform(calibrated: Model) -> Model:
+        each = require_parts(calibrated, "calibrated", "correct_bias")
+        results = {path: copy.deepcopy(part) for path, part in each.items()}
+        parts, all_of = {path: _Part(result) for path, result in results.items()}, ranks(group)
         with torch.no_grad():
-            for op in ops:
-                weight = read_attr(network, op.args[1])
-                shift = _shift(op, quantized[op.args[1].name](weight) - weight, means[op.args[0].name])
-                read_attr(network, op.args[2]).sub_(shift)  # the tensors are the result's own
-        return result
+            with told(all_of):
+                count = passed(calibrated, {path: p.see for path, p in parts.items()}, batches, "correct_bias", progress)
+            sites = [s.module.site.name for result in results.values() for s in seats(result)]
+            states, _ = of_ranks({path: p.sums for path, p in parts.items()}, count, sites, all_of, "correct_bias")
+            for path, part in parts.items():
+                part.correct([state[path] for state in states])
+        made: Any = rebuilt(calibrated, results, "correct_bias")
+        return made  # type: ignore[no-any-return]
 
     return transform
+
+
+class _Part:
+    """A quantized model of our own, and of the input of each op that can be corrected the sum and count by channel."""
+
+    def __init__(self, result: fx.GraphModule) -> None:
+        self.network = float_network(result)
+        self.quantized = {s.tensor: s.module for s in seats(result) if s.module.site.slot == "weight"}
+        self.ops = [n for n in self.network.graph.nodes if _correctable(n, self.quantized.keys())]
+        # Axis 1 of a convolution's input, the last of a linear layer's.
+        self.axes = {slots(op)[0][1].name: 1 if kind_of(op) == "conv" else -1 for op in self.ops}
+        self.sums: dict[str, tuple[Tensor, int]] = {}
+        self.walk = Walk(self.network, self._add, set(self.axes))
+
+    def see(self, arguments: tuple[Any, ...], number: int) -> Any:
+        """One batch; the value of the float network."""
+        return self.walk.guarded(arguments, f"correct_bias, batch {number}")
+
+    def _add(self, name: str, value: Any) -> None:
+        rest = [i for i in range(value.ndim) if i != self.axes[name] % value.ndim]
+        total, count = self.sums.get(name, (0, 0))
+        found = value.sum(rest, dtype=torch.float64)
+        self.sums[name] = total + found, count + value.numel() // value.shape[self.axes[name]]
+
+    def correct(self, states: list[dict[str, tuple[Tensor, int]]]) -> None:
+        """Changes the biases by what all processes have seen."""
+        for op in self.ops:
+            seen = [state[op.args[0].name] for state in states if op.args[0].name in state]  # type: ignore[union-attr]
+            count = sum(n for _, n in seen)
+            if not count:
+                continue
+            mean = sum(total for total, _ in seen) / count
+            weight = read_attr(self.network, op.args[1])
+            shift = _shift(op, self.quantized[op.args[1].name](weight) - weight, mean)  # type: ignore[union-attr, arg-type]
+            read_attr(self.network, op.args[2]).sub_(shift)  # the tensors are the result's own
 
 
 def _correctable(node: fx.Node, quantized: Any) -> bool:
@@ -66,30 +112,8 @@ def _correctable(node: fx.Node, quantized: Any) -> bool:
     return own and isinstance(weight, fx.Node) and weight.name in quantized
 
 
-def _means(network: fx.GraphModule, ops: list[fx.Node], batches: Iterable[Any], progress: bool) -> dict[str, Tensor]:
-    """The mean of each input channel: axis 1 of a convolution's input, the last of a linear layer's."""
-    axes: dict[str, int] = {slots(op)[0][1].name: 1 if kind_of(op) == "conv" else -1 for op in ops}
-    sums: dict[str, Tensor] = {}
-    counts: dict[str, int] = {}
-
-    def see(name: str, value: Any) -> None:
-        rest = [i for i in range(value.ndim) if i != axes[name] % value.ndim]
-        sums[name] = sums.get(name, 0) + value.sum(rest, dtype=torch.float64)
-        counts[name] = counts.get(name, 0) + value.numel() // value.shape[axes[name]]
-
-    bind, walk, count = Binder(network), Walk(network, see, set(axes)), 0
-    for count, batch in enumerate(
-        tqdm(batches, "correct_bias", disable=not progress or not sys.stderr.isatty(), unit="batch"), 1
-    ):
-        walk.guarded(bind(batch, "correct_bias"), f"correct_bias, batch {count}")
-    if count == 0:
-        do = "Pass a non-empty iterable, not one already used up."
-        raise CalibrationError(where="correct_bias", found="no batches", wanted="at least one", do=do)
-    return {name: sums[name] / counts[name] for name in sums}
-
-
 def _shift(op: fx.Node, error: Tensor, mean: Tensor) -> Tensor:
-    mean = mean.to(error.dtype).clone()
+    mean = mean.to(error)
     if kind_of(op) == "linear":
         return error @ mean
     # One window in which every pixel of a channel is the channel's mean.

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from qfunc.errors import DeployError
 from qfunc.graph.network import evaluated, require
+from qfunc.graph.parts import parts
 from qfunc.graph.record import Record, TensorInfo
 from qfunc.graph.site import FakeQuantize
 from qfunc.graph.units import Partition
@@ -48,6 +49,7 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
     """
 
     def transform(model: fx.GraphModule) -> Artifact:
+        require_whole(model, "deploy")
         require(model, "calibrated", "deploy")
         record = require_target(model, target, "deploy")
         if target.lowering is None:
@@ -69,6 +71,23 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         return Artifact(files)
 
     return transform
+
+
+def require_whole(model: Any, step: str) -> None:
+    """Refuses an outer module of quantized submodules.
+
+    Raises:
+        DeployError: names them.
+    """
+    inside = parts(model)
+    if inside and "" not in inside:
+        path = next(iter(inside))
+        raise DeployError(
+            where=step,
+            found=f"a {type(model).__name__} whose submodules are quantized: {', '.join(map(repr, inside))}",
+            wanted="one quantized model",
+            do=f"Take them one by one, with the shapes that calibration saw: model.get_submodule({path!r}).",
+        )
 
 
 def _inputs(model: fx.GraphModule, record: Record, example_inputs: Any) -> tuple[TensorInfo, ...]:
@@ -132,10 +151,8 @@ def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[Tensor
     if len(session.names) != len(inputs):
         do = "Return what the unused inputs compute, or drop them."
         raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(inputs)}", do=do)
-    generator = torch.Generator().manual_seed(0)
-    given = [_sample(i, generator, _follows(v)) for i, v in zip(inputs, proto.graph.input, strict=True)]
+    given, simulated = _tried(model, inputs, [_follows(v) for v in proto.graph.input])
     got = [torch.from_numpy(v) for v in session.run(given)]
-    simulated = run_evaluated(model, given, as_written=True)
     if all(alike(a, b) for a, b in zip(got, simulated, strict=True)):
         return
     different = first_difference(proto, tensors, _AsWritten(model), given)
@@ -148,19 +165,31 @@ def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[Tensor
         )
 
 
+def _tried(model: fx.GraphModule, inputs: tuple[TensorInfo, ...], batched: list[bool]) -> tuple[list[Tensor], list[Tensor]]:
+    # Random inputs and what the simulation makes of them.  A mask of all True may leave attention nothing to see, or
+    # one of all False: one that gives numbers is taken.
+    for mask in (True, False):
+        generator = torch.Generator().manual_seed(0)
+        given = [_sample(i, generator, b, mask) for i, b in zip(inputs, batched, strict=True)]
+        simulated = run_evaluated(model, given, as_written=True)
+        if all(bool(v.isfinite().all()) for v in simulated):
+            break
+    return given, simulated
+
+
 def _follows(info: Any) -> bool:
     # Whether the first axis of a graph's input is the batch.
     dims = info.type.tensor_type.shape.dim
     return bool(dims) and dims[0].HasField("dim_param")
 
 
-def _sample(info: TensorInfo, generator: torch.Generator, batched: bool) -> Tensor:
+def _sample(info: TensorInfo, generator: torch.Generator, batched: bool, mask: bool) -> Tensor:
     # Two of a batch, however large those of calibration were.
     dtype = getattr(torch, info.dtype.removeprefix("torch."))
     shape = (min(info.shape[0], 2), *info.shape[1:]) if batched else info.shape
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
-    return torch.ones(shape, dtype=dtype)
+    return torch.full(shape, mask if dtype == torch.bool else 1, dtype=dtype)
 
 
 def run_evaluated(model: fx.GraphModule, leaves: list[Tensor], as_written: bool = False) -> list[Tensor]:
@@ -169,8 +198,17 @@ def run_evaluated(model: fx.GraphModule, leaves: list[Tensor], as_written: bool 
     Args:
         as_written: Whether activations round as ONNX's quantizers do, half to even.
     """
+    return tensors_of(_value((_AsWritten if as_written else _Evaluated)(model), leaves))
+
+
+def evaluated_value(model: fx.GraphModule, leaves: list[Tensor]) -> Any:
+    """As `run_evaluated`, before outputs are put into the structure that `model.graph.process_outputs` makes."""
+    return _value(_Evaluated(model), leaves)
+
+
+def _value(interpreter: fx.Interpreter, leaves: list[Tensor]) -> Any:
     with torch.inference_mode():
-        return tensors_of((_AsWritten if as_written else _Evaluated)(model).run(*leaves, enable_io_processing=False))
+        return interpreter.run(*leaves, enable_io_processing=False)
 
 
 class _Evaluated(fx.Interpreter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import evolve
 from torch import fx, nn
@@ -15,6 +15,7 @@ from qfunc.graph.coding import require_codes
 from qfunc.graph.fold import read_attr
 from qfunc.graph.kept import keep
 from qfunc.graph.network import require
+from qfunc.graph.parts import rebuilt, require_parts
 from qfunc.graph.record import Record, attach
 from qfunc.graph.units import Partition, Unit
 from qfunc.graph.vocabulary import slots
@@ -24,8 +25,10 @@ from qfunc.transforms.job import Job
 from qfunc.transforms.kernels import write
 from qfunc.transforms.limits import require_limits
 
+Model = TypeVar("Model", bound=nn.Module)
 
-def emulate(target: Target) -> Callable[[fx.GraphModule], fx.GraphModule]:
+
+def emulate(target: Target) -> Callable[[Model], Model]:
     """A transform from a calibrated model to one that computes what the runtime computes.
 
     Inputs and outputs are float as the model's; between units travel integer codes.  A unit whose tensors
@@ -45,11 +48,14 @@ def emulate(target: Target) -> Callable[[fx.GraphModule], fx.GraphModule]:
     ['input_1_codes', 'linear_acc', 'linear', 'linear_real']
     """
 
-    def transform(model: fx.GraphModule) -> fx.GraphModule:
-        require(model, "calibrated", "emulate")
-        require_target(model, target, "emulate")
+    def transform(model: Model) -> Model:
+        each = require_parts(model, "calibrated", "emulate")
+        for part in each.values():
+            require_target(part, target, "emulate")
         require_public(target)
-        return keep(emulated(Partition(copy.deepcopy(model), target)), model)
+        exact = {path: keep(emulated(Partition(copy.deepcopy(part), target)), part) for path, part in each.items()}
+        made: Any = rebuilt(model, exact).eval()
+        return made  # type: ignore[no-any-return]
 
     return transform
 

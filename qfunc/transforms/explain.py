@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 
 from attrs import field, fields, frozen
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qfunc.graph.coding import in_integers
 from qfunc.graph.fuse import Group, fuse
 from qfunc.graph.network import float_network, require, seats
+from qfunc.graph.parts import around, require_parts
 from qfunc.graph.plan import speaks_of
 from qfunc.graph.select import Context
 from qfunc.graph.site import FakeQuantize
@@ -88,8 +89,8 @@ class Explanation:
         return write_page(path, self.html())
 
 
-def explain(model: fx.GraphModule) -> Explanation:
-    """What `quantize` did to a model.
+def explain(model: nn.Module) -> Explanation:
+    """What `quantize` did to a model; of one with quantized submodules also what is around them.
 
     Returns:
         An `Explanation`: data, and a table when printed.
@@ -101,6 +102,27 @@ def explain(model: fx.GraphModule) -> Explanation:
     >>> [(s.tensor, s.slot, s.rule) for s in explain(qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))).sites]
     [('input', 'input', 0), ('weight', 'weight', 0), ('bias', 'bias', 0), ('linear', 'output', 0)]
     """
+    each = require_parts(model, "quantized", "explain")
+    found = [_explained(part) for part in each.values()]
+    if "" in each:
+        return found[0]
+    names = tuple(dict.fromkeys(one.target for one in found))
+    rules = {(i, text if len(names) == 1 else f"{one.target}: {text}") for one in found for i, text in one.rules}
+    outside = tuple(FloatRow(path or type(m).__name__, type(m).__name__, _OUTSIDE, "") for path, m in around(model) if _owns(m))
+    return Explanation(
+        ", ".join(names),
+        tuple(row for one in found for row in one.sites),
+        tuple(sorted(rules)),
+        (*outside, *(row for one in found for row in one.floats)),
+        tuple(row for one in found for row in one.misses),
+    )
+
+
+def _owns(module: nn.Module) -> bool:
+    return any(p is not None for p in module._parameters.values())
+
+
+def _explained(model: fx.GraphModule) -> Explanation:
     record = require(model, "quantized", "explain")
     target = record.target
     assert target is not None
@@ -138,6 +160,7 @@ def explain(model: fx.GraphModule) -> Explanation:
 
 
 _GONE = "its quantizers were bypassed"
+_OUTSIDE = "it is outside of the submodules that were quantized"
 
 
 def _why(group: Group, context: Context, rules: tuple[Rule, ...]) -> str:

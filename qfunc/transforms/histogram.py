@@ -89,11 +89,22 @@ class Counter:
         if not value.numel():
             return
         place = ((value.double() - self.start) / self.width).floor_().clamp_(-1, BINS).long() + 1
-        found = torch.bincount(place, minlength=BINS + 2)
-        self.counts = found if self.counts is None else self.counts + found
         low, high = torch.aminmax(value)
-        self.minimum, self.maximum = min(self.minimum, float(low)), max(self.maximum, float(high))
-        self.clipped += kept.numel() - int(kept.sum())
+        clipped = kept.numel() - int(kept.sum())
+        self.join(torch.bincount(place, minlength=BINS + 2), float(low), float(high), clipped)
+
+    def join(self, counts: Tensor | None, minimum: float, maximum: float, clipped: int) -> None:
+        """Adds the counts of other values: what `state` of another `Counter` gives."""
+        if self.counts is None or counts is None:
+            self.counts = counts if self.counts is None else self.counts
+        else:
+            self.counts = self.counts + counts
+        self.minimum, self.maximum = min(self.minimum, minimum), max(self.maximum, maximum)
+        self.clipped += clipped
+
+    def state(self) -> tuple[Tensor | None, float, float, int]:
+        """What `join` takes."""
+        return self.counts, self.minimum, self.maximum, self.clipped
 
     def histogram(self) -> Histogram:
         """The counts so far."""

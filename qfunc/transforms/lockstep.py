@@ -38,6 +38,10 @@ class Ops:
         places = [n for n in self.nodes if n.op == "placeholder"]
         return {n: next(given, n.args[0] if n.args else None) for n in places}
 
+    def returned(self, value: Any) -> Any:
+        """What the model returns, from the value of its output node."""
+        return self.model.graph.process_outputs(value)
+
     def module(self, node: fx.Node) -> FakeQuantize:
         """The quantizer at a node."""
         found: Any = self.modules[str(node.target)]
@@ -67,8 +71,8 @@ class Lockstep:
         for node, reader in last.items():
             self.done.setdefault(reader, []).append(node)
 
-    def run(self, arguments: tuple[Any, ...], where: str) -> None:
-        """One batch.
+    def run(self, arguments: tuple[Any, ...], where: str) -> Any:
+        """One batch; the value of the float network.
 
         Raises:
             CalibrationError: an op cannot take the arguments.
@@ -84,6 +88,7 @@ class Lockstep:
                 raise refused(self.ops.model, node, where, e) from e
             for value in self.done.get(node, ()):
                 del env[value]
+        return self.ops.returned(env[self.ops.nodes[-1]].real)
 
     def _pair(self, node: fx.Node, env: dict[fx.Node, Pair]) -> Pair:
         kind = kind_of(node)

@@ -53,7 +53,7 @@ class _Report(NamedTuple):
     inputs: tuple[tuple[TensorInfo, ...], ...] = ()
 
 
-def require_group(group: Any) -> None:
+def require_group(group: Any, step: str = "calibrate") -> None:
     """Refuses what is no group of this process.
 
     Raises:
@@ -64,7 +64,7 @@ def require_group(group: Any) -> None:
     if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
         wanted = "a torch.distributed.ProcessGroup that this process is in, or None"
         do = "Give what dist.new_group returns in its members, or mesh.get_group()."
-        raise SpecError(where="calibrate, group", found=repr(group), wanted=wanted, do=do)
+        raise SpecError(where=f"{step}, group", found=repr(group), wanted=wanted, do=do)
 
 
 def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
@@ -114,13 +114,7 @@ def merge(observers: Sequence[Observer], batches: int, group: ProcessGroup | Non
     """
     if group is None:
         return batches
-    reports = _gathered(_report(observers, batches), group)
-    for rank, report in enumerate(reports):
-        if report.failure:
-            do = "Cure that one; every rank needs the whole pass."
-            found = f"a failure: {report.failure!r}"
-            raise CalibrationError(where=f"calibrate, rank {rank}", found=found, wanted="statistics of all ranks", do=do)
-        _require_same(reports[0], report, rank)
+    reports = _told(_report(observers, batches), group, "calibrate")
     for number, observer in enumerate(observers):
         for index, statistic in enumerate(observer.statistics):
             _require_same_scales(statistic.site.name, [r.shapes[number].get(index) for r in reports])
@@ -129,6 +123,40 @@ def merge(observers: Sequence[Observer], batches: int, group: ProcessGroup | Non
         for index, statistic in enumerate(observer.statistics):
             observer.states[index] = _merged(observer.states[index], statistic.site.estimator, observer.device, group)
     return sum(r.batches for r in reports)
+
+
+def of_ranks(own: Any, batches: int, sites: Sequence[str], group: ProcessGroup | None, step: str) -> tuple[list[Any], int]:
+    """What each rank counted, in order of rank, its tensors on the CPU; and how many batches all ranks read.
+
+    Args:
+        own: Of this rank, in tuples and dicts.
+        batches: How many this rank read.
+        sites: What was counted, equal on all ranks.
+        group: As `ranks` gives it; None for this process alone.
+        step: For messages.
+    Raises:
+        CalibrationError: another rank failed, or has another model; or no rank has a batch.
+    """
+    reports = [_Report(batches=batches)]
+    if group is not None:
+        reports = _told(_Report(batches=batches, statistics=tuple(("", name) for name in sites)), group, step)
+    total = sum(r.batches for r in reports)
+    if not total:
+        do = "Pass a non-empty iterable, not one already used up."
+        raise CalibrationError(where=step, found="no batches", wanted="at least one", do=do)
+    return ([own] if group is None else _gathered(_mapped(own, lambda t: t.detach().cpu()), group)), total
+
+
+def _told(own: _Report, group: ProcessGroup, step: str) -> list[_Report]:
+    # The reports of all ranks, each of which has passed all its batches.
+    reports = _gathered(own, group)
+    for rank, report in enumerate(reports):
+        if report.failure:
+            do = "Cure that one; every rank needs the whole pass."
+            found = f"a failure: {report.failure!r}"
+            raise CalibrationError(where=f"{step}, rank {rank}", found=found, wanted="statistics of all ranks", do=do)
+        _require_same(reports[0], report, rank, step)
+    return reports
 
 
 def _merged(own: Any, estimator: Any, device: torch.device | None, group: ProcessGroup) -> Any:
@@ -144,15 +172,15 @@ def _report(observers: Sequence[Observer], batches: int) -> _Report:
     return _Report("", batches, statistics, tuple(o.shapes for o in observers), tuple(o.inputs for o in observers))
 
 
-def _require_same(first: _Report, other: _Report, rank: int) -> None:
+def _require_same(first: _Report, other: _Report, rank: int, step: str) -> None:
     if first.statistics == other.statistics:
         return
     pairs = zip(first.statistics, other.statistics, strict=False)
     a, b = next(((a, b) for a, b in pairs if a != b), (("", ""), ("", "")))
     found = f"{len(first.statistics)} estimators and {len(other.statistics)}"
     if a != b:
-        found = f"{a[1]} at {a[0]!r} and {b[1]} at {b[0]!r}"
-    where, do = f"calibrate, ranks 0 and {rank}", "Calibrate the same model in every process of the group."
+        found = f"{a[1]} at {a[0]!r} and {b[1]} at {b[0]!r}" if a[0] else f"{a[1]!r} and {b[1]!r}"
+    where, do = f"{step}, ranks 0 and {rank}", "Give every process of the group the same model."
     raise CalibrationError(where=where, found=found, wanted="the same quantized model", do=do)
 
 
@@ -200,4 +228,4 @@ def _mapped(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return state
 
 
-__all__ = ["Observer", "Statistic", "merge", "ranks", "require_group", "require_mergeable", "told"]
+__all__ = ["Observer", "Statistic", "merge", "of_ranks", "ranks", "require_group", "require_mergeable", "told"]

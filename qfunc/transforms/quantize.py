@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 from attrs import evolve
@@ -11,26 +11,54 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.attention import prepared
 from qfunc.graph.capture import capture, unwrapped
 from qfunc.graph.fold import fold_batch_norm, read_attr
 from qfunc.graph.leaves import Leaves, present
 from qfunc.graph.legality import require_legal
-from qfunc.graph.network import kind_of_model
-from qfunc.graph.plan import Placed, plan
+from qfunc.graph.matches import require_matches
+from qfunc.graph.parts import rebuilt
+from qfunc.graph.plan import Placed, Plan, plans
 from qfunc.graph.record import Fact, attach, record_of
 from qfunc.graph.site import FakeQuantize, seat_path
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived, Fixed, Target
+from qfunc.transforms import places
+from qfunc.transforms.places import require_float_model, submodules
+
+Outer = TypeVar("Outer", bound=nn.Module)
+Model = nn.Module | fx.GraphModule | ExportedProgram
 
 
+@overload
 def quantize(
     target: Target,
     example_inputs: tuple[Any, ...] | None = None,
     *,
+    at: None = None,
     leaves: Leaves = (),
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
-) -> Callable[[nn.Module | fx.GraphModule | ExportedProgram], fx.GraphModule]:
+) -> Callable[[Model], fx.GraphModule]: ...
+@overload
+def quantize(
+    target: Target,
+    example_inputs: tuple[Any, ...] | None = None,
+    *,
+    at: str | tuple[str, ...],
+    leaves: Leaves = (),
+    concrete_args: Mapping[str, Any] | None = None,
+    tracer: fx.Tracer | type[fx.Tracer] | None = None,
+) -> Callable[[Outer], Outer]: ...
+def quantize(
+    target: Target,
+    example_inputs: tuple[Any, ...] | None = None,
+    *,
+    at: str | tuple[str, ...] | None = None,
+    leaves: Leaves = (),
+    concrete_args: Mapping[str, Any] | None = None,
+    tracer: fx.Tracer | type[fx.Tracer] | None = None,
+) -> Callable[[Any], Any]:
     """A transform from a float model to a new GraphModule that computes as if on the target.
 
     The model is captured, BatchNorms are folded (evaluation semantics), and each tensor that the target's
@@ -38,9 +66,16 @@ def quantize(
     `qfunc.calibrate`.  The model itself is not changed.  The result keeps copies of the model's attributes,
     and its methods and properties, bound to the result (`qfunc.capture` says how).
 
+    A model that cannot be captured as a whole (a detector, a loop that generates) is quantized `at` some of its
+    submodules: the result is a copy of it, of its own class, in which these are quantized and the rest is float.
+    Selectors and reports name tensors by their paths in the whole model.  Tensors that are shared stay shared.
+    `calibrate`, `compare`, `sensitivity`, `correct_bias`, `explain`, `bypass`, `emulate` and `verify` take the result
+    and run the model's own forward; `deploy` and `save` take the submodules, `qfunc.deploy(target)(model.backbone)`.
+
     Args:
         target: The hardware.
-        example_inputs: Positional inputs for the torch.export road; None traces symbolically.
+        example_inputs: Positional inputs of the model for the torch.export road; None traces symbolically.
+        at: Paths of submodules ("backbone"), or patterns ("layers.*": the outermost that match).
         leaves: Classes of modules that stay one op, or their names: float ops, unless the target knows them
             (`Target.ops`).  For the fx road.
         concrete_args: Values of arguments of `forward` by name, which are no inputs any more.
@@ -48,45 +83,78 @@ def quantize(
     Raises:
         CaptureError: the model cannot be captured on this road.
         SpecError: a selector of the target matches nothing, the rules contradict each other, or the hardware
-            refuses an op or a scheme (`Target.legality`).
+            refuses an op or a scheme (`Target.legality`); `at` names no submodule, or one without anything to quantize.
         CalibrationError: the model is quantized already, or a weight is NaN or infinite.
 
     >>> from qfunc import targets
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     >>> [n.name for n in quantize(targets.onnxruntime)(net).graph.nodes if n.op == "call_module"]
     ['quantizers_input_output', 'quantizers_0_weight', 'quantizers_0_bias', 'quantizers_1_output']
+    >>> type(quantize(targets.onnxruntime, at="0")(net)).__name__
+    'Sequential'
     """
     if not isinstance(target, Target):
         do = "Pass one of qfunc.targets, or your own specs.Target."
         raise SpecError(where="quantize", found=type(target).__name__, wanted="a Target", do=do)
+    names = None if at is None else places.require_names(at)
+    given = (leaves,) if isinstance(leaves, str | type) else tuple(leaves)
 
-    def transform(model: nn.Module | fx.GraphModule | ExportedProgram) -> fx.GraphModule:
-        record = record_of(model)
-        if record is not None and record.target is not None:
-            do = "Quantize the float model that it came from."
-            raise CalibrationError(where="quantize", found=kind_of_model(record), wanted="a float model", do=do)
+    def transform(model: Any) -> Any:
         # Under the caller's inference_mode the copies would be tensors that no training could use.
         with torch.inference_mode(False):
-            return placed_on(model)
-
-    def placed_on(model: nn.Module | fx.GraphModule | ExportedProgram) -> fx.GraphModule:
-        own: tuple[str, ...] = ()
-        if example_inputs is None and not isinstance(model, ExportedProgram):
-            own = present((spelling for op in target.ops for spelling in op.spellings), unwrapped(model))
-        given = (leaves,) if isinstance(leaves, str | type) else tuple(leaves)
-        captured = capture(example_inputs, leaves=(*given, *own), concrete_args=concrete_args, tracer=tracer)
-        network = fold_batch_norm(captured(model), target)
-        made = plan(network, target)
-        require_legal(made, target)
-        for placed in made.placed:
-            _insert(network, placed)
-        network.graph.lint()
-        network.recompile()
-        held = record_of(network)
-        assert held is not None
-        return attach(network, evolve(held, target=target, stage="quantized"))
+            require_float_model(model, whole=names is None)
+            spellings = [] if example_inputs is not None else [spelling for op in target.ops for spelling in op.spellings]
+            if names is None:
+                own = present(spellings, None if isinstance(model, ExportedProgram) else unwrapped(model))
+                road = capture(example_inputs, leaves=(*given, *own), concrete_args=concrete_args, tracer=tracer)
+                return _simulations({"": road(model)}, target)[""]
+            outer = unwrapped(model)
+            chosen = submodules(outer, names)
+            inputs = places.inputs_of(outer, chosen, example_inputs)
+            captured = {}
+            for path, part in chosen.items():
+                call = inputs.get(path, places.Call())
+                road = capture(
+                    call.inputs,
+                    leaves=(*places.leaves_of(part, given, chosen), *present(spellings, part)),
+                    concrete_args={**call.left_out, **places.arguments_of(part, concrete_args or {}, chosen)},
+                    tracer=tracer,
+                )
+                captured[path] = places.within(path, road, part)
+            made = _simulations(captured, target)
+            places.require_sites(outer, made)
+            return rebuilt(outer, made, f"quantize, at={at!r}")
 
     return transform
+
+
+def _simulations(captured: Mapping[str, fx.GraphModule], target: Target) -> dict[str, fx.GraphModule]:
+    placed = placements(captured, target)
+    require_matches(target, [plan.context for _, plan in placed.values()])
+    return {path: simulation(network, plan, target) for path, (network, plan) in placed.items()}
+
+
+def placements(captured: Mapping[str, fx.GraphModule], target: Target) -> dict[str, tuple[fx.GraphModule, Plan]]:
+    """Captured models, which are parts of one, folded, each with what the target wants to place in it."""
+    networks = {path: fold_batch_norm(prepared(network, target), target) for path, network in captured.items()}
+    return {path: (networks[path], made) for path, made in zip(networks, plans(list(networks.values()), target), strict=True)}
+
+
+def simulation(network: fx.GraphModule, plan: Plan, target: Target) -> fx.GraphModule:
+    """A folded model with the quantizers of a plan; the given one is changed.
+
+    Raises:
+        SpecError: the hardware refuses an op or a scheme.
+        CalibrationError: a constant is NaN or infinite.
+    """
+    require_legal(plan, target)
+    for placed in plan.placed:
+        _insert(network, placed)
+    network.graph.lint()
+    network.recompile()
+    held = record_of(network)
+    assert held is not None
+    return attach(network, evolve(held, target=target, stage="quantized"))
 
 
 def _insert(network: fx.GraphModule, placed: Placed) -> None:
@@ -95,16 +163,17 @@ def _insert(network: fx.GraphModule, placed: Placed) -> None:
     if value is not None:
         require_finite(value, site.name, "the model's tensors")
     module = FakeQuantize(site, torch.zeros((), device=_device(network)) if value is None else value)
-    path = seat_path(site)
+    record = record_of(network)
+    assert record is not None
+    own = record.own(site.name)
+    path = seat_path(own, site.constant)
     network.add_submodule(path, module)
     with network.graph.inserting_after(tensor):
         node = network.graph.call_module(path, (tensor,))
     for reader in placed.readers:
         reader.replace_input_with(tensor, node)
-    record = record_of(network)
-    assert record is not None
-    source = record.facts.get(tensor.name, Fact(site.name))
-    attach(network, evolve(record, facts={**record.facts, node.name: evolve(source, path=site.name)}))
+    source = record.facts.get(tensor.name, Fact(own))
+    attach(network, evolve(record, facts={**record.facts, node.name: evolve(source, path=own)}))
     if isinstance(site.value, Fixed):
         module.hold(fixed(site.value, module))
     elif value is not None and not isinstance(site.value, Derived):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 from torch import Tensor
 
 from qfunc.transforms.table import table
@@ -122,3 +123,19 @@ class Report:
         rows = [(r.name, r.kind, f"{r.elements:,}", f"{r.mismatches:,}", f"{r.largest_lsb:.3g}") for r in shown]
         floats = "".join(f"\nfloat unit {name}: {reason}" for name, reason in self.float_units)
         return f"{self.target} by {self.runtime}: {self.verdict}\n{table(head, rows)}{floats}"
+
+
+def together(reports: Mapping[str, Report]) -> Report:
+    """One report of the reports of submodules by path; that of "" is of the whole."""
+    first = next(iter(reports.values()))
+    if "" in reports:
+        return first
+    rows = ((path, row) for path, report in reports.items() for row in report.rows)
+    return evolve(
+        first,
+        predicted=sum(r.predicted for r in reports.values()),
+        rows=tuple(evolve(row, name=f"{path}, {row.name}") if " " in row.name else row for path, row in rows),
+        disagreements=tuple(text for r in reports.values() for text in r.disagreements),
+        float_units=tuple(unit for r in reports.values() for unit in r.float_units),
+        incomparable=next((r.incomparable for r in reports.values() if r.incomparable), ""),
+    )

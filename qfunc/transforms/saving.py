@@ -17,13 +17,16 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc.errors import CalibrationError
+from qfunc.graph.capture import capture
 from qfunc.graph.fold import read_attr
 from qfunc.graph.leaves import Leaves
 from qfunc.graph.network import require, seats
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import from_json, to_json
-from qfunc.transforms.quantize import quantize
+from qfunc.transforms import places
+from qfunc.transforms.deploy import require_whole
+from qfunc.transforms.quantize import placements, quantize, simulation
 
 _TENSORS = "model.safetensors"
 
@@ -33,7 +36,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
 
     Raises:
         CalibrationError: the model is not quantized.
-        DeployError: the directory holds something else.
+        DeployError: the directory holds something else, or submodules are quantized, which are saved one by one.
 
     >>> import qfunc, tempfile
     >>> from qfunc import targets
@@ -43,6 +46,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
     """
 
     def write(model: fx.GraphModule) -> Path:
+        require_whole(model, "save")
         record = require(model, "quantized", "save")
         state = {k: v.detach().clone().contiguous() for k, v in _tensors(model).items()}
         report = {
@@ -50,6 +54,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
             "stage": record.stage,
             "inputs": [asdict(i) for i in record.inputs],
             "training": model.training,
+            **({"within": record.within} if record.within else {}),
             "graph": _described(model),
         }
         text = json.dumps(report, indent=1, sort_keys=True) + "\n"
@@ -77,7 +82,7 @@ def load(
 
     Args:
         directory: Where `save` wrote.
-        example_inputs: As given to `quantize`, if it took the torch.export road.
+        example_inputs: As given to `quantize`, if it took the torch.export road; of a submodule, its own inputs.
         classes: The user's own classes and functions in the target.
         leaves: As given to `quantize`, and so are the two others.
         concrete_args: As given to `quantize`.
@@ -90,7 +95,12 @@ def load(
         place = Path(directory)
         report = _report(place)
         target = from_json(json.dumps(report["target"]), classes)
-        quantized = quantize(target, example_inputs, leaves=leaves, concrete_args=concrete_args, tracer=tracer)(model)
+        how: Any = {"leaves": leaves, "concrete_args": concrete_args, "tracer": tracer}
+        if within := report.get("within", ""):
+            captured = {within: places.within(within, capture(example_inputs, **how), model)}
+            quantized = simulation(*placements(captured, target)[within], target)
+        else:
+            quantized = quantize(target, example_inputs, **how)(model)
         state = load_file(place / _TENSORS)
         for seat in seats(quantized):
             seat.module.take_shape_of(state, f"{seat.path}.")

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx
-from tqdm import tqdm
+from torch import Tensor, fx, nn
 
-from qfunc.errors import CalibrationError, QfuncError
-from qfunc.graph.network import float_network, refused, require, seats
+from qfunc.errors import QfuncError
+from qfunc.graph.network import refused, seats
+from qfunc.graph.parts import require_parts
+from qfunc.graph.record import record_of
 from qfunc.graph.site import FakeQuantize
 from qfunc.graph.vocabulary import kind_of
 from qfunc.transforms.agreement import Sums
-from qfunc.transforms.batches import Binder, require_batches, tensors_of
+from qfunc.transforms.batches import require_batches, tensors_of
 from qfunc.transforms.lockstep import TRANSPARENT, Ops
 from qfunc.transforms.losses import Losses, SiteLoss
+from qfunc.transforms.merging import of_ranks, ranks, require_group, told
+from qfunc.transforms.outer import passed
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
-def sensitivity(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.GraphModule], Losses]:
+def sensitivity(
+    batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
+) -> Callable[[nn.Module], Losses]:
     """A function from a calibrated model to what each of its quantizers costs alone: `Losses`.
 
     For each site, every other one left out, y of the float network and y_hat with that site over all outputs
@@ -30,11 +37,13 @@ def sensitivity(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.G
     Cost: for each batch one float pass, then for each site only the ops that its quantizer reaches: what lies
     before or beside is read from that pass.  For a chain of n sites about n / 2 passes in place of n; the
     report counts them.  Memory: the activations of one batch, twice; it does not grow with the number of
-    batches.  Evaluation semantics whatever the mode.  The model is unchanged.
+    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Of submodules that `quantize(at=)`
+    quantized, the outputs are the submodule's, given what it is given in the float network.
 
     Args:
         batches: As for `calibrate`; a few are enough for the order of the sites.
         progress: A progress bar, if standard error is a terminal.
+        group: As for `calibrate`: the figures are those of the batches of all its processes.
     Raises:
         CalibrationError: no batches, a wrong batch structure, or a model that is not calibrated.
     Source: Wu, Judd, Zhang, Isaev and Micikevicius, arXiv:2004.09602, section 6.1 (one at a time).
@@ -48,20 +57,18 @@ def sensitivity(batches: Iterable[Any], progress: bool = True) -> Callable[[fx.G
     [('input', 56.1), ('weight', inf), ('linear', 56.1)]
     """
     require_batches(batches, "sensitivity")
+    require_group(group, "sensitivity")
 
-    def transform(calibrated: fx.GraphModule) -> Losses:
-        record = require(calibrated, "calibrated", "sensitivity")
-        assert record.target is not None
-        trials = _Trials(calibrated)
-        bind, count = Binder(float_network(calibrated)), 0
-        shown = tqdm(batches, desc="sensitivity", unit="batch", disable=not progress or not sys.stderr.isatty())
-        with torch.inference_mode():
-            for count, batch in enumerate(shown, 1):
-                trials.add(bind(batch, "sensitivity"), f"sensitivity, batch {count}")
-        if count == 0:
-            do = "Pass a non-empty iterable, not one already used up."
-            raise CalibrationError(where="sensitivity", found="no batches", wanted="at least one", do=do)
-        return Losses(record.target.name, count, trials.rows(), trials.naive())
+    def transform(calibrated: nn.Module) -> Losses:
+        each = require_parts(calibrated, "calibrated", "sensitivity")
+        trials, all_of = {path: _Trials(part) for path, part in each.items()}, ranks(group)
+        with torch.inference_mode(), told(all_of):
+            count = passed(calibrated, {path: t.add for path, t in trials.items()}, batches, "sensitivity", progress)
+        sites = [s.module.site.name for part in each.values() for s in seats(part)]
+        states, count = of_ranks({path: t.state() for path, t in trials.items()}, count, sites, all_of, "sensitivity")
+        rows = [row for path, t in trials.items() for row in t.rows([state[path] for state in states])]
+        targets = dict.fromkeys(r.target.name for r in map(record_of, each.values()) if r and r.target)
+        return Losses(", ".join(targets), count, tuple(rows), sum(t.naive() for t in trials.values()))
 
     return transform
 
@@ -84,8 +91,8 @@ class _Trials:
                 reached.add(node)
         return tuple(n for n in self.ops.nodes if n in reached and n is not start)
 
-    def add(self, arguments: tuple[Any, ...], where: str) -> None:
-        real = self.ops.inputs(arguments)
+    def add(self, arguments: tuple[Any, ...], number: int) -> Any:
+        real, where = self.ops.inputs(arguments), f"sensitivity, batch {number}"
         for node in self.ops.nodes:
             if node.op != "placeholder":
                 real[node] = self._value(node, real, where)
@@ -97,6 +104,10 @@ class _Trials:
                 values[node] = self._value(node, values, where)
             for y, y_hat in zip(_outputs(real[self.output]), _outputs(values[self.output]), strict=True):
                 self.sums[site].add(y, y_hat)
+        return self.ops.returned(real[self.output])
+
+    def state(self) -> dict[str, Any]:
+        return {node.name: sums.state() for node, sums in self.sums.items()}
 
     def _value(self, node: fx.Node, values: Mapping[fx.Node, Any], where: str) -> Any:
         if kind_of(node) in TRANSPARENT:
@@ -108,13 +119,15 @@ class _Trials:
         except Exception as e:
             raise refused(self.ops.model, node, where, e) from e
 
-    def rows(self) -> tuple[SiteLoss, ...]:
-        found = []
+    def rows(self, states: list[dict[str, Any]]) -> list[SiteLoss]:
+        found, sums = [], {node: Sums() for node in self.sites}
+        for node, state in ((node, state[node.name]) for state in states for node in self.sites):
+            sums[node].join(*state)
         for node, module in self.sites.items():
             site = module.site
             ops = sum(map(_computes, self.cones[node]))
-            found.append(SiteLoss(site.name, site.slot, site.op, repr(site.scheme.format), ops, self.sums[node].agreement()))
-        return tuple(found)
+            found.append(SiteLoss(site.name, site.slot, site.op, repr(site.scheme.format), ops, sums[node].agreement()))
+        return found
 
     def naive(self) -> int:
         """Ops that whole passes for each site would run."""

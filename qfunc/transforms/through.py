@@ -32,8 +32,7 @@ class Float:
         """
         networks = [float_network(m) for m in models]
         if not all(same_network(networks[0], n) for n in networks[1:]):
-            found, do = "quantized models of different networks", "Calibrate them one by one."
-            raise CalibrationError(where="calibrate", found=found, wanted="one network", do=do)
+            raise other_networks()
         return ((networks[0], tuple(range(len(models)))),)
 
 
@@ -59,6 +58,12 @@ class Quantized:
         return tuple((network_so_far(model), (index,)) for index, model in enumerate(models))
 
 
+def other_networks() -> CalibrationError:
+    """What is wrong with a tuple of models that one pass cannot serve."""
+    found, do = "quantized models of different networks", "Calibrate them one by one."
+    return CalibrationError(where="calibrate", found=found, wanted="one network", do=do)
+
+
 def require_through(value: Any) -> None:
     """Refuses what is neither of the two.
 
@@ -71,4 +76,4 @@ def require_through(value: Any) -> None:
         raise SpecError(where="calibrate, through", found=found, wanted="qfunc.Float() or qfunc.Quantized()", do=do)
 
 
-__all__ = ["Float", "Models", "Pass", "Quantized", "require_through"]
+__all__ = ["Float", "Models", "Pass", "Quantized", "other_networks", "require_through"]

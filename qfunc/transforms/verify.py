@@ -6,26 +6,29 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.graph.coding import Coding
-from qfunc.graph.network import Walk, require
-from qfunc.graph.trees import leaves
+from qfunc.graph.network import Walk
+from qfunc.graph.parts import require_parts
+from qfunc.graph.trees import leaves, returned
 from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.specs import Target
-from qfunc.transforms.batches import Binder, require_batches, tensors_of
-from qfunc.transforms.deploy import deploy, run_evaluated
+from qfunc.transforms.batches import require_batches, tensors_of
+from qfunc.transforms.deploy import deploy, evaluated_value
 from qfunc.transforms.emulate import emulated, require_public, require_target
-from qfunc.transforms.report import Comparison, Report, Tally
+from qfunc.transforms.outer import passed
+from qfunc.transforms.report import Comparison, Report, Tally, together
 
 
-def verify(target: Target, runtime: Any = None) -> Callable[[fx.GraphModule, Iterable[Any]], Report]:
+def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable[Any]], Report]:
     """A function (calibrated, batches) -> `Report`: the artifact run by the real runtime against emulation.
 
     First the runtime's own partition into integer and float units is compared with the predicted one, unit
     by unit; then every tensor of codes, at full optimisation; then the outputs, also of the simulation.
     For a target without public arithmetic the simulation takes the emulation's place, at the outputs only.
+    Submodules that `quantize(at=)` quantized are each verified on what the whole model gives them.
 
     Args:
         target: The hardware that the model was quantized for.
@@ -44,14 +47,20 @@ def verify(target: Target, runtime: Any = None) -> Callable[[fx.GraphModule, Ite
     'bit-exact: 0 of 28 elements differ'
     """
 
-    def transform(calibrated: fx.GraphModule, batches: Iterable[Any]) -> Report:
-        require(calibrated, "calibrated", "verify")
-        require_target(calibrated, target, "verify")
+    def transform(calibrated: nn.Module, batches: Iterable[Any]) -> Report:
+        require_batches(batches, "verify")
+        each = require_parts(calibrated, "calibrated", "verify")
+        for part in each.values():
+            require_target(part, target, "verify")
         runner = target.runtime.runner if runtime is None else runtime
         if runner is None:
             do = "Pass runtime=run, where run(artifact, inputs) -> outputs."
             raise VerifyError(where=f"verify({target.name})", found="no runtime that can be run here", wanted="a runner", do=do)
-        return _Verification(calibrated, target, runner).over(batches)
+        found = {path: _Verification(part, target, runner) for path, part in each.items()}
+        if not passed(calibrated, {path: v.add for path, v in found.items()}, batches, "verify", progress=False):
+            do = "Pass a non-empty iterable, not one already used up."
+            raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
+        return together({path: v.report() for path, v in found.items()})
 
     return transform
 
@@ -86,25 +95,15 @@ class _Verification:
                 found[name] = (path, coding)
         return found
 
-    def over(self, batches: Iterable[Any]) -> Report:
-        require_batches(batches, "verify")
-        bind = Binder(self.partition.network)
-        empty = True
-        for batch in batches:
-            empty = False
-            self._batch(tensors_of(bind(batch, "verify")))
-        if empty:
-            do = "Pass a non-empty iterable, not one already used up."
-            raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
-        return self._report()
+    def add(self, arguments: tuple[Any, ...], number: int) -> Any:
+        """One batch, or one call of a submodule; the value of the simulation."""
+        leaves = tensors_of(arguments)
+        value = evaluated_value(self.model, leaves)
+        self._batch(leaves, tensors_of(value), f"verify, batch {number}")
+        return self.model.graph.process_outputs(value)
 
-    def _batch(self, leaves: list[Tensor]) -> None:
-        simulated = run_evaluated(self.model, leaves)
-        if self.inside is not None:
-            outputs, codes = self.inside.run(leaves)
-        else:
-            run = self.runner.run if hasattr(self.runner, "run") else self.runner
-            outputs, codes = list(run(self.artifact, leaves)), {}
+    def _batch(self, leaves: list[Tensor], simulated: list[Tensor], where: str) -> None:
+        outputs, codes = self._run(leaves, where)
         runtime = [torch.as_tensor(v) for v in outputs]
         if [tuple(v.shape) for v in runtime] != [tuple(v.shape) for v in simulated]:
             found, wanted = [list(v.shape) for v in runtime], [list(v.shape) for v in simulated]
@@ -115,6 +114,20 @@ class _Verification:
             lsb = self._lsb(index, want)
             self._tally(f"output {index}", "output").add(want, got, lsb)
             self._tally(f"simulation {index}", "simulation").add(other, want, lsb)
+
+    def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
+        if not hasattr(self.runner, "run"):  # the user's own
+            return list(self.runner(self.artifact, leaves)), {}
+        try:
+            run = self.inside.run(leaves) if self.inside is not None else (self.runner.run(self.artifact, leaves), {})
+        except Exception as e:
+            raise VerifyError(
+                where=where,
+                found=f"{type(e).__name__}: {(str(e).strip() or 'no message').splitlines()[0]}",
+                wanted="inputs that the artifact takes",
+                do="Give batches of the shapes that calibration saw.",
+            ) from e
+        return list(run[0]), run[1]
 
     def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor]) -> list[Tensor]:
         assert self.emulation is not None
@@ -143,20 +156,24 @@ class _Verification:
 
     def _returned(self) -> tuple[fx.Node, list[fx.Node]]:
         node = next(n for n in self.partition.network.graph.nodes if n.op == "output")
-        return node, [v for v in leaves(node.args[0]) if isinstance(v, fx.Node)]
+        return node, returned(node)
 
     def _lsb(self, index: int, value: Tensor) -> float:
         node, leaves = self._returned()
-        coding = self.partition.coding(leaves[index], node)
+        coding = self.partition.coding(leaves[index], node) if index < len(leaves) else None
         if coding is not None and coding.qparams.scale.ndim == 0:
             return coding.scale
-        return max(float(value.max() - value.min()) / 255, torch.finfo(torch.float32).tiny) if value.numel() else 1.0
+        spread = float(value.max()) - float(value.min()) if value.numel() else 255.0
+        return max(spread / 255, torch.finfo(torch.float32).tiny)
 
     def _exact(self, tally: Tally) -> bool:
         # Whether emulation promises every bit: of what integer units, quantizers of inputs and moves make.
         if tally.name.startswith("output "):
             node, leaves = self._returned()
-            leaf = leaves[int(tally.name.removeprefix("output "))]
+            index = int(tally.name.removeprefix("output "))
+            if index >= len(leaves):  # one of several values of an op that is returned as a whole
+                return False
+            leaf = leaves[index]
             return leaf.op != "call_function" or self.partition.coding(leaf, node) is not None or self._integer(leaf)
         made = [n for n in self.partition.network.graph.nodes if n.op != "get_attr" and self.partition.path(n) == tally.name]
         return all(n.op == "placeholder" or self._integer(n) for n in made)
@@ -164,7 +181,7 @@ class _Verification:
     def _integer(self, node: fx.Node) -> bool:
         return any(u.integer and u.group.output is node for u in self.partition.units)
 
-    def _report(self) -> Report:
+    def report(self) -> Report:
         rows = tuple(
             Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values()
         )

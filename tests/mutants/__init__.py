@@ -17,6 +17,7 @@ from mutants.lowerings_vendor import LOWERINGS_VENDOR
 from mutants.merging import MERGING
 from mutants.mutation import Mutation
 from mutants.numerics import NUMERICS
+from mutants.outer import OUTER_MODULES
 from mutants.own_ops import OWN_OPS
 from mutants.placement import PLACEMENT
 from mutants.reports import REPORTS
@@ -44,6 +45,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *LEGALITY,
     *TRANSFORMS,
     *MERGING,
+    *OUTER_MODULES,
     *EMULATION,
     *DEPLOYMENT,
     *OWN_OPS,

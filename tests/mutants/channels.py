@@ -3,7 +3,7 @@
 from mutants.mutation import Mutation
 
 TESTS = "tests/transforms/test_channels.py"
-SITE, CALIBRATE, UNITS = "qfunc/graph/site.py", "qfunc/transforms/calibrate.py", "qfunc/graph/units.py"
+SITE, OBSERVING, UNITS = "qfunc/graph/site.py", "qfunc/transforms/observing.py", "qfunc/graph/units.py"
 PLAN, WRITER = "qfunc/graph/plan.py", "qfunc/lowering/onnx_quantizers.py"
 
 CHANNELS = (
@@ -20,7 +20,7 @@ CHANNELS = (
         f"{TESTS}::test_another_number_of_channels_is_refused_in_use",
     ),
     Mutation(
-        "shapes-of-batches-not-compared", CALIBRATE,
+        "shapes-of-batches-not-compared", OBSERVING,
         "if scales is None or scales != self.shapes[index]:",
         "if scales is None:",
         f"{TESTS}::test_another_number_of_channels_is_refused_in_calibration",

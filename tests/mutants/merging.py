@@ -28,6 +28,13 @@ MERGING = (
         f"{TESTS}::test_two_ranks_are_one_process_over_all_batches",
     ),
     Mutation(
+        "reports-of-one-rank",
+        MERGE,
+        "return ([own] if group is None else _gathered(_mapped(own, lambda t: t.detach().cpu()), group)), total",
+        "return [own], total",
+        f"{TESTS}::test_reports_and_corrections_are_those_of_one_process",
+    ),
+    Mutation(
         "an-inner-estimator-without-merge",
         MERGE,
         "return _merges(estimator.inner)",

@@ -59,8 +59,8 @@ PLACEMENT = (
     ),
     Mutation(
         "quantizer-inside-a-group", PLAN,
-        "if producer in group.nodes or _is_number(producer):",
-        "if _is_number(producer):",
+        "if producer in group.nodes or _is_number(producer) or",
+        "if _is_number(producer) or",
         f"{PLACED}::test_nothing_is_quantized_inside_a_unit",
     ),
     Mutation(

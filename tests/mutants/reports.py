@@ -15,7 +15,7 @@ REPORTS = (
         "20 * math.log10(self.signal / self.noise)",
         FIGURES,
     ),
-    Mutation("noise-of-the-last-batch", AGREEMENT, "self.totals[:4] + found[:4]", "found[:4]", FIGURES),
+    Mutation("noise-of-the-last-batch", AGREEMENT, "self.totals[:4] + totals[:4]", "totals[:4]", FIGURES),
     Mutation("infinities-are-noise", AGREEMENT, "alike = (x == x_hat) & x.isinf()", "alike = x.isnan() & x.isinf()",
              f"{ERRORS}::test_values_that_are_not_finite"),
     Mutation(
@@ -37,8 +37,8 @@ REPORTS = (
     ),
     Mutation(
         "clipped-at-the-outermost-code", HISTOGRAM,
-        "self.clipped += kept.numel() - int(kept.sum())",
-        "self.clipped += int((value < self.low).sum() + (value > self.high).sum())",
+        "clipped = kept.numel() - int(kept.sum())",
+        "clipped = int((value < self.low).sum() + (value > self.high).sum())",
         f"{ERRORS}::test_the_histogram_counts_against_the_clipping_range",
     ),
     Mutation(

@@ -3,6 +3,7 @@
 from mutants.mutation import Mutation
 
 RECONCILE, CALIBRATE, SAVING = (f"qfunc/transforms/{name}.py" for name in ("reconcile", "calibrate", "saving"))
+OBSERVING = "qfunc/transforms/observing.py"
 NETWORK, SITE, ARTIFACT = "qfunc/graph/network.py", "qfunc/graph/site.py", "qfunc/lowering/artifact.py"
 
 TESTS = "tests/transforms/test_calibrate.py"
@@ -84,19 +85,19 @@ TRANSFORMS = (
         "tests/transforms/test_purity.py::test_evaluation_semantics_whatever_the_mode",
     ),
     Mutation(
-        "a-union-of-two-estimators", CALIBRATE,
+        "a-union-of-two-estimators", OBSERVING,
         '(index, site.tie) if site.tie and site.leader == "union" else seat.tensor',
         "seat.tensor",
         f"{TESTS}::test_a_union_tie_is_one_tensor_to_its_estimator",
     ),
     Mutation(
-        "fixed-qparams-estimated", CALIBRATE,
+        "fixed-qparams-estimated", OBSERVING,
         "if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):",
         "if site.constant or seat.module.dynamic:",
         "tests/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
     ),
     Mutation(
-        "weights-estimated-from-the-last-batch", CALIBRATE,
+        "weights-estimated-from-the-last-batch", OBSERVING,
         "before = estimator.init(scheme, value) if self.states[index] is None else self.states[index]",
         "before = estimator.init(scheme, value)",
         f"{TESTS}::test_minmax_is_the_range_over_all_batches_and_ema_their_average",
@@ -109,8 +110,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "emulation-shares-its-tensors", "qfunc/transforms/emulate.py",
-        "emulated(Partition(copy.deepcopy(model), target))",
-        "emulated(Partition(model, target))",
+        "emulated(Partition(copy.deepcopy(part), target))",
+        "emulated(Partition(part, target))",
         "tests/transforms/test_purity.py::test_an_emulation_owns_its_tensors",
     ),
     # saving

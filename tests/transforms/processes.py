@@ -81,6 +81,43 @@ def outcome(action: Callable[[], Any]) -> Any:
     return state(done), record_of(done).inputs
 
 
+def figures(parts: Any, model: Any) -> Any:
+    """What `compare` and `sensitivity` count, and the biases that `correct_bias` finds, or the error of each."""
+    steps = (
+        lambda: [(r.tensor, r.agreement, r.alone, r.histogram) for r in qfunc.compare(parts)(model).rows],
+        lambda: [(r.site, r.agreement) for r in qfunc.sensitivity(parts)(model).rows],
+        lambda: [p.detach() for n, p in qfunc.correct_bias(parts)(model).named_parameters() if n.endswith("bias")],
+    )
+    found = []
+    for step in steps:
+        try:
+            found.append(step())
+        except QfuncError as error:
+            found.append((type(error).__name__, str(error)))
+    return found
+
+
+def reports(rank: int, own: list[Tensor]) -> dict[str, Any]:
+    """What became of the reports of one calibrated model on batches of both ranks, of rank 0 alone, and of none."""
+    model = qfunc.calibrate([*batches(0), *batches(1)], group=dist.new_subgroups(1)[0])(made())
+    return {
+        "figures": figures(own, model),
+        "figures of rank 0": figures([] if rank else own, model),
+        "figures of none": figures([], model),
+        "figures after a failure": figures([own[0][:, :3]] if rank else own, model),
+        "figures of two models": qfunc_error(lambda: qfunc.compare(own)(qfunc.bypass(edit.name(f"{2 * rank}"))(model))),
+    }
+
+
+def qfunc_error(action: Callable[[], Any]) -> str:
+    """The text of an action's error."""
+    try:
+        action()
+    except QfuncError as error:
+        return str(error)
+    return ""
+
+
 def cases(rank: int) -> dict[str, Any]:
     """What became of every case on this rank."""
     own, none = batches(rank), []
@@ -107,6 +144,7 @@ def cases(rank: int) -> dict[str, Any]:
     results["other estimators"] = outcome(lambda: qfunc.calibrate(own)(made(Ema(decay=0.5 + rank / 4))))
     results["other sites"] = outcome(lambda: qfunc.calibrate(own)(made(layers=3 - rank)))
     results["after failures"] = outcome(lambda: qfunc.calibrate(own)(made()))
+    results |= reports(rank, own)
     alone, first = dist.new_subgroups(1)[0], dist.new_group([0])
     results["alone"] = outcome(lambda: qfunc.calibrate(own, group=alone)(made(Last())))
     results["named"] = outcome(lambda: qfunc.calibrate(own, group=dist.new_group([0, 1]))(made()))

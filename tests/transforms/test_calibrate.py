@@ -21,7 +21,7 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.graph.network import float_network, seats
 from qfunc.graph.record import record_of
 from qfunc.specs import Op, Tie, edit
-from qfunc.transforms.calibrate import _Observer, _statistics
+from qfunc.transforms.observing import Observer, statistics
 from tests.transforms.checks import arguments, calibrated, quantized, same_state, state
 from tests.transforms.nets import DictInput, network
 
@@ -104,9 +104,9 @@ def test_no_activation_outlives_its_batch() -> None:
     _, _, made = quantized("branches", target=targets.tensorrt)
     sizes = []
     for count in (2, 12):
-        observer = _Observer(float_network(made), (0,), _statistics([seats(made)]))
+        observer = Observer(float_network(made), (0,), statistics([seats(made)]))
         for number in range(count):
-            observer.read(torch.randn(1, 3, 8, 8), number)
+            observer.read((torch.randn(1, 3, 8, 8),), number)
         assert not observer.waiting
         sizes.append(sum(t.numel() for s in observer.states for t in torch.utils._pytree.tree_leaves(s)))
     assert sizes[0] == sizes[1]

@@ -12,7 +12,7 @@ from qfunc.errors import SpecError
 from qfunc.estimators import Mse
 from qfunc.graph.record import TensorInfo
 from tests.transforms.checks import same_state, state
-from tests.transforms.processes import ESTIMATORS, Last, batches, by_channel, made, tokens, work
+from tests.transforms.processes import ESTIMATORS, Last, batches, by_channel, figures, made, tokens, work
 
 ALL = [*batches(0), *batches(1)]
 
@@ -105,7 +105,7 @@ def test_groups(both: Both) -> None:
 
 
 SKIPPED = "Use another, such as Mse(), or calibrate in a group of one process and load its state_dict in the others."
-SAME = "wanted the same quantized model. Calibrate the same model in every process of the group."
+SAME = "wanted the same quantized model. Give every process of the group the same model."
 INFINITE = "site 'input': found inf in the activations of batch 2"
 
 
@@ -156,6 +156,51 @@ def test_other_models_on_other_ranks(case: str, both: Both) -> None:
     if case == "other estimators":
         assert "Ema(inner=MinMax(), decay=0.5) in Scheme(" in text
         assert "Ema(inner=MinMax(), decay=0.75) in Scheme(" in text
+
+
+def test_reports_and_corrections_are_those_of_one_process(both: Both) -> None:
+    model = qfunc.calibrate(ALL)(made())
+    for name, parts in (("figures", ALL), ("figures of rank 0", batches(0))):
+        errors, losses, biases = figures(parts, model)
+        for rank in (0, 1):
+            found = both[rank][name]
+            assert both[0][name][0] == found[0]
+            for (tensor, *given), (other, *wanted) in zip(found[0], errors, strict=True):
+                assert tensor == other
+                assert given[2] == wanted[2]  # counts, and extremes
+                for a, b in zip(given[:2], wanted[:2], strict=True):
+                    _same_sums(a, b)
+            for (site, a), (other, b) in zip(found[1], losses, strict=True):
+                assert site == other
+                _same_sums(a, b)
+            # Means in float64 by other orders of summation, rounded to float32 once.
+            assert all(torch.allclose(a, b, rtol=2**-22, atol=2**-30) for a, b in zip(found[2], biases, strict=True))
+    assert figures(batches(0), model)[0] != figures(ALL, model)[0]
+
+
+def _same_sums(a: Any, b: Any) -> None:
+    assert (a is None) == (b is None)
+    if a is not None:
+        assert (a.elements, a.largest) == (b.elements, b.largest)
+        for figure in ("signal", "noise", "power", "product"):  # float64, summed by ranks
+            assert getattr(a, figure) == pytest.approx(getattr(b, figure), rel=1e-12, abs=1e-30)
+
+
+def test_reports_tell_both_ranks_what_is_wrong(both: Both) -> None:
+    for index, step in enumerate(("compare", "sensitivity", "correct_bias")):
+        text = f"{step}: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."
+        for rank in (0, 1):
+            assert both[rank]["figures of none"][index] == ("CalibrationError", text)
+        failure = both[1]["figures after a failure"][index][1]
+        assert failure.startswith(f"{step}, batch 1, op '0': found RuntimeError: mat1 and mat2 shapes")
+        wanted = "wanted statistics of all ranks. Cure that one; every rank needs the whole pass."
+        told = f"{step}, rank 1: found a failure: {failure!r}, {wanted}"
+        assert both[0]["figures after a failure"][index] == ("CalibrationError", told)
+        with pytest.raises(SpecError, match=f"^{step}, group: found 0, wanted a torch.distributed.ProcessGroup"):
+            getattr(qfunc, step)([], group=0)
+    for rank in (0, 1):
+        assert both[rank]["figures of two models"].startswith("compare, ranks 0 and 1: found ")
+        assert both[rank]["figures of two models"].endswith(SAME)
 
 
 @pytest.mark.parametrize("group", ["gloo", 0, object])

@@ -1,0 +1,59 @@
+"""Selectors of the user's that match nothing are errors, which list near names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from qfunc.errors import SpecError
+from qfunc.graph.select import Context, is_personal, selects
+from qfunc.specs import Target
+from qfunc.specs import selectors as s
+
+
+def require_match(selector: s.Selector, contexts: Sequence[Context], where: str) -> None:
+    """A selector that matches nothing in any of a model's graphs is an error.
+
+    Raises:
+        SpecError: lists the names nearest to each pattern.
+    """
+    nodes = [(n, c) for c in contexts for n in c.model.graph.nodes if n.op != "output"]
+    if any(selects(selector, n, context) for n, context in nodes):
+        return
+    paths = sorted({context.fact(n).path for n, context in nodes if n.op != "get_attr"})
+    near = [p for word in _words(selector) for p in difflib.get_close_matches(word.strip("*."), paths, 3, 0.4)]
+    raise SpecError(
+        where=where,
+        found=f"{selector!r}, which matches nothing in the model",
+        wanted="a selector that matches an op or a tensor",
+        do=f"Near names: {', '.join(near or paths[:6])}.",
+    )
+
+
+def require_matches(target: Target, contexts: Sequence[Context]) -> None:
+    """Each selector of the user's in a target matches in one of a model's graphs: those of rules, overrides, legality.
+
+    Raises:
+        SpecError: one does not.
+    """
+    for part, rules in (("rules", target.rules), ("legality", target.legality)):
+        for rule in rules:
+            if is_personal(rule.select):
+                require_match(rule.select, contexts, f"target {target.name!r}, {part}")
+    for change in target.overrides:
+        require_match(change.select, contexts, f"target {target.name!r}, overrides")
+
+
+def _words(selector: Any) -> list[str]:
+    match selector:
+        case s.Name(word) | s.ModuleType(word):
+            return [word]
+        case s.AllOf(of) | s.AnyOf(of):
+            return [w for one in of for w in _words(one)]
+        case s.Not(of):
+            return _words(of)
+    return []
+
+
+__all__ = ["require_match", "require_matches"]

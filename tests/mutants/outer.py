@@ -1,0 +1,45 @@
+"""Breakages of models with quantized submodules."""
+
+from mutants.mutation import Mutation
+
+PARTS, PLACES = "qfunc/graph/parts.py", "qfunc/transforms/places.py"
+TESTS = "tests/transforms/test_at.py"
+
+OUTER_MODULES = (
+    Mutation(
+        "ties-are-cut", PARTS,
+        "memo: dict[int, Any] = _ties(outer, new, where) if where else {}",
+        "memo: dict[int, Any] = {}",
+        f"{TESTS}::test_what_is_shared_stays_shared",
+    ),
+    Mutation(
+        "the-outer-module-trains-itself", PARTS,
+        "{id(p): p for p in outer.parameters()}).eval()",
+        "{id(p): p for p in outer.parameters()})",
+        f"{TESTS}::test_the_rest_runs_in_evaluation_mode",
+    ),
+    Mutation(
+        "hooks-are-lost", PARTS,
+        "if vars(old).get(name):",
+        "if False:",
+        f"{TESTS}::test_the_outer_module_stays_what_it_is",
+    ),
+    Mutation(
+        "names-within-the-submodule", PLACES,
+        "return attach(captured, evolve(record, within=path))",
+        "return captured",
+        f"{TESTS}::test_reports_name_tensors_by_their_paths_in_the_whole_model",
+    ),
+    Mutation(
+        "all-matches-of-a-pattern", PLACES,
+        "if not any(_inside(path, other) for other in matching)]",
+        "if matching]",
+        f"{TESTS}::test_what_is_shared_stays_shared",
+    ),
+    Mutation(
+        "arguments-by-name-are-dropped", PLACES,
+        "if p.name not in bound.arguments] if bound.kwargs else []",
+        "if p.name not in bound.arguments]",
+        f"{TESTS}::test_an_option_that_is_given_by_name",
+    ),
+)  # fmt: skip
