@@ -15,6 +15,7 @@ from qfunc.specs import (
     Derived,
     Fixed,
     FloatMultiplier,
+    From,
     Fusion,
     InsideActivation,
     Int,
@@ -37,7 +38,10 @@ from qfunc.specs import (
 U8, S8 = Int(8, signed=False), Int(8, low=-127)
 ACTIVATION = Scheme(U8, zero_point=ZeroPoint())
 WEIGHT = Scheme(S8, Scale(PerChannel()))
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "resize")
+MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "resize",
+         "repeat_heads", "repeat", "tile", "repeat_interleave", "take", "flip", "pixel_shuffle",
+         "pixel_unshuffle", "channel_shuffle")  # fmt: skip
+MASKS = ("mask", "where")  # they write -infinity, or what stands for it
 POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
 ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", *POOLS, "leaky_relu", "sigmoid"))
 BYTES = (("input", (U8,)), ("weight", (S8,)), ("output", (U8,)))
@@ -48,7 +52,8 @@ onnxruntime = Target(
         Rule(Op(("conv", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
         Rule(Op(("add", "mul", "concat", *POOLS)), input=ACTIVATION, output=ACTIVATION),
         Rule(Op(("sigmoid", "leaky_relu")), input=ACTIVATION, output=ACTIVATION),
-        Rule(Op("softmax"), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 256, 0)),
+        Rule(Op("softmax"), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 256, 0), edges=~From(Op(MASKS))),
+        Rule(Op(("lstm", "gru", "rnn")), input=ACTIVATION, weight=WEIGHT),
     ),
     fusions=(Fusion(ROOTS, (Step(Op(("relu", "clip"))),), integer_if=(InsideActivation(),)),),
     kernels=(

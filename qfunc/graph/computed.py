@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from qfunc.graph.constants import read_attr, store
 from qfunc.graph.record import path_of
-from qfunc.graph.vocabulary import op_of, slots
+from qfunc.graph.vocabulary import attribute, kind_of, op_of, slots
 
 _BY_CHANCE = ("rand", "bernoulli", "normal", "multinomial", "dropout", "poisson", "exponential")
 
@@ -32,7 +32,7 @@ def fold_computed(network: fx.GraphModule) -> fx.GraphModule:
     for node in list(network.graph.nodes):
         if op_of(node) is None:
             continue
-        for slot, producer in slots(node):
+        for slot, producer in _read(node):
             if slot == "input" or producer.op == "get_attr" or producer not in computed:
                 continue
             if producer not in made:
@@ -43,6 +43,12 @@ def fold_computed(network: fx.GraphModule) -> fx.GraphModule:
         network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
         network.recompile()
     return network
+
+
+def _read(node: fx.Node) -> list[tuple[str, fx.Node]]:
+    # The second operand of a product is its weight once it is a constant.
+    other = attribute(node, "other") if kind_of(node) == "matmul" else None
+    return [("weight" if n is other else slot, n) for slot, n in slots(node)]
 
 
 def _stored(network: fx.GraphModule, node: fx.Node, slot: str, value: Tensor) -> str:

@@ -79,6 +79,33 @@ def deviation(input: Tensor, dim: Sequence[int] | None, correction: float, keepd
     return torch.std(input, dim, correction=correction, keepdim=keepdim)
 
 
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: float) -> Tensor:
+    """input + value * tensor1 * tensor2.
+
+    >>> addcmul(torch.ones(1), torch.ones(1), torch.ones(1), 2)
+    tensor([3.])
+    """
+    return torch.addcmul(input, tensor1, tensor2, value=value)
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: float) -> Tensor:
+    """input + value * tensor1 / tensor2.
+
+    >>> addcdiv(torch.ones(1), torch.ones(1), torch.ones(1), 2)
+    tensor([3.])
+    """
+    return torch.addcdiv(input, tensor1, tensor2, value=value)
+
+
+def take(input: Tensor, dim: int, places: Sequence[int]) -> Tensor:
+    """The entries at some places of an axis, x[:, [0, 2]].
+
+    >>> take(torch.tensor([[1, 2, 3]]), 1, (0, 2))
+    tensor([[1, 3]])
+    """
+    return input.index_select(dim, torch.tensor(places, device=input.device))
+
+
 def sorted_by(input: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
     """`torch.sort`, as (values, indices).
 
@@ -145,6 +172,11 @@ FLOAT_OPS = (
     ("flip", torch.flip, "input dims", "flip"),
     ("repeat_interleave", torch.repeat_interleave, "input repeats dim=None", "repeat_interleave"),
     ("tile", torch.tile, "input dims", "tile"),
+    ("addcmul", addcmul, "input tensor1 tensor2 value"),
+    ("addcdiv", addcdiv, "input tensor1 tensor2 value"),
+    ("lerp", torch.lerp, "input end weight", "lerp"),
+    ("outer", torch.outer, "input vec2", "outer", "ger"),
+    ("take", take, "input dim places"),
     ("remainder", torch.remainder, "input other", "remainder", "mod", "imod"),
     ("floor_divide", torch.floor_divide, "input other", "floor_divide", "floordiv", "ifloordiv"),
     ("fmod", torch.fmod, "input other", "fmod"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx
 
-from qfunc.graph.float_ops import deviation, sorted_by, squeeze_all, variance
+from qfunc.graph.float_ops import addcdiv, addcmul, deviation, sorted_by, squeeze_all, take, variance
+from qfunc.graph.index_ops import index
 from qfunc.graph.indexing import Call, Rewrite, element
 
 
@@ -72,6 +74,20 @@ def extremum(name: str, pairwise: Rewrite) -> Rewrite:
     return rewrite
 
 
+def whole(target: Any, rewrite: Rewrite | None = None) -> Rewrite:
+    """sum(x) and mean(x) over all axes."""
+
+    def rewritten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        given = _given("input dim keepdim", args, kwargs)
+        if given is not None and given.get("dim") is None:
+            return target, (given["input"], None, given.get("keepdim", False))
+        if rewrite is not None or given is None:
+            return rewrite(args, kwargs) if rewrite is not None else None
+        return target, (given["input"], given["dim"], given.get("keepdim", False))
+
+    return rewritten
+
+
 def _axes(target: Any, name: str) -> Rewrite:
     """flip(0, 1) and flip((0, 1)) alike."""
 
@@ -85,7 +101,10 @@ def _axes(target: Any, name: str) -> Rewrite:
 
 def _broadcast_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     given = _given("input size", args, kwargs)
-    return None if given is None else (torch.Tensor.expand, (given["input"], tuple(given["size"])))
+    if given is None:
+        return None
+    size = given["size"]
+    return torch.Tensor.expand, (given["input"], tuple(size) if isinstance(size, list | tuple) else size)
 
 
 def _squeeze(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -117,6 +136,14 @@ def _rrelu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     return F.leaky_relu, (given["input"], (given.get("lower", 1 / 8) + given.get("upper", 1 / 3)) / 2)
 
 
+def _triple(target: Any) -> Rewrite:
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        given = _given("input tensor1 tensor2 value", args, kwargs)
+        return None if given is None else (target, tuple(given.get(n, 1) for n in ("input", "tensor1", "tensor2", "value")))
+
+    return rewrite
+
+
 def _einsum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     if len(args) < 2 or not isinstance(args[0], str):
         return None
@@ -142,11 +169,41 @@ def entries(rewrite: Rewrite) -> Rewrite:
     return rewritten
 
 
+def picked(x: Any, given: Any, is_number: Callable[[Any], bool]) -> Call | None:
+    """x[:, [0, 2]] and x[:, places]: one axis by a list or tensor, whole ones before it; None for other indices."""
+    entries_of = given if isinstance(given, tuple) else (given,)
+    *before, last = entries_of or (None,)
+    if any(b != slice(None) for b in before):
+        return None
+    if isinstance(last, list) and last and all(type(i) is int for i in last):
+        return take, (x, len(before), tuple(last))
+    if isinstance(last, fx.Node) and not is_number(last):
+        return index, (x, (*(None,) * len(before), last))
+    return None
+
+
+def stays(node: fx.Node, name: str) -> bool:
+    """Whether a traced call only moves its tensor to a device: a captured model computes where its inputs are."""
+    if name in ("cpu", "cuda"):
+        return True
+    given = (*node.args[1:], *(v for k, v in node.kwargs.items() if k not in ("non_blocking", "copy", "memory_format")))
+    return name == "to" and len(given) == 1 and _is_device(given[0])
+
+
+def _is_device(value: Any) -> bool:
+    if isinstance(value, fx.Node):
+        return getattr(value.target, "__name__", "") == "getattr" and value.args[1] == "device"
+    return isinstance(value, str | torch.device)
+
+
 FLOAT_REWRITES: dict[str, Rewrite] = {
     "var": _moments(variance),
     "std": _moments(deviation),
     "norm": _norm,
     "sort": _sort,
+    "sum": whole(torch.sum),
+    "addcmul": _triple(addcmul),
+    "addcdiv": _triple(addcdiv),
     "flip": _axes(torch.flip, "dims"),
     "tile": _axes(torch.tile, "dims"),
     "broadcast_to": _broadcast_to,

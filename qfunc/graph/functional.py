@@ -10,13 +10,13 @@ import torch
 from torch import fx, nn
 
 from qfunc.graph.captured import CapturedModule, at, with_tensors
-from qfunc.graph.float_spellings import SEVERAL
+from qfunc.graph.float_spellings import SEVERAL, picked, stays
 from qfunc.graph.index_ops import arange, full
 from qfunc.graph.index_spellings import casts_nothing, dtype_of
 from qfunc.graph.indexing import element
 from qfunc.graph.record import Fact, Record, attach
 from qfunc.graph.sources import module_stack, source_line
-from qfunc.graph.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, short_name
+from qfunc.graph.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
 from qfunc.graph.storage import VIEWS, Storage, refused
 
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
@@ -93,7 +93,7 @@ class _Builder:
             raise refused(node, "out=, a write into another tensor", "a pure operation", "Use the returned value.")
         if (name or "").removesuffix("_") in DROPOUTS and (made := self._dropout(node)) is not None:
             return made
-        if casts_nothing(node, name or ""):
+        if casts_nothing(node, name or "") or stays(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
         call = _made_here(_part(canonical(node)), node.graph)
         if call is not None:
@@ -160,13 +160,10 @@ class _Builder:
 
 def _part(call: Any) -> Any:
     # x.unbind(dim)[i] is x[..., i], which reads one tensor and gives one; x.topk(k)[0] is no slice.
-    if (
-        call is None
-        or call[0] is not operator.getitem
-        or not isinstance(call[1][1], int)
-        or not isinstance(call[1][0], fx.Node)
-    ):
+    if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
         return call
+    if not isinstance(call[1][1], int):
+        return picked(*call[1], is_number) or call
     name, parts = short_name(call[1][0]), canonical(call[1][0])
     if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
         return element, call[1]

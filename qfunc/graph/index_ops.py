@@ -21,6 +21,15 @@ def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.to(dtype)
 
 
+def cast_like(value: Tensor, like: Tensor) -> Tensor:
+    """The values in the type of another tensor.
+
+    >>> cast_like(torch.tensor([2]), torch.zeros(1))
+    tensor([2.])
+    """
+    return value.to(like.dtype)
+
+
 def arange(start: int | float, end: int | float, step: int | float, dtype: torch.dtype | None, like: Tensor | None) -> Tensor:
     """`torch.arange` on the device of `like`.
 
@@ -88,8 +97,18 @@ def cumsum(value: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     return torch.cumsum(value, dim, dtype=dtype)
 
 
+def difference(value: Tensor, dim: int, prepend: Tensor | None) -> Tensor:
+    """`torch.diff` of neighbours, once.
+
+    >>> difference(torch.tensor([1, 4, 9]), 0, None)
+    tensor([3, 5])
+    """
+    return torch.diff(value, 1, dim, prepend)
+
+
 INDEX_OPS = (
     ("cast", cast, "value dtype", "cast"),
+    ("cast", cast_like, "value like"),
     ("arange", arange, "start end step=1 dtype=None like=None", "arange"),
     ("full", full, "shape value dtype=None like=None", "full"),
     ("full", full_like, "like value dtype=None", "full_like"),
@@ -98,6 +117,8 @@ INDEX_OPS = (
     ("where", torch.where, "condition input other", "where"),
     ("roll", torch.roll, "input shifts dims", "roll"),
     ("cumsum", cumsum, "value dim dtype=None", "cumsum"),
+    ("difference", difference, "value dim=-1 prepend=None", "difference"),
+    ("detach", torch.detach, "input", "detach"),
     ("tril", torch.tril, "value diagonal=0", "tril"),
     ("triu", torch.triu, "value diagonal=0", "triu"),
     ("repeat", torch.Tensor.repeat, "input repeats", "repeat"),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qfunc.graph.index_ops import arange, cast, cumsum, dense, full, full_like, index
+from qfunc.graph.index_ops import arange, cast, cast_like, cumsum, dense, full, full_like, index
 from qfunc.graph.indexing import Call, Rewrite
 
 _METHODS = {
@@ -33,7 +33,19 @@ def cast_of(node: fx.Node, name: str) -> Call | None:
     given = [v for v in (*node.args[1:], *node.kwargs.values()) if isinstance(v, torch.dtype)]
     method = _METHODS.get(name) if node.op == "call_method" else None
     wanted = dtype_of(node) or method or next(iter(given), None)
+    if wanted is None and (like := _like(node, name)) is not None:
+        return cast_like, (node.args[0], like)
     return None if wanted is None or not node.args else (cast, (node.args[0], wanted))
+
+
+def _like(node: fx.Node, name: str) -> fx.Node | None:
+    # x.type_as(y), x.to(y.dtype): the type is known when it runs.
+    value = node.args[1] if len(node.args) > 1 else node.kwargs.get("dtype", node.kwargs.get("other"))
+    if not isinstance(value, fx.Node):
+        return None
+    if getattr(value.target, "__name__", "") == "getattr":
+        return value.args[0] if value.args[1] == "dtype" and isinstance(value.args[0], fx.Node) else None
+    return value if name == "type_as" else None
 
 
 def casts_nothing(node: fx.Node, name: str) -> bool:
@@ -116,6 +128,13 @@ def _cumsum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     return cumsum, (given["input"], given["dim"], given.get("dtype"))
 
 
+def _diff(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = dict(zip(("input", "n", "dim", "prepend", "append"), args, strict=False)) | kwargs
+    if given.get("n", 1) != 1 or given.get("append") is not None:
+        return None
+    return difference, (given["input"], given.get("dim", -1), given.get("prepend"))
+
+
 def _addmm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     given = dict(zip(("input", "mat1", "other"), args, strict=False)) | kwargs
     held = [given.get(k) for k in ("input", "other")]
@@ -151,6 +170,7 @@ INDEX_REWRITES: dict[str, Rewrite] = {
     "index": _index,
     "index_select": _index_select,
     "cumsum": _cumsum,
+    "diff": _diff,
     "addmm": _addmm,
     "repeat": _repeat,
     "roll": _roll,

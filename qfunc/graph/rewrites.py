@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from qfunc.graph.float_spellings import FLOAT_REWRITES, entries, extremum
+from qfunc.graph.float_spellings import FLOAT_REWRITES, entries, extremum, whole
 from qfunc.graph.index_spellings import INDEX_REWRITES, dtype_of
 from qfunc.graph.indexing import INDEXING, Call, Rewrite
 from qfunc.graph.vocabulary import BY_NAME, EMPTY, Op, global_avg_pool
@@ -184,7 +184,7 @@ REWRITES: dict[str, Rewrite] = {
     "rsub": _rsub,
     "div": _div,
     "divide": _div,
-    "mean": _mean,
+    "mean": whole(torch.mean, _mean),
     "adaptive_avg_pool2d": _adaptive,
     "relu6": _clip(0.0, 6.0),
     "hardtanh": _clip(-1.0, 1.0),

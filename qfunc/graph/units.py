@@ -11,7 +11,7 @@ from qfunc.graph.fuse import Group, fuse, with_roots
 from qfunc.graph.network import float_network, seats
 from qfunc.graph.plan import moves_codes
 from qfunc.graph.select import Context, selects
-from qfunc.graph.vocabulary import attribute, is_constant, slots
+from qfunc.graph.vocabulary import attribute, is_constant, kind_of, slots
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import (
@@ -121,12 +121,12 @@ class Partition:
     def vanishes(self, unit: Unit) -> bool:
         """Whether a runtime may leave a unit out, because it changes no code.
 
-        Ops that only move codes (transposes that cancel, slices over everything), a Relu or Clip whose
+        Casts, ops that only move codes (transposes that cancel, slices over everything), a Relu or Clip whose
         bounds lie at or beyond the codes' ends before or after it, arithmetic with a neutral number, and what
         is computed from constants alone.
         """
         node = unit.group.root
-        if (unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)) or _constant(node):
+        if unit.kind == "cast" or (unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)) or _constant(node):
             return True
         given = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
         if unit.kind in ("relu", "clip"):
@@ -203,6 +203,8 @@ class Partition:
 
 
 def _constant(node: fx.Node) -> bool:
+    if kind_of(node) in ("arange", "full"):  # of their input they read where it stands, and its size
+        return True
     return node.op == "get_attr" or (bool(node.all_input_nodes) and all(_constant(n) for n in node.all_input_nodes))
 
 

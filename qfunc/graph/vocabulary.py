@@ -139,7 +139,7 @@ OPS: tuple[Op, ...] = (
     _op("sdpa", sdpa, "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False",
         "scaled_dot_product_attention", "sdpa"),
     _op("reshape", torch.reshape, "input shape", "reshape", "view", view=True),
-    _op("flatten", torch.flatten, "input start_dim=0 end_dim=-1", "flatten", view=True),
+    _op("flatten", torch.flatten, "input start_dim=0 end_dim=-1", "flatten", "ravel", view=True),
     _op("transpose", torch.transpose, "input dim0 dim1", "transpose", "swapaxes", "swapdims", view=True),
     _op("transpose", torch.permute, "input dims", "permute", view=True),
     _op("squeeze", torch.squeeze, "input dim", "squeeze", view=True),

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import fx
 
+from qfunc.graph.index_ops import cast_like
 from qfunc.graph.record import Record
 from qfunc.graph.vocabulary import attribute, kind_of, op_of
 
@@ -31,6 +32,8 @@ def is_whole(node: fx.Node, record: Record | None) -> bool:
         return False
     if kind in _ALWAYS:
         return True
+    if op.target is cast_like:
+        return is_whole(attribute(node, "like"), record)
     if kind in ("cast", "full", "arange") and attribute(node, "dtype") is not None:
         return not attribute(node, "dtype").is_floating_point
     if kind == "arange":

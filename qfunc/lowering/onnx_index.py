@@ -68,13 +68,31 @@ def _cast(c: Call) -> str:
 
 
 def _where(c: Call) -> str:
-    return c.write("Where", *operands(c, torch.bool, "condition"), *operands(c, c.result.dtype, "input", "other"))
+    given = [*operands(c, torch.bool, "condition"), *operands(c, c.result.dtype, "input", "other")]
+    if c.result.dtype != torch.float32:
+        return c.write("Where", *given)
+    # A copy behind it: ONNX Runtime would choose among codes, also where one of the values has none.
+    return c.write("Max", c.graph.node("Where", given, f"{c.name}.chosen"))
 
 
 def _cumsum(c: Call) -> str:
     return c.write(
         "CumSum", *operands(c, c.result.dtype, "value"), c.graph.constant(np.array(c["dim"], np.int64), f"{c.name}.axis")
     )
+
+
+def _difference(c: Call) -> str:
+    g, axis = c.graph, c["dim"] % c.shape("value").rank
+    whole = c.input("value")
+    if c["prepend"] is not None:
+        whole = g.node("Concat", [c.input("prepend"), whole], f"{c.name}.whole", axis=axis)
+    parts = []
+    for word, ends in (("later", (1, 2**62)), ("earlier", (0, -1))):
+        vectors = [
+            g.integers(v, name=f"{c.name}.{word}.{n}") for v, n in zip((*ends, axis), ("start", "end", "axis"), strict=True)
+        ]
+        parts.append(g.node("Slice", [whole, *vectors], f"{c.name}.{word}"))
+    return c.write("Sub", *parts)
 
 
 def _triangle(upper: int) -> Callable[[Call], str]:
@@ -175,7 +193,7 @@ def _unary(op: str, parameter: str = "input") -> Callable[[Call], str]:
 INDEX_WRITERS: dict[str, Callable[[Call], Any]] = {
     "compare": _compare, "logic": _logic, "cast": _cast, "where": _where, "cumsum": _cumsum, "tril": _triangle(0),
     "not": lambda c: c.write("Not", *operands(c, torch.bool, "value")),
-    "triu": _triangle(1), "index": _index, "gather": _gather, "roll": _roll, "repeat": _repeat, "arange": _arange,
+    "difference": _difference, "detach": _unary("Identity"), "triu": _triangle(1), "index": _index, "gather": _gather, "roll": _roll, "repeat": _repeat, "arange": _arange,
     "full": _full, "rms_norm": _rms_norm, "sin": _unary("Sin"), "cos": _unary("Cos"), "log": _unary("Log"),
     "erf": _unary("Erf"), "floor": _unary("Floor"), "reciprocal": _unary("Reciprocal"),
 }  # fmt: skip

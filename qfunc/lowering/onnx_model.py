@@ -17,17 +17,17 @@ from qfunc.graph.trees import leaves
 from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.graph.vocabulary import op_of, slots
 from qfunc.lowering.onnx_call import Call
-from qfunc.lowering.onnx_float import FLOAT_SEVERAL
 from qfunc.lowering.onnx_graph import OPSET, OnnxGraph
 from qfunc.lowering.onnx_moves import write_split
 from qfunc.lowering.onnx_ops import WRITERS, write_norm
 from qfunc.lowering.onnx_quantizers import write_constant, write_quantizer
 from qfunc.lowering.onnx_recurrent import RECURRENT_WRITERS
+from qfunc.lowering.onnx_reduce import SEVERAL_WRITERS
 from qfunc.lowering.shapes import Axes, Shape, shapes_of
 from qfunc.lowering.tensors import Place, QuantizedTensor, quantized_tensor
 from qfunc.specs import OpKind
 
-SEVERAL = FLOAT_SEVERAL | RECURRENT_WRITERS
+SEVERAL = SEVERAL_WRITERS | RECURRENT_WRITERS
 """Writers of ops with several results, by kind."""
 
 

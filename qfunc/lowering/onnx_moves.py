@@ -131,24 +131,56 @@ def write_pad(c: Call) -> str:
 
 
 def write_resize(c: Call) -> str:
-    """Resize by factors, with torch's coordinates."""
-    mode = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "trilinear": "linear", "bicubic": "cubic"}.get(
-        c["mode"]
-    )
+    """Resize by factors or to sizes, with torch's coordinates."""
+    if c["mode"] == "area":
+        return _averaged(c)
+    named = {"nearest": "nearest", "nearest-exact": "nearest", "bicubic": "cubic"}
+    mode = named.get(c["mode"], "linear" if c["mode"] in ("linear", "bilinear", "trilinear") else None)
     if mode is None:
-        wanted = "nearest, linear, bilinear, trilinear or bicubic"
+        wanted = "nearest, nearest-exact, linear, bilinear, trilinear, bicubic or area"
         raise DeployError(where=f"op {c.name!r}", found=f"mode {c['mode']!r}", wanted=wanted, do="Use one of them.")
     corners = "align_corners" if c["align_corners"] else "half_pixel"
     attributes: dict[str, Any] = {"coordinate_transformation_mode": corners, "mode": mode}
     if mode == "nearest":
-        attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        exact = c["mode"] == "nearest-exact"
+        attributes |= {"coordinate_transformation_mode": "half_pixel" if exact else "asymmetric"}
+        attributes |= {"nearest_mode": "round_prefer_ceil" if exact else "floor"}
     if mode == "cubic":
         attributes |= {"cubic_coeff_a": -0.75}
-    spatial = c.result.dims[2:]
-    source = c.shape().dims[2:]
-    factors = [1.0, 1.0, *(int(o) / int(s) for o, s in zip(spatial, source, strict=True))]  # type: ignore[arg-type]
-    scales = c.graph.constant(np.array(factors, np.float32), f"{c.name}.scales")
+    spatial, source = c.result.dims[2:], c.shape().dims[2:]
+    factor = c["scale_factor"]
+    if factor is not None and not c["recompute_scale_factor"]:
+        factors = [float(f) for f in (factor if isinstance(factor, list | tuple) else (factor,) * len(spatial))]
+    else:
+        found = [_factor(int(a or 0), int(b or 0), c["mode"] == "nearest") for a, b in zip(source, spatial, strict=True)]
+        if None in found:
+            return c.write("Resize", c.input(), "", "", vector(c, sizes(c, c.result), f"{c.name}.sizes"), **attributes)
+        factors = [f for f in found if f is not None]
+    scales = c.graph.constant(np.array([1.0, 1.0, *factors], np.float32), f"{c.name}.scales")
     return c.write("Resize", c.input(), "", scales, **attributes)
+
+
+def _factor(have: int, want: int, nearest: bool) -> float | None:
+    # A float32 near want / have with which ONNX finds `want` entries, each where torch finds it; None if there is none.
+    if not have or not want:
+        return None
+    exact, place = np.float32(want / have), np.arange(want, dtype=np.float32)
+    for factor in (exact, np.nextafter(exact, np.float32(np.inf)), np.nextafter(exact, np.float32(0))):
+        same = (np.floor(place / factor) == np.floor(place * np.float32(have / want))).all() or not nearest
+        if int(have * float(factor)) == want and same:
+            return float(factor)
+    return None
+
+
+def _averaged(c: Call) -> str:
+    # "area" is adaptive average pooling.
+    out, source = c.result.dims[2:], c.shape().dims[2:]
+    if any(not s or not o or s % o for s, o in zip(source, out, strict=True)):
+        do = "Resize to a divisor of the size, or use another mode."
+        raise DeployError(where=f"op {c.name!r}", found=f"mode 'area' from {source} to {out}", wanted="whole windows", do=do)
+    kernel = [int(s) // int(o) for s, o in zip(source, out, strict=True)]  # type: ignore[arg-type]
+    pooled = c.graph.node("AveragePool", [c.input()], f"{c.name}.pooled", kernel_shape=kernel, strides=kernel)
+    return c.write("Max", pooled)  # a copy: else ONNX Runtime would pool codes, which no kernel of "resize" does
 
 
 def write_split(c: Call, used: list[Any]) -> list[str]:

@@ -146,7 +146,8 @@ def _silu(c: Call) -> str:
 
 def _mean(op: str) -> Callable[[Call], str]:
     def write(c: Call) -> str:
-        axes = c["dim"] if isinstance(c["dim"], list | tuple) else (c["dim"],)
+        given = tuple(range(c.shape().rank)) if c["dim"] is None else c["dim"]
+        axes = given if isinstance(given, list | tuple) else (given,)
         return _reduced(c, op, axes, c["keepdim"])
 
     return write
@@ -241,7 +242,10 @@ def write_norm(c: Call, kind: str) -> str:
     bias = torch.zeros(channels) if module.bias is None else module.bias
     held = [c.graph.constant(t, f"{c.name}.{n}") for t, n in ((weight, "weight"), (bias, "bias"))]
     source = c.read(c.node.args[0])  # type: ignore[arg-type]
-    if kind == "instance_norm":
+    if kind == "batch_norm" and module.running_mean is None:
+        do = "Train with track_running_stats=True, or put nn.GroupNorm or nn.InstanceNorm in its place."
+        raise DeployError(where=f"op {c.name!r}", found="a BatchNorm without running statistics", wanted="constants", do=do)
+    if kind == "instance_norm" and module.running_mean is None:
         return c.write("InstanceNormalization", source, *held, epsilon=float(module.eps))
     stats = [c.graph.constant(getattr(module, n), f"{c.name}.{n}") for n in ("running_mean", "running_var")]
     return c.write("BatchNormalization", source, *held, *stats, epsilon=float(module.eps))
