@@ -111,7 +111,8 @@ def test_what_depends_on_training() -> None:
         "in eval mode but %mul : [num_users=1] = "
         "call_function[target=operator.mul](args = (%x, 2), kwargs = {}) in train mode, "
         "wanted a graph that differs by dropout alone. "
-        "Move what depends on self.training out of the model, or replace it by nn.Dropout."
+        "Move what depends on self.training out of the model, replace it by nn.Dropout, or give example_inputs=(...,), for "
+        "a model that is evaluated only."
     )
 
 
