@@ -20,6 +20,7 @@ from qfunc.graph.sources import ran, source_line
 from qfunc.graph.spelling import DROPOUTS, short_name
 from qfunc.graph.torch_modules import root_of
 from qfunc.graph.tracer import Tracer, tracing_error
+from qfunc.graph.training import norms_as_modules, prepare, take_modes, train
 
 _LOCK = threading.RLock()  # tracing patches torch's globals
 
@@ -45,6 +46,9 @@ def capture(
     `fx.GraphModule` define themselves (`train`, `graph`) stays theirs, and special methods (`__len__`) are
     not kept.  A submodule that takes no part in the forward and has no tensors (a loss) is kept as it is.
     Pickles leave out what pickle refuses: attributes such as lambdas, methods of local classes.
+
+    Dropout and BatchNorm stay modules, which know both modes.  So do modules of your own that in evaluation return
+    their input (stochastic depth), and the norms inside subclasses of BatchNorm, with what their forward does beside.
 
     Args:
         example_inputs: The positional inputs of one call, any batch size; None for the fx road.
@@ -87,6 +91,7 @@ def capture(
                 program = program_of(with_forward_bound(mine, concrete), example_inputs)
                 return keep(open_program(program, modes_of=model), model, ran(program.graph))
             kinds = leaf_classes(leaves, mine)
+            prepare(mine, kinds)
 
             def trace(root: nn.Module) -> fx.Graph:
                 ours = Tracer(kinds)
@@ -141,11 +146,12 @@ def owned(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
 
 def _traced(owned: nn.Module, trace: Callable[[nn.Module], fx.Graph], model: nn.Module) -> tuple[fx.Graph, set[str]]:
     # Both modes are traced: what differs depends on `self.training`, and only dropout may.
-    trained = trace(copy.deepcopy(owned).train())
+    trained = trace(train(copy.deepcopy(owned)))
     evaluated = trace(owned.eval())
-    for traced, original in zip(owned.modules(), model.modules(), strict=False):
-        traced.training = original.training
-    return evaluated, _dropouts(evaluated, trained)
+    take_modes(owned, model)
+    dropouts = _dropouts(evaluated, trained)
+    norms_as_modules(evaluated, owned)
+    return evaluated, dropouts
 
 
 def _trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
@@ -171,7 +177,8 @@ def _dropouts(evaluated: fx.Graph, trained: fx.Graph) -> set[str]:
             where=source_line(x) or f"node {x.name!r}",
             found=f"{x.format_node()} in eval mode but {y.format_node()} in train mode",
             wanted="a graph that differs by dropout alone",
-            do="Move what depends on self.training out of the model, or replace it by nn.Dropout.",
+            do="Move what depends on self.training out of the model, replace it by nn.Dropout, or give example_inputs=(...,), "
+            "for a model that is evaluated only.",
         )
     if len(a) != len(b):
         raise CaptureError(

@@ -17,6 +17,7 @@ from qfunc.graph.inlined import inline_regions
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.recurrent_export import open_recurrent
 from qfunc.graph.sources import module_stack, user_line
+from qfunc.graph.training import with_rest
 
 _NORMS: dict[str, dict[int, type[nn.Module]]] = {
     "batch_norm": {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d},
@@ -198,6 +199,7 @@ def _norm_module(owner: nn.Module, module: fx.GraphModule, node: fx.Node, kinds:
     if counter is not None:
         made.num_batches_tracked = counter
     if path:
+        with_rest(made, at(owner, path))  # a subclass may hold its activation
         holder, _, last = path.rpartition(".")
         for root in (owner, module):
             at(root, holder).add_module(last, made)

@@ -22,6 +22,15 @@ _OF_TORCH = ("input", "weight", "bias", "running_mean", "running_var", "training
 _CALLS: dict[Any, tuple[str, ...]] = {F.batch_norm: _OF_F, torch.batch_norm: _OF_TORCH}
 
 
+def batch_norm_arguments(node: fx.Node) -> dict[str, Any] | None:
+    """The arguments of a call of batch_norm by name; None if the node is none."""
+    names = _CALLS.get(node.target) if node.op == "call_function" else None
+    if names is None:
+        return None
+    defaults = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
+    return {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
 @frozen(eq=False)
 class Norm:
     """factor * x + shift with one float64 number a channel; `nodes` are its ops, the first reads x."""
@@ -53,11 +62,9 @@ class Norms:
             if getattr(module, "running_mean", None) is None:
                 return None
             return _norm(node, module.weight, module.bias, module.running_mean, module.running_var, module.eps)
-        names = _CALLS.get(node.target) if node.op == "call_function" else None
-        if names is None:
+        given = batch_norm_arguments(node)
+        if given is None:
             return None
-        defaults = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
-        given = {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
         tensors: list[Any] = [given[name] for name in ("weight", "bias", "running_mean", "running_var")]
         constant = all(v in self.constant for v in tensors if v is not None)
         if given["training"] is not False or not constant or tensors[2] is None or tensors[3] is None:

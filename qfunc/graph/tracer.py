@@ -77,7 +77,7 @@ class Tracer(fx.Tracer):
         kind = type(m)
         if kind in self.leaves:
             return True
-        if not kind.__module__.startswith("torch.nn"):
+        if not kind.__module__.startswith(("torch.nn", "qfunc.")):
             return False
         return kind.__name__ in MODULE_KINDS
 

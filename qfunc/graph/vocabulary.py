@@ -170,12 +170,13 @@ BY_NAME: dict[str, Op] = {name: op for op in OPS for name in op.names}
 BY_TARGET: dict[Any, Op] = {op.target: op for op in OPS}
 
 MODULE_KINDS = {
+    "TrainingOnly": "dropout",
     "Dropout": "dropout", "Dropout1d": "dropout", "Dropout2d": "dropout", "Dropout3d": "dropout", "AlphaDropout": "dropout",
     "FeatureAlphaDropout": "dropout", "BatchNorm1d": "batch_norm", "BatchNorm2d": "batch_norm", "BatchNorm3d": "batch_norm",
     "SyncBatchNorm": "batch_norm", "InstanceNorm1d": "instance_norm", "InstanceNorm2d": "instance_norm",
     "InstanceNorm3d": "instance_norm",
 }  # fmt: skip
-"""Leaves of torch.nn that stay modules, and their kinds."""
+"""Leaves of torch.nn, and of ours, that stay modules, and their kinds."""
 
 _WEIGHTS = ("weight", "weight_ih", "weight_hh")
 _ACTIVATION_INPUTS = ("input", "other", "tensors", "query", "key", "value")
@@ -208,7 +209,7 @@ def kind_of(node: fx.Node) -> str:
                 return "fake_quantize"
             return (
                 MODULE_KINDS.get(type(module).__name__, "unknown")
-                if type(module).__module__.startswith("torch.")
+                if type(module).__module__.startswith(("torch.", "qfunc."))
                 else "unknown"
             )
     if node.target is torch.Tensor.size:
