@@ -16,6 +16,7 @@ from qfunc.transforms.correct_bias import correct_bias
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.explain import explain
+from qfunc.transforms.norms import BatchStatistics, Folded, fold_norms, freeze_norms
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.saving import load, save
 from qfunc.transforms.sensitivity import sensitivity
@@ -25,6 +26,7 @@ from qfunc.transforms.verify import verify
 __version__ = "0.1.0"
 
 __all__ = [
-    "Float", "Quantized", "bypass", "calibrate", "capture", "compare", "compose", "correct_bias", "deploy", "emulate", "errors",
-    "estimators", "explain", "functions", "load", "quantize", "save", "sensitivity", "specs", "verify",
+    "BatchStatistics", "Float", "Folded", "Quantized", "bypass", "calibrate", "capture", "compare", "compose", "correct_bias",
+    "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load", "quantize",
+    "save", "sensitivity", "specs", "verify",
 ]  # fmt: skip

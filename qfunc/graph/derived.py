@@ -8,6 +8,7 @@ from torch import fx
 from qfunc.graph.network import Seat
 from qfunc.graph.vocabulary import kind_of, slots
 from qfunc.numerics.qparams import Affine
+from qfunc.numerics.scales import product
 from qfunc.specs import Derived
 
 
@@ -20,13 +21,8 @@ def derived(model: fx.GraphModule, places: tuple[Seat, ...], qparams: dict[str, 
     found = {}
     for seat in places:
         if isinstance(seat.module.site.value, Derived):
-            scale = torch.ones(())
-            for path in sources(model, seat).values():
-                scale = scale.to(qparams[path].scale.device) * qparams[path].scale.flatten()
-            # The weight of a transposed conv has one scale for each channel of a group.
-            count = seat.module.held[0]
-            scale = scale.expand(count) if scale.numel() == 1 else scale.repeat(count // scale.numel())
-            found[seat.path] = Affine(scale.clone(), torch.zeros_like(scale))
+            scale = product([qparams[path].scale for path in sources(model, seat).values()], seat.module.held[0])
+            found[seat.path] = Affine(scale, torch.zeros_like(scale))
     return found
 
 

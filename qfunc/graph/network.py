@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from qfunc.errors import CalibrationError, QfuncError
 from qfunc.graph.captured import CapturedModule
 from qfunc.graph.record import Record, attach, path_of, record_of
+from qfunc.graph.settled import settled
 from qfunc.graph.site import FakeQuantize
 from qfunc.graph.vocabulary import kind_of
 
@@ -32,7 +33,7 @@ class Seat:
 
 def seats(model: fx.GraphModule) -> tuple[Seat, ...]:
     """Every FakeQuantize of a model in graph order."""
-    found = []
+    model, found = settled(model), []
     for node in model.graph.nodes:
         if kind_of(node) == "fake_quantize":
             module = model.get_submodule(str(node.target))
@@ -53,12 +54,13 @@ def float_network(model: fx.GraphModule) -> fx.GraphModule:
 
     Node names are those of the model.
     """
+    model = settled(model)
     return _network(model, {str(n.target) for n in model.graph.nodes if kind_of(n) == "fake_quantize"})
 
 
 def network_so_far(model: fx.GraphModule) -> fx.GraphModule:
     """As `float_network`, but with every FakeQuantize that is ready."""
-    return _network(model, {s.path for s in seats(model) if not s.module.ready})
+    return _network(settled(model), {s.path for s in seats(model) if not s.module.ready})
 
 
 def _network(model: fx.GraphModule, left_out: set[str]) -> fx.GraphModule:

@@ -12,9 +12,12 @@ from attrs import frozen
 from torch import Tensor, nn
 
 from qfunc.errors import CalibrationError
+from qfunc.graph.batch_norm import folded_weight, unfolded_weight
+from qfunc.graph.kept_value import KeptValue
 from qfunc.graph.params import named, rebuilt, template
 from qfunc.numerics.noise import uniform
 from qfunc.numerics.qparams import Affine, from_range, of_tensor, qparams_shape
+from qfunc.numerics.scales import product
 from qfunc.specs import Derived, Fixed, PerChannel, PerTensor, Scale, Scheme
 from qfunc.specs.protocols import Estimator, Function
 
@@ -109,6 +112,8 @@ class FakeQuantize(nn.Module):
             self.register_buffer("seed", torch.tensor(crc32(site.name.encode()), device=like.device))
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
+        self.of: tuple[FakeQuantize, ...] = ()  # whose scales' product a derived scale is; no submodules
+        self.kept = KeptValue()
 
     def _unknown(self, like: Tensor) -> Any:
         # Parameters in their final shapes, of no value yet.
@@ -117,8 +122,26 @@ class FakeQuantize(nn.Module):
         tensors = {n: torch.full_like(t, torch.nan if t.is_floating_point() else 0).detach() for n, t in named(params)}
         return rebuilt(template(params), tensors.__getitem__)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The quantized value of x, in real units and in the dtype of x."""
+    def forward(self, x: Tensor, norm: nn.Module | None = None, groups: int = 0) -> Tensor:
+        """The quantized value of x, in real units and in the dtype of x.
+
+        Args:
+            norm: The BatchNorm that trains behind the op of which x is the weight (`qfunc.graph.batch_norm`).
+            groups: Of that op, if it is a transposed conv.
+        """
+        if self.site.constant and not self.training:
+            tensors = [x, *self.parameters(), *self.buffers()]
+            tensors += [] if norm is None else [*norm.parameters(), *norm.buffers()]
+            return self.kept.of(tensors, lambda: self._behind(x, norm, groups))
+        self.kept.forget()
+        return self._behind(x, norm, groups)
+
+    def _behind(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:
+        if norm is None:
+            return self._quantized(x)
+        return unfolded_weight(self._quantized(folded_weight(x, norm, groups)), norm, groups)
+
+    def _quantized(self, x: Tensor) -> Tensor:
         function, scheme = self.site.function, self.scheme
         if self.dynamic:
             params = function.init(of_tensor(x, scheme), x.detach(), scheme)
@@ -149,6 +172,10 @@ class FakeQuantize(nn.Module):
 
     def params(self) -> Any:
         """The function's parameters, as its `init` makes them."""
+        if self.of:
+            scale = product([source.scales() for source in self.of], self.held[0])
+            derived = Affine(scale, torch.zeros_like(scale))
+            return self.site.function.init(derived, scale, self.scheme)
         return rebuilt(self.template, lambda name: getattr(self, name))
 
     def export(self, x: Tensor) -> tuple[Tensor, Affine]:
@@ -169,6 +196,11 @@ class FakeQuantize(nn.Module):
         # Qparams do not depend on x, so one element stands for a tensor of one scale: a function may be slow.
         zero = torch.zeros((), device=named(self.params())[0][1].device)
         return self.export(zero if isinstance(self.site.scheme.scale.shared, PerTensor) else zero.expand(self.like))[1]
+
+    def scales(self) -> Tensor:
+        """The current scales, without a gradient: one, or one for each channel."""
+        like = torch.zeros((), device=named(self.params())[0][1].device).expand(self.held)
+        return self.export(like)[1].scale
 
     def hold(self, qparams: Affine, x: Tensor | None = None) -> None:
         """Sets the parameters from qparams, and from x if it is a constant; for transforms, on models that they own."""

@@ -11,6 +11,7 @@ from qfunc.graph.fuse import Group, fuse, with_roots
 from qfunc.graph.network import float_network, seats
 from qfunc.graph.plan import moves_codes
 from qfunc.graph.select import Context, selects
+from qfunc.graph.settled import settled
 from qfunc.graph.vocabulary import attribute, is_constant, kind_of, slots
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
@@ -63,7 +64,7 @@ class Partition:
     """
 
     def __init__(self, model: fx.GraphModule, target: Target, found: dict[str, Affine] | None = None) -> None:
-        self.target = target
+        self.target, model = target, settled(model)
         self.network = float_network(model)
         bare = Context(self.network, target.ops)
         groups = fuse(bare, target.fusions)

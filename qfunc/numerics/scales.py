@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -108,4 +109,17 @@ def _outermost(scale: Tensor, rule: Scale) -> Tensor:
     return scale.amax(axes, keepdim=True)
 
 
-__all__ = ["TINY", "allowed", "divisor"]
+def product(scales: Sequence[Tensor], count: int) -> Tensor:
+    """The scales of a bias, float32: those of the input times those of the weight, one for each of its channels.
+
+    >>> product([torch.tensor(0.5), torch.tensor([2.0, 4.0])], 2)
+    tensor([1., 2.])
+    """
+    scale = torch.ones((), device=scales[0].device)
+    for each in scales:
+        scale = scale.to(each.device) * each.flatten()
+    # The weight of a transposed conv has one scale for each channel of a group.
+    return (scale.expand(count) if scale.numel() == 1 else scale.repeat(count // scale.numel())).clone()
+
+
+__all__ = ["TINY", "allowed", "divisor", "product"]

@@ -17,6 +17,8 @@ from qfunc.graph.network import Seat, float_network, require, seats
 from qfunc.graph.parts import rebuilt, require_parts
 from qfunc.graph.record import attach
 from qfunc.graph.select import Context, selects
+from qfunc.graph.settled import settled
+from qfunc.graph.unfold import unquantized
 from qfunc.specs import Derived, Selector
 from qfunc.specs.selectors import require_selector
 
@@ -77,7 +79,7 @@ def _without(model: fx.GraphModule, chosen: list[Seat]) -> fx.GraphModule:
     paths = {seat.path for seat in chosen}
     for node in list(made.graph.nodes):
         if node.op == "call_module" and node.target in paths:
-            node.replace_all_uses_with(node.all_input_nodes[0])
+            node.replace_all_uses_with(unquantized(made.graph, node))
             made.graph.erase_node(node)
             made.delete_submodule(str(node.target))
     made.recompile()
@@ -93,11 +95,10 @@ def _scene(model: fx.GraphModule) -> tuple[Context, Groups]:
     return with_roots(bare, found), found
 
 
-def _chosen(
-    model: fx.GraphModule, selector: Selector, roles: tuple[str, ...], context: Context, found: Groups
-) -> list[Seat]:
+def _chosen(model: fx.GraphModule, selector: Selector, roles: tuple[str, ...], context: Context, found: Groups) -> list[Seat]:
     nodes = {n.name: n for n in context.model.graph.nodes}
     groups = {context.fact(g.root).path: g.nodes for g in found.groups}
+    model = settled(model)
     places = seats(model)
 
     def touched(seat: Seat) -> bool:

@@ -12,6 +12,7 @@ from qfunc.graph.fuse import Group, fuse
 from qfunc.graph.network import float_network, require, seats
 from qfunc.graph.parts import require_parts
 from qfunc.graph.select import Context
+from qfunc.graph.settled import settled
 from qfunc.graph.site import FakeQuantize
 from qfunc.transforms.agreement import Sums
 from qfunc.transforms.batches import require_batches
@@ -112,7 +113,7 @@ class _Row:
 
 class _Comparison:
     def __init__(self, model: fx.GraphModule) -> None:
-        self.model, self.record = model, require(model, "calibrated", "compare")
+        self.model, self.record = settled(model), require(model, "calibrated", "compare")
         network = float_network(model)
         assert self.record.target is not None
         self.context = Context(network, self.record.target.ops)

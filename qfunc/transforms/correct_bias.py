@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +14,7 @@ from qfunc.graph.parts import rebuilt, require_parts
 from qfunc.graph.vocabulary import attribute, kind_of, slots
 from qfunc.transforms.batches import require_batches
 from qfunc.transforms.merging import of_ranks, ranks, require_group, told
+from qfunc.transforms.norms import fold_norms
 from qfunc.transforms.outer import passed
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def correct_bias(
 
     def transform(calibrated: Model) -> Model:
         each = require_parts(calibrated, "calibrated", "correct_bias")
-        results = {path: copy.deepcopy(part) for path, part in each.items()}
+        results = {path: fold_norms(part) for path, part in each.items()}
         parts, all_of = {path: _Part(result) for path, result in results.items()}, ranks(group)
         with torch.no_grad():
             with told(all_of):

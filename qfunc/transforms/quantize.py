@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 import torch
-from attrs import evolve
+from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.attention import prepared
+from qfunc.graph.batch_norm import folded_weight, vanishes
 from qfunc.graph.capture import capture, unwrapped
 from qfunc.graph.fold import fold_batch_norm, read_attr
 from qfunc.graph.leaves import Leaves, present
@@ -20,14 +22,18 @@ from qfunc.graph.matches import require_matches
 from qfunc.graph.parts import rebuilt
 from qfunc.graph.plan import Placed, Plan, plans
 from qfunc.graph.record import Fact, attach, record_of
-from qfunc.graph.site import FakeQuantize, seat_path
+from qfunc.graph.shared import connect
+from qfunc.graph.site import FakeQuantize, Site, seat_path
+from qfunc.graph.unfold import Norm, unfold
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived, Fixed, Target
 from qfunc.transforms import places
+from qfunc.transforms.norms import BatchStatistics, Folded, require_norms
 from qfunc.transforms.places import require_float_model, submodules
 
 Outer = TypeVar("Outer", bound=nn.Module)
 Model = nn.Module | fx.GraphModule | ExportedProgram
+Norms = Folded | BatchStatistics
 
 
 @overload
@@ -39,6 +45,7 @@ def quantize(
     leaves: Leaves = (),
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
+    norms: Norms = Folded(),
 ) -> Callable[[Model], fx.GraphModule]: ...
 @overload
 def quantize(
@@ -49,6 +56,7 @@ def quantize(
     leaves: Leaves = (),
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
+    norms: Norms = Folded(),
 ) -> Callable[[Outer], Outer]: ...
 def quantize(
     target: Target,
@@ -58,13 +66,14 @@ def quantize(
     leaves: Leaves = (),
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
+    norms: Norms = Folded(),
 ) -> Callable[[Any], Any]:
     """A transform from a float model to a new GraphModule that computes as if on the target.
 
-    The model is captured, BatchNorms are folded (evaluation semantics), and each tensor that the target's
-    rules name passes one FakeQuantize.  Weights are quantized at once; activations wait for
-    `qfunc.calibrate`.  The model itself is not changed.  The result keeps copies of the model's attributes,
-    and its methods and properties, bound to the result (`qfunc.capture` says how).
+    The model is captured, BatchNorms are folded (evaluation semantics, unless `norms` says that they train), and each
+    tensor that the target's rules name passes one FakeQuantize.  Weights are quantized at once; activations wait for
+    `qfunc.calibrate`.  The model itself is not changed.  The result keeps copies of the model's attributes, and its
+    methods and properties, bound to the result (`qfunc.capture` says how).
 
     A model that cannot be captured as a whole (a detector, a loop that generates) is quantized `at` some of its
     submodules: the result is a copy of it, of its own class, in which these are quantized and the rest is float.
@@ -75,6 +84,7 @@ def quantize(
     Args:
         target: The hardware.
         example_inputs: Positional inputs of the model for the torch.export road; None traces symbolically.
+        norms: `Folded()`: BatchNorms are folded for good; or `BatchStatistics()`: they train (QAT).
         at: Paths of submodules ("backbone"), or patterns ("layers.*": the outermost that match).
         leaves: Classes of modules that stay one op, or their names: float ops, unless the target knows them
             (`Target.ops`).  For the fx road.
@@ -96,6 +106,7 @@ def quantize(
     if not isinstance(target, Target):
         do = "Pass one of qfunc.targets, or your own specs.Target."
         raise SpecError(where="quantize", found=type(target).__name__, wanted="a Target", do=do)
+    require_norms(norms)
     names = None if at is None else places.require_names(at)
     given = (leaves,) if isinstance(leaves, str | type) else tuple(leaves)
 
@@ -107,7 +118,7 @@ def quantize(
             if names is None:
                 own = present(spellings, None if isinstance(model, ExportedProgram) else unwrapped(model))
                 road = capture(example_inputs, leaves=(*given, *own), concrete_args=concrete_args, tracer=tracer)
-                return _simulations({"": road(model)}, target)[""]
+                return _simulations({"": road(model)}, target, norms)[""]
             outer = unwrapped(model)
             chosen = submodules(outer, names)
             inputs = places.inputs_of(outer, chosen, example_inputs)
@@ -121,35 +132,53 @@ def quantize(
                     tracer=tracer,
                 )
                 captured[path] = places.within(path, road, part)
-            made = _simulations(captured, target)
+            made = _simulations(captured, target, norms)
             places.require_sites(outer, made)
             return rebuilt(outer, made, f"quantize, at={at!r}")
 
     return transform
 
 
-def _simulations(captured: Mapping[str, fx.GraphModule], target: Target) -> dict[str, fx.GraphModule]:
-    placed = placements(captured, target)
-    require_matches(target, [plan.context for _, plan in placed.values()])
-    return {path: simulation(network, plan, target) for path, (network, plan) in placed.items()}
+def _simulations(captured: Mapping[str, fx.GraphModule], target: Target, norms: Norms) -> dict[str, fx.GraphModule]:
+    placed = placements(captured, target, norms)
+    require_matches(target, [p.plan.context for p in placed.values()])
+    return {path: simulation(each, target) for path, each in placed.items()}
 
 
-def placements(captured: Mapping[str, fx.GraphModule], target: Target) -> dict[str, tuple[fx.GraphModule, Plan]]:
+@frozen(eq=False)
+class Placement:
+    """A folded network and what a target places in it; the network before, and its BatchNorms that are to train."""
+
+    network: fx.GraphModule
+    plan: Plan
+    before: fx.GraphModule
+    norms: tuple[Norm, ...]
+
+
+def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: Norms) -> dict[str, Placement]:
     """Captured models, which are parts of one, folded, each with what the target wants to place in it."""
-    networks = {path: fold_batch_norm(prepared(network, target), target) for path, network in captured.items()}
-    return {path: (networks[path], made) for path, made in zip(networks, plans(list(networks.values()), target), strict=True)}
+    before = {path: prepared(network, target) for path, network in captured.items()}
+    folded = {path: fold_batch_norm(network, target) for path, network in before.items()}
+    made = dict(zip(folded, plans(list(folded.values()), target), strict=True))
+    return {path: Placement(folded[path], made[path], before[path], norms.trained(folded[path], before[path])) for path in made}
 
 
-def simulation(network: fx.GraphModule, plan: Plan, target: Target) -> fx.GraphModule:
-    """A folded model with the quantizers of a plan; the given one is changed.
+def simulation(placement: Placement, target: Target) -> fx.GraphModule:
+    """The network of a placement with its quantizers; the placement's own is changed.
 
     Raises:
         SpecError: the hardware refuses an op or a scheme.
         CalibrationError: a constant is NaN or infinite.
     """
-    require_legal(plan, target)
-    for placed in plan.placed:
+    network = placement.network
+    require_legal(placement.plan, target)
+    for placed in placement.plan.placed:
         _insert(network, placed)
+    unfold(network, placement.before, placement.norms)
+    for node in network.graph.nodes:
+        if node.op == "call_module" and len(node.args) == 3 and vanishes(network.get_submodule(str(node.args[1].target))):
+            _estimate_as_trained(network, node)
+    connect(network)
     network.graph.lint()
     network.recompile()
     held = record_of(network)
@@ -177,8 +206,21 @@ def _insert(network: fx.GraphModule, placed: Placed) -> None:
     if isinstance(site.value, Fixed):
         module.hold(fixed(site.value, module))
     elif value is not None and not isinstance(site.value, Derived):
-        state = site.estimator.update(site.estimator.init(site.scheme, value), value, site.scheme)
-        module.hold(site.estimator.finalize(state, site.scheme), value)
+        module.hold(_estimated(site, value), value)
+
+
+def _estimate_as_trained(network: fx.GraphModule, node: fx.Node) -> None:
+    # Where gamma is all but 0, so is the folded weight: the scale is that of the weight as training sees it.
+    module: Any = network.get_submodule(str(node.target))
+    site: Site = module.site
+    weight, norm, groups = read_attr(network, node.args[0]), network.get_submodule(str(node.args[1].target)), node.args[2]
+    value = folded_weight(weight.detach(), copy.copy(norm).train(), groups).detach()
+    module.hold(_estimated(site, value), value)
+
+
+def _estimated(site: Site, value: Tensor) -> Affine:
+    state = site.estimator.update(site.estimator.init(site.scheme, value), value, site.scheme)
+    return site.estimator.finalize(state, site.scheme)
 
 
 def _device(network: fx.GraphModule) -> torch.device:

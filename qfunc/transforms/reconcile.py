@@ -8,6 +8,7 @@ from torch import Tensor, fx
 from qfunc.graph.derived import derived, sources
 from qfunc.graph.fold import read_attr
 from qfunc.graph.network import Seat, require, seats
+from qfunc.graph.settled import settled
 from qfunc.graph.vocabulary import kind_of
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived
@@ -48,6 +49,7 @@ def reconcile(model: fx.GraphModule, places: tuple[Seat, ...], found: dict[str, 
 
 def hold(model: fx.GraphModule, found: dict[str, Affine]) -> None:
     """Gives a model's sites their qparams, reconciled, and then the derived ones; for transforms, on models that they own."""
+    model = settled(model)
     places = seats(model)
     modules = {s.path: s.module for s in places}
     nodes = {n.target: n for n in model.graph.nodes if kind_of(n) == "fake_quantize"}

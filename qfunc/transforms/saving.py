@@ -22,10 +22,12 @@ from qfunc.graph.fold import read_attr
 from qfunc.graph.leaves import Leaves
 from qfunc.graph.network import require, seats
 from qfunc.graph.record import TensorInfo, attach
+from qfunc.graph.settled import trained_norms
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import from_json, to_json
 from qfunc.transforms import places
 from qfunc.transforms.deploy import require_whole
+from qfunc.transforms.norms import BatchStatistics, Folded
 from qfunc.transforms.quantize import placements, quantize, simulation
 
 _TENSORS = "model.safetensors"
@@ -55,6 +57,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
             "inputs": [asdict(i) for i in record.inputs],
             "training": model.training,
             **({"within": record.within} if record.within else {}),
+            **({"norms": "batch_statistics"} if trained_norms(model) else {}),
             "graph": _described(model),
         }
         text = json.dumps(report, indent=1, sort_keys=True) + "\n"
@@ -95,12 +98,13 @@ def load(
         place = Path(directory)
         report = _report(place)
         target = from_json(json.dumps(report["target"]), classes)
+        norms = BatchStatistics() if report.get("norms") else Folded()
         how: Any = {"leaves": leaves, "concrete_args": concrete_args, "tracer": tracer}
         if within := report.get("within", ""):
             captured = {within: places.within(within, capture(example_inputs, **how), model)}
-            quantized = simulation(*placements(captured, target)[within], target)
+            quantized = simulation(placements(captured, target, norms)[within], target)
         else:
-            quantized = quantize(target, example_inputs, **how)(model)
+            quantized = quantize(target, example_inputs, norms=norms, **how)(model)
         state = load_file(place / _TENSORS)
         for seat in seats(quantized):
             seat.module.take_shape_of(state, f"{seat.path}.")
@@ -132,8 +136,8 @@ def _report(place: Path) -> dict[str, Any]:
 
 def _tensors(model: fx.GraphModule) -> dict[str, Tensor]:
     # The state_dict, and what the graph reads besides: buffers that are not persistent, constants.
-    read = {str(n.target): read_attr(model, n).detach() for n in model.graph.nodes if n.op == "get_attr"}
-    return {**read, **model.state_dict()}
+    read = {str(n.target): read_attr(model, n) for n in model.graph.nodes if n.op == "get_attr"}
+    return {**{path: t.detach() for path, t in read.items() if isinstance(t, Tensor)}, **model.state_dict()}
 
 
 def _differs(have: dict[str, Tensor], state: dict[str, Tensor], graph: list[str], saved: list[str]) -> str:

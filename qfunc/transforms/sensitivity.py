@@ -13,6 +13,7 @@ from qfunc.errors import QfuncError
 from qfunc.graph.network import refused, seats
 from qfunc.graph.parts import require_parts
 from qfunc.graph.record import record_of
+from qfunc.graph.settled import settled
 from qfunc.graph.site import FakeQuantize
 from qfunc.graph.vocabulary import kind_of
 from qfunc.transforms.agreement import Sums
@@ -77,7 +78,7 @@ class _Trials:
     """One trial a site: its node, the nodes after it that its value reaches, and the running sums."""
 
     def __init__(self, model: fx.GraphModule) -> None:
-        self.ops = Ops(model)
+        self.ops = Ops(settled(model))
         modules = {s.path: s.module for s in seats(model)}
         self.sites: dict[fx.Node, FakeQuantize] = {n: modules[str(n.target)] for n in self.ops.nodes if n.target in modules}
         self.cones = {n: self._cone(n) for n in self.sites}

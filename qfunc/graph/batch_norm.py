@@ -1,0 +1,110 @@
+"""A BatchNorm that trains beside a quantized weight: the arithmetic that stands in the graph in its place.
+
+Behind an op with weight w and bias b, with f = gamma / sqrt(var + eps) and s = beta - mean * f of the running
+statistics, the chip computes  op(x; Q(w f)) + Q(b f + s).  That is what evaluation and training with frozen
+statistics compute.  With the batch's statistics, training computes
+
+    norm(op(x; Q(w f) / f) + b) + Q(b f + s) - (b f + s),
+
+where norm is the BatchNorm itself, which also updates its running statistics.  If Q changes nothing, both are the
+float model.  The division is one of weights, so it costs no pass over activations.
+
+Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+LEAST = 1e-3
+"""The least |f| of training with batch statistics: where gamma = 0, a usual start, weights still train."""
+
+
+def uses_batch(norm: Any) -> bool:
+    """Whether a BatchNorm normalises by the batch: in training, unless it is frozen.
+
+    >>> uses_batch(torch.nn.BatchNorm2d(3)), uses_batch(torch.nn.BatchNorm2d(3).eval())
+    (True, False)
+    """
+    return bool(norm.training) and not getattr(norm, "frozen", False)
+
+
+def vanishes(norm: Any) -> bool:
+    """Whether some |f| is below the least.
+
+    >>> norm = torch.nn.BatchNorm2d(3)
+    >>> before, _ = vanishes(norm), torch.nn.init.zeros_(norm.weight)
+    >>> before, vanishes(norm)
+    (False, True)
+    """
+    return bool((_true_factor(norm).detach().abs() < LEAST).any())
+
+
+def folded_weight(weight: Tensor, norm: Any, groups: int) -> Tensor:
+    """w f, one f for each output channel.
+
+    Args:
+        groups: 0 if the output channels are the first axis; of a transposed conv, whose weight is
+            [in, out / groups, ...], its groups.
+
+    >>> folded_weight(torch.ones(2, 1), torch.nn.BatchNorm1d(2, eps=0.0).eval(), 0).flatten()
+    tensor([1., 1.], grad_fn=<ViewBackward0>)
+    """
+    return _times(weight, _factor(norm), groups)
+
+
+def unfolded_weight(quantized: Tensor, norm: Any, groups: int) -> Tensor:
+    """Q(w f) / f where the norm uses the batch, else Q(w f)."""
+    return _times(quantized, _factor(norm).reciprocal(), groups) if uses_batch(norm) else quantized
+
+
+def folded_bias(bias: Tensor | None, norm: Any) -> Tensor:
+    """b f + s, of the running statistics."""
+    factor = _true_factor(norm)
+    held = norm.running_mean if bias is None else norm.running_mean - bias
+    shift = -held * factor
+    return shift if norm.bias is None else norm.bias + shift
+
+
+def unfolded_bias(quantized: Tensor, bias: Tensor | None, norm: Any) -> Tensor | None:
+    """b where the norm uses the batch, else Q(b f + s)."""
+    return bias if uses_batch(norm) else quantized
+
+
+def normalized(value: Tensor, norm: Any, folded: Tensor, quantized: Tensor) -> Tensor:
+    """norm(y) + Q(b f + s) - (b f + s) where the norm uses the batch, else y."""
+    if not uses_batch(norm):
+        return value
+    if quantized is folded:
+        return norm(value)  # type: ignore[no-any-return]
+    error = quantized - folded
+    if norm.bias is None:
+        return norm(value) + error.reshape(-1, *[1] * (value.ndim - 2))  # type: ignore[no-any-return]
+    return functional_call(norm, {"bias": norm.bias + error}, (value,))  # type: ignore[no-any-return]
+
+
+def _true_factor(norm: Any) -> Tensor:
+    factor = torch.rsqrt(norm.running_var + norm.eps)
+    return factor if norm.weight is None else norm.weight * factor
+
+
+def _factor(norm: Any) -> Tensor:
+    factor = _true_factor(norm)
+    if not uses_batch(norm):
+        return factor
+    # Below the least, f counts as constant: its gradient would be of a number that is not used.
+    return torch.where(factor.abs() < LEAST, torch.where(factor < 0, -LEAST, LEAST), factor)
+
+
+def _times(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
+    if not groups:
+        return weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
+    split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    return (split * factor.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))).reshape(weight.shape)
+
+
+__all__ = ["folded_bias", "folded_weight", "normalized", "unfolded_bias", "unfolded_weight", "uses_batch"]

@@ -1,0 +1,52 @@
+"""A value that is computed once while what it is computed from does not change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class KeptValue:
+    """The last value, and the tensors it was computed from, each as of then.
+
+    It counts where no gradient is asked for and nothing is being compiled; tensors without a version or memory of their
+    own (those of inference mode, or of torch.func) are computed from each time.  Copies start empty.
+
+    >>> kept, x = KeptValue(), torch.ones(2)
+    >>> with torch.no_grad():
+    ...     kept.of([x], lambda: x * 2) is kept.of([x], lambda: x * 2)
+    ...     y = kept.of([x.add_(1)], lambda: x * 2)
+    True
+    >>> y
+    tensor([4., 4.])
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, int, int]] = []
+        self.value: Tensor | None = None
+
+    def of(self, tensors: Sequence[Tensor], compute: Any) -> Tensor:
+        """compute(), or what it gave for the same tensors."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return compute()  # type: ignore[no-any-return]
+        try:
+            now = [(t, t.data_ptr(), t._version) for t in tensors]
+        except RuntimeError:  # no version, or no memory
+            return compute()  # type: ignore[no-any-return]
+        same = len(now) == len(self.seen) and all(a[0] is b[0] and a[1:] == b[1:] for a, b in zip(now, self.seen, strict=True))
+        if self.value is None or not same:
+            self.value, self.seen = compute(), now
+        return self.value  # type: ignore[return-value]
+
+    def forget(self) -> None:
+        """Lets the value go."""
+        self.seen, self.value = [], None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KeptValue:
+        return KeptValue()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptValue, ()

@@ -1,0 +1,136 @@
+"""What `quantize` makes of BatchNorms, and what becomes of those that train."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import fx, nn
+from torch.optim import Optimizer
+
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.kept import keep
+from qfunc.graph.network import require
+from qfunc.graph.settled import settled, trained_norms
+from qfunc.graph.unfold import Norm, norms_of
+
+
+@frozen
+class Folded:
+    """BatchNorms are folded into the weights before these are quantized, and train no more (the default).
+
+    >>> import qfunc
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=Folded())(net)
+    >>> [name for name, _ in quantized.named_parameters()]
+    ['0.weight', '0.bias']
+    """
+
+    def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[Norm, ...]:
+        """The BatchNorms that stay: none."""
+        return ()
+
+
+@frozen
+class BatchStatistics:
+    """BatchNorms train: quantizers see the folded weights, and training normalises by the batch.
+
+    With f = gamma / sqrt(running_var + eps) and s = beta - running_mean f, training computes
+
+        y = norm(op(x; Q(w f) / f) + b) + Q(b f + s) - (b f + s);
+
+    evaluation, training with frozen statistics (`freeze_norms`) and the chip compute  y = op(x; Q(w f)) + Q(b f + s).
+    Where |f| < 1e-3 training takes 1e-3 with its sign, so that gamma = 0 trains.  Tensors have the names and values of the
+    float model.  A BatchNorm that does not alone follow a conv, transposed conv or linear is folded as by `Folded`.
+
+    Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
+
+    >>> import qfunc
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=BatchStatistics())(net)
+    >>> [name for name, _ in quantized.named_parameters()]
+    ['0.weight', '1.weight', '1.bias']
+    """
+
+    def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[Norm, ...]:
+        """The BatchNorms that stay."""
+        return norms_of(folded, before)
+
+
+def require_norms(value: Any) -> None:
+    """Refuses what is neither of the two.
+
+    Raises:
+        SpecError: another value.
+    """
+    if not isinstance(value, Folded | BatchStatistics):
+        found = value.__name__ if isinstance(value, type) else repr(value)
+        wanted, do = "qfunc.Folded() or qfunc.BatchStatistics()", "Write norms=qfunc.BatchStatistics()."
+        raise SpecError(where="quantize, norms", found=found, wanted=wanted, do=do)
+
+
+def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None = None) -> nn.Module:
+    """Lets BatchNorms that train normalise by their running statistics from now on, or after some steps.
+
+    As `.eval()` of a BatchNorm of torch.nn does; but a later `.train()` of the model keeps them frozen.  Statistics
+    are no more updated; gamma and beta train on.
+
+    Args:
+        model: From `quantize(target, norms=BatchStatistics())`; it is changed, as by an optimizer.
+        after: How many batches in training a BatchNorm may have seen; counted by `num_batches_tracked`, so that a run that
+            is resumed from a state_dict counts on.  Above 0 it is looked at after each step of `optimizer`.
+        optimizer: Any.
+    Returns:
+        The model.
+    Raises:
+        CalibrationError: nothing in the model trains as a BatchNorm.
+        SpecError: `after` without an optimizer.
+
+    >>> import qfunc
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=BatchStatistics())(net)
+    >>> freeze_norms(quantized).get_submodule("1").frozen
+    True
+    """
+    norms = trained_norms(model)
+    if not norms:
+        do = "Quantize with norms=qfunc.BatchStatistics()."
+        raise CalibrationError(where="freeze_norms", found="no BatchNorm that trains", wanted="at least one", do=do)
+    if type(after) is not int or after < 0 or (after > 0) != (optimizer is not None):
+        found, do = f"after={after!r}, optimizer={type(optimizer).__name__}", "Write freeze_norms(model, 1000, optimizer)."
+        raise SpecError(where="freeze_norms", found=found, wanted="a number of batches and an optimizer, or neither", do=do)
+
+    def freeze(*_: Any) -> None:
+        for norm in norms:
+            if not after or int(norm.num_batches_tracked) >= after:
+                norm.frozen = True
+
+    freeze()
+    if optimizer is not None:
+        optimizer.register_step_post_hook(freeze)
+    return model
+
+
+def fold_norms(model: fx.GraphModule) -> fx.GraphModule:
+    """A quantized model whose BatchNorms, trained with `BatchStatistics`, are folded into its weights for good.
+
+    It computes what the given one computes in evaluation, bit for bit; a model without such BatchNorms is copied.
+
+    Raises:
+        CalibrationError: the model is not quantized.
+
+    >>> import qfunc
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=BatchStatistics())(net)
+    >>> [name for name, _ in fold_norms(quantized).named_parameters()]
+    ['0.weight', '0.bias']
+    """
+    require(model, "quantized", "fold_norms")
+    with torch.inference_mode(False):
+        folded = settled(model)
+        return copy.deepcopy(model) if folded is model else keep(copy.deepcopy(folded), model)
+
+
+__all__ = ["BatchStatistics", "Folded", "fold_norms", "freeze_norms", "require_norms"]
