@@ -53,7 +53,9 @@ def keep(made: fx.GraphModule, owner: nn.Module, ran: Set[str] = frozenset()) ->
     for module, twin in pairs:
         for name in origin_of(twin).attributes:
             taken = name in vars(twin) or name in twin._parameters or name in twin._buffers or name in twin._modules
-            if name in vars(module) and not taken:
+            # What a forward computed and left behind is none of the model's own, and cannot be copied.
+            computed = isinstance(vars(module).get(name), Tensor) and not vars(module)[name].is_leaf
+            if name in vars(module) and not taken and not computed:
                 vars(twin)[name] = copy.deepcopy(vars(module)[name], memo)
     return made
 
