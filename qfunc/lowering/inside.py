@@ -102,20 +102,24 @@ def _as_run(original: Any, optimised: Any, inputs: Sequence[Any]) -> dict[str, A
 
 
 def _difference(original: Any, units: dict[str, str], plain: Session, opened: Session) -> str:
-    own = {n.name for n in original.graph.node}
+    # Transposes come and go with the layout, and what is written around them too: their codes change in no way.
+    turned = {q for n in original.graph.node if n.op_type == "Transpose" for q in _codes_of(n, _readers(original))}
+    pairs = {n.name for n in original.graph.node if n.op_type in _PAIR and turned.intersection([*n.input[:1], *n.output])}
+    own = {n.name for n in original.graph.node} - pairs
     left, right = (_kinds(s.optimised, own) for s in (plain, opened))
     differs = [f"{op}: {left.get(op, 0)} and {right.get(op, 0)}" for op in sorted(left.keys() | right.keys())
                if left.get(op, 0) != right.get(op, 0)]  # fmt: skip
     again = _units(original, opened.optimised)
-    differs += [f"{q}: {units[q]} and {again.get(q)}" for q in units if units[q] != again.get(q)]
+    differs += [f"{q}: {units[q]} and {again.get(q)}" for q in units if q not in turned and units[q] != again.get(q)]
     return f"reading the inner tensors changes what is fused: {'; '.join(differs)}" if differs else ""
 
 
 def _kinds(model: Any, own: set[str]) -> dict[str, int]:
     # Layout changes move with the outputs: transposes, and the pairs that the runtime puts around them.
     counts: dict[str, int] = {}
+    idle = _idle(model)
     for node in model.graph.node:
-        if node.op_type == "Transpose" or (node.op_type in _PAIR and _own(node.name) not in own):
+        if node.op_type == "Transpose" or (node.op_type in _PAIR and (_own(node.name) not in own or node.name in idle)):
             continue
         name = {"NhwcMaxPool": "MaxPool"}.get(node.op_type, node.op_type)
         counts[name] = counts.get(name, 0) + 1
@@ -141,8 +145,28 @@ def _units(original: Any, optimised: Any) -> dict[str, str]:
         is_integer = element.get(node.output[0]) in _INTEGER_TYPES
         for q in codes_of.get(name, ()):
             found[q] = "integer" if is_integer and found.get(q) != "float" else "float"
-    kept = {_own(n.name) for n in optimised.graph.node if n.op_type == "QuantizeLinear"}
+    idle = _idle(optimised)
+    kept = {_own(n.name) for n in optimised.graph.node if n.op_type == "QuantizeLinear" and n.name not in idle}
     return {q: found.get(q, "float" if q in kept else "gone") for codes in codes_of.values() for q in codes}
+
+
+def _idle(model: Any) -> set[str]:
+    """Pairs that dequantize and quantize by the same qparams: between the two stood a transpose that is gone."""
+    import onnx
+
+    makers = {o: n for n in model.graph.node for o in n.output}
+    values = {i.name: onnx.numpy_helper.to_array(i).tolist() for i in model.graph.initializer if not i.dims}
+    found = set()
+    for node in model.graph.node:
+        before = makers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
+        if before is not None and before.op_type == "DequantizeLinear":
+            qparams = [[values.get(name, name) for name in n.input[1:]] for n in (before, node)]
+            if qparams[0] == qparams[1]:
+                found.add(node.name)
+    readers = _readers(model)
+    alone = [n for n in model.graph.node if n.op_type == "DequantizeLinear" and (r := readers.get(n.output[0], []))
+             and all(reader.name in found for reader in r)]  # fmt: skip
+    return found.union(n.name for n in alone)
 
 
 def _readers(model: Any) -> dict[str, list[Any]]:

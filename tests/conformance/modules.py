@@ -57,6 +57,12 @@ def _se(x: Tensor, squeeze: nn.Module, excite: nn.Module) -> Tensor:
     return x * torch.sigmoid(excite(F.relu(squeeze(s))))
 
 
+def _norm_and_residual(x: Tensor, first: nn.Module, norm: nn.Module, inner: nn.Module, last: nn.Module) -> Tensor:
+    # Channels are last only for the norm: transposes that the runtime's own layout cancels.
+    x = norm(first(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    return last(norm((inner(x) + x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+
+
 def _chunks(x: Tensor) -> Tensor:
     a, b = x.chunk(2, 1)
     return a + b
@@ -245,6 +251,8 @@ FLOAT: dict[str, Case] = {
     "gelu tanh": _m(lambda: nn.Sequential(nn.Linear(7, 9), nn.GELU("tanh"), nn.Linear(9, 4)), ROW),
     "layer_norm": _m(lambda: nn.Sequential(nn.Linear(12, 9), nn.LayerNorm(9), nn.Linear(9, 4)), WORDS),
     "layer_norm first": _m(lambda: nn.Sequential(nn.LayerNorm(12), nn.Linear(12, 4)), WORDS),
+    "layer_norm over channels": _f(_norm_and_residual, IMAGE, lambda: nn.Conv2d(3, 6, 3), lambda: nn.LayerNorm(6),
+                                   lambda: nn.Conv2d(6, 6, 3, padding=1, groups=6), lambda: nn.Conv2d(6, 5, 1)),
     "group_norm": _m(lambda: nn.Sequential(nn.Conv2d(3, 6, 1), nn.GroupNorm(3, 6), nn.Conv2d(6, 4, 1))),
     "instance_norm": _m(lambda: nn.Sequential(nn.Conv2d(3, 6, 1), nn.InstanceNorm2d(6), nn.Conv2d(6, 4, 1))),
     "batch_norm alone": _m(lambda: nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 1))),

@@ -86,6 +86,12 @@ DEPLOYMENT = (
         "tests/transforms/test_deploy.py::test_a_float_output_that_is_computed_otherwise_is_refused",
     ),
     Mutation(
+        "idle-quantizers-are-float-units", "qfunc/lowering/inside.py",
+        "if qparams[0] == qparams[1]:",
+        "if False:",
+        "tests/conformance/test_ops.py::test_float_units_are_predicted_and_all_others_bit_exact[layer_norm over channels]",
+    ),
+    Mutation(
         "deploy-checks-with-the-hardware-s-ties", DEPLOY,
         "run_evaluated(model, given, as_written=True)",
         "run_evaluated(model, given)",
