@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -30,15 +29,15 @@ def program_of(model: nn.Module, example_inputs: Any) -> torch.export.ExportedPr
 
     Args:
         model: A copy that may be written to.
-        example_inputs: A tuple of positional arguments, or a dict of arguments by name.
+        example_inputs: A tuple of positional arguments.
     Raises:
         CaptureError: torch.export refused the model; the message carries its reason and the user's line.
     """
     model.eval()
     failures: list[Exception] = []
-    for args, kwargs, dynamic in _attempts(*_arguments(model, example_inputs)):
+    for args, dynamic in _attempts(example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)):
         try:
-            return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic, strict=False)
+            return torch.export.export(model, args, dynamic_shapes=dynamic, strict=False)
         except Exception as e:
             failures.append(e)
     error = failures[-1]
@@ -56,27 +55,20 @@ def program_of(model: nn.Module, example_inputs: Any) -> torch.export.ExportedPr
     ) from error
 
 
-def _arguments(model: nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    # A dict whose keys are arguments of forward holds these; any other is an argument itself.
-    if isinstance(given, Mapping) and given and set(given) <= set(inspect.signature(model.forward).parameters):
-        return (), dict(given)
-    return (given if isinstance(given, tuple) else (given,)), {}
-
-
-def _attempts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
+def _attempts(inputs: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
     # An axis of length 1 is never dynamic for torch.export, so a batch of one is doubled first.
     lengths: set[int] = set()
-    _each((args, kwargs), lambda t: lengths.add(t.shape[0]) if t.ndim else None)
+    _each(inputs, lambda t: lengths.add(t.shape[0]) if t.ndim else None)
     if lengths == {1}:
-        more, named = _each((args, kwargs), lambda t: torch.cat([t, t]) if t.ndim else t)
-        yield more, named, _dynamic(more, named)
-    yield args, kwargs, _dynamic(args, kwargs)
-    yield args, kwargs, None
+        doubled = _each(inputs, lambda t: torch.cat([t, t]) if t.ndim else t)
+        yield doubled, _dynamic(doubled)
+    yield inputs, _dynamic(inputs)
+    yield inputs, None
 
 
-def _dynamic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _dynamic(inputs: tuple[Any, ...]) -> Any:
     auto = {0: torch.export.Dim.AUTO}
-    return _each(kwargs or args, lambda t: auto if t.ndim and t.shape[0] > 1 else None, plain=lambda _: None)
+    return _each(inputs, lambda t: auto if t.ndim and t.shape[0] > 1 else None, plain=lambda _: None)
 
 
 def _each(value: Any, of_tensor: Callable[[torch.Tensor], Any], plain: Callable[[Any], Any] = lambda v: v) -> Any:

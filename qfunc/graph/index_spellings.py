@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qfunc.graph.index_ops import arange, cast, cast_like, cumsum, dense, full, full_like, index
+from qfunc.graph.index_ops import arange, cast, cast_like, cumsum, dense, difference, full, full_like, index
 from qfunc.graph.indexing import Call, Rewrite
 
 _METHODS = {

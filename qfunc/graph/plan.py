@@ -11,6 +11,7 @@ from torch import fx
 from qfunc import functions
 from qfunc.errors import SpecError
 from qfunc.graph.fuse import Group, Groups, fuse, with_roots
+from qfunc.graph.masking import of_positions
 from qfunc.graph.matches import require_matches
 from qfunc.graph.record import record_of
 from qfunc.graph.select import Context, constant_shape, is_personal, selects
@@ -68,6 +69,7 @@ class _Placement:
         self.context, self.target, self.groups = context, target, groups
         self.made: dict[tuple[fx.Node, Any], Placed] = {}
         self.of_tensor: dict[fx.Node, Placed] = {}
+        self.positions = of_positions(context.model)
 
     def sites(self) -> tuple[Placed, ...]:
         for node in self.context.model.graph.nodes:
@@ -94,7 +96,7 @@ class _Placement:
 
     def _inputs(self, group: Group, node: fx.Node) -> None:
         for slot, producer in slots(node):
-            if producer in group.nodes or _is_number(producer) or self._whole(producer):
+            if producer in group.nodes or _is_number(producer) or self._whole(producer, node):
                 continue
             source = self.source(producer)
             value, rule = self._speaks(slot, group, source if slot == "input" else None, producer)
@@ -103,8 +105,10 @@ class _Placement:
             elif isinstance(value, Scheme | Fixed):
                 self._edge(group, node, slot, producer, source, value, rule)
 
-    def _whole(self, node: fx.Node) -> bool:
-        return is_whole(node, record_of(self.context.model))
+    def _whole(self, node: fx.Node, reader: fx.Node | None = None) -> bool:
+        # What follows from masks and positions alone is no activation, unless one that is reads it.
+        known = node in self.positions and (reader is None or reader in self.positions)
+        return known or is_whole(node, record_of(self.context.model))
 
     def _edge(self, group: Group, node: fx.Node, slot: str, producer: fx.Node, source: fx.Node, value: Any, rule: int) -> None:
         there = self.of_tensor.get(source)
