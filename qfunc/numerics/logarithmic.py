@@ -50,13 +50,40 @@ def encode(x: Tensor, scale: Tensor, fmt: Log) -> Tensor:
     [96.0, 128.0, 240.0]
     """
     codes, steps, z = 1 << fmt.magnitude_bits, fmt.steps_per_octave, origin(scale, fmt)
-    real, top = x.double(), (128 * steps - 1 - z).clamp(max=codes - 1)
-    magnitude = torch.minimum(torch.round(steps * torch.log2(real.abs())) - z, top)
-    above, below = magnitude.clamp(min=0), codes + magnitude.clamp(min=1)
-    positive = real >= torch.exp2(z / steps - 1)
-    negative = real <= -torch.exp2((z + 1) / steps - 1)
-    code = torch.where(positive, above, torch.where(negative, below, float(codes)))
-    return torch.where(torch.isnan(real), real, code).to(x.dtype)
+    real, top = x if x.dtype == torch.float64 else x.float(), (128 * steps - 1 - z).clamp(max=codes - 1)
+    magnitudes = _by_thresholds if real.dtype == torch.float32 and not scale.ndim else _by_logarithms
+    magnitude = magnitudes(real.abs(), z, top, fmt)
+    code = torch.where(real < 0, magnitude.clamp(min=1).add_(codes), magnitude)
+    ends = [_not_below(torch.exp2((z + k) / steps - 1), real.dtype) for k in (0, 1)]
+    return torch.where((real < ends[0]).logical_and_(real > -ends[1]), float(codes), code).to(x.dtype)
+
+
+def _by_logarithms(size: Tensor, z: Tensor, top: Tensor, fmt: Log) -> Tensor:
+    # clamp(R(k log2 size) - z, 0, top)
+    places = size.double().log2_().mul_(fmt.steps_per_octave).round_() - z
+    return torch.minimum(places, top).clamp(min=0).to(size.dtype)
+
+
+def _by_thresholds(size: Tensor, z: Tensor, top: Tensor, fmt: Log) -> Tensor:
+    # The same of float32 for one z: a quarter below a logarithm in float32 is its code or the one before, which the
+    # threshold between the two decides.  No float32 lies on a threshold 2^((q + z + 1/2) / k).
+    place = torch.arange(1 << fmt.magnitude_bits, device=size.device, dtype=torch.float64)
+    following = _not_below(torch.exp2((place + z + 0.5) / fmt.steps_per_octave), torch.float32)
+    following = torch.where(place < top, following, torch.nan)
+    below = size.log2().mul_(fmt.steps_per_octave).sub_(0.25).round_() - z.float()
+    below = torch.minimum(below, top.float()).clamp(min=0)
+    return below.add_(size >= _looked_up(following, below))
+
+
+def _looked_up(table: Tensor, places: Tensor) -> Tensor:
+    # table[places], and anything where a place is NaN.
+    return table.index_select(0, places.nan_to_num(0).int().flatten()).reshape(places.shape)
+
+
+def _not_below(bound: Tensor, dtype: torch.dtype) -> Tensor:
+    # The least number of a dtype that is not below a bound in float64: x >= it where x >= bound.
+    near = bound.to(dtype)
+    return torch.where(near.double() < bound, torch.nextafter(near, torch.full_like(near, torch.inf)), near)
 
 
 def decode(codes: Tensor, scale: Tensor, fmt: Log) -> Tensor:
@@ -72,6 +99,10 @@ def decode(codes: Tensor, scale: Tensor, fmt: Log) -> Tensor:
     [1.0, 0.0, -2.0]
     """
     half, z = 1 << fmt.magnitude_bits, origin(scale, fmt)
+    if codes.numel() > 4 * half and not scale.ndim:
+        table = decode(torch.arange(2 * half, device=codes.device, dtype=codes.dtype), scale, fmt)
+        value = _looked_up(table, codes)
+        return torch.where(codes.isnan(), codes.to(value.dtype), value)
     code = codes.double()
     negative = code >= half
     magnitude = torch.exp2((code - half * negative + z) / fmt.steps_per_octave)

@@ -15,6 +15,7 @@ POWERS = "tests/numerics/test_scales.py::test_powers_of_two_are_rounded_exactly"
 TWO_LEVELS = "tests/numerics/test_scales.py::test_two_levels_follow_the_formula"
 BLOCKS = "tests/numerics/test_blocks.py::test_mx_floats_follow_the_specification"
 LEVELS = "tests/numerics/test_codebook.py"
+RATIONAL = "tests/numerics/test_logarithmic.py::test_thresholds_lie_where_rational_numbers_put_them"
 VENDOR = "tests/numerics/test_logarithmic.py::test_codes_and_values_follow_the_vendors_equation"
 
 FORMATS = (
@@ -48,7 +49,11 @@ FORMATS = (
     # codebooks, logarithms
     Mutation("ties-to-the-level-above", CODEBOOK, "((excess == 0) & even)", "((excess == 0) & ~even & even)", LEVELS),
     Mutation("middles-in-float32", CODEBOOK, "device=like.device).double() / 2", "device=like.device) / 2", LEVELS),
-    Mutation("threshold-left-out", LOGARITHMIC, "real >= torch.exp2(z / steps - 1)", "real > torch.exp2(z / steps - 1)",
+    Mutation("threshold-left-out", LOGARITHMIC, "(real < ends[0])", "(real <= ends[0])",
              "tests/numerics/test_logarithmic.py::test_the_thresholds_themselves_are_quantized"),
-    Mutation("negative-zero-code", LOGARITHMIC, "codes + magnitude.clamp(min=1)", "codes + magnitude.clamp(min=0)", VENDOR),
+    Mutation("negative-zero-code", LOGARITHMIC, "magnitude.clamp(min=1).add_", "magnitude.clamp(min=0).add_", VENDOR),
+    Mutation("no-threshold-above-a-logarithm", LOGARITHMIC, "below.add_(size >= _looked_up(following, below))",
+             "below.add_(size > _looked_up(following, below))", RATIONAL),
+    Mutation("thresholds-rounded-down", LOGARITHMIC, "near.double() < bound, torch.nextafter",
+             "near.double() > 2 * bound, torch.nextafter", RATIONAL),
 )  # fmt: skip

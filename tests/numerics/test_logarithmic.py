@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -133,10 +134,32 @@ def test_every_granularity_is_a_loop(shared: PerTensor, dtype: torch.dtype) -> N
     assert codes.flatten().tolist() == wanted
 
 
+@pytest.mark.parametrize(("bits", "steps"), [(7, 16), (3, 1), (12, 64)])
+def test_thresholds_lie_where_rational_numbers_put_them(bits: int, steps: int) -> None:
+    """x has at least code q where x^(2 k) >= 2^(2 (q + z) - 1), in integers: both neighbours of each threshold in float32.
+
+    Many numbers and one scale go by thresholds and tables, few scales of many groups by logarithms: both are right.
+    """
+    fmt, top = Log(bits, steps), (1 << bits) - 1
+    z = 3 - 5 * steps
+    near = [np.float32(2.0 ** ((q + z - 0.5) / steps)) for q in range(1, top + 1, max(1, top // 150))]
+    real = torch.tensor([float(np.nextafter(v, np.float32(e))) for v in near for e in (0, v, 9e9)])
+    codes = encode(real, torch.tensor(2.0 ** (z / steps)), fmt)
+    for x, q in zip(map(Fraction, real.tolist()), map(int, codes.tolist()), strict=True):
+        power = x ** (2 * steps)
+        assert power >= Fraction(2) ** (2 * (q + z) - 1) or q == 0
+        assert power < Fraction(2) ** (2 * (q + z) + 1) or q == top
+    scales = torch.full((len(real), 1), 2.0 ** (z / steps))
+    assert torch.equal(encode(real[:, None], scales, fmt)[:, 0], codes)
+    whole = torch.arange(2.0 * (top + 1)).repeat(3)
+    assert torch.equal(decode(whole, scales[0, 0], fmt), decode(whole[:, None], scales[0, 0].expand(len(whole), 1), fmt)[:, 0])
+
+
 def test_nan_stays_and_nothing_and_zeros_are_fine() -> None:
     """NaN keeps being seen; an empty tensor and one of zeros have a scale."""
-    assert encode(torch.tensor([math.nan]), torch.tensor(0.5), Log()).isnan().all()
-    assert decode(torch.tensor([math.nan]), torch.tensor(0.5), Log()).isnan().all()
+    for many in (1, 2000):  # few codes are computed, many looked up
+        assert encode(torch.full((many,), math.nan), torch.tensor(0.5), Log()).isnan().all()
+        assert decode(torch.full((many,), math.nan), torch.tensor(0.5), Log()).isnan().all()
     for x in (torch.zeros(0, 3), torch.zeros(2, 3), torch.full((2, 3), 1e-45)):
         qparams = of_tensor(x, NNIE)
         assert torch.isfinite(qparams.scale).all()
@@ -155,3 +178,6 @@ def test_it_compiles_whole_and_maps() -> None:
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(scales[0]), run(scales[0]))
     assert torch.equal(torch.func.vmap(run)(scales), torch.stack([run(s) for s in scales]))
+    rows = x[:600].reshape(3, 200)
+    mapped = torch.func.vmap(lambda row: quantize(row, Affine(scales[0], torch.zeros(())), NNIE))(rows)
+    assert torch.equal(mapped, quantize(rows, Affine(scales[0], torch.zeros(())), NNIE))
