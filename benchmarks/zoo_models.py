@@ -1,0 +1,171 @@
+"""The networks of zoo.py: what makes each, and inputs for it.  Random weights, seeded; nothing is downloaded.
+
+BatchNorms scale by 1/4 to 1/2 and shift by 2 to 3, at random.  With 1 and 0, as they are initialised, deep networks are
+chaotic: each layer makes a difference between two inputs larger, against their size, until a single code that rounds
+otherwise somewhere at the front decides all codes at the end (Yang et al., A Mean Field Theory of Batch Normalization,
+arXiv:1902.08129), and no two ways to add floats give the same outputs.  Training takes networks out of that state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from attrs import frozen
+from torch import Tensor, nn
+
+
+@frozen
+class Entry:
+    """One network: its name `package:model`, the inputs' size in pixels, whether it is convolutional, model arguments."""
+
+    name: str
+    pixels: int
+    convolutional: bool
+    arguments: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def package(self) -> str:
+        """torchvision, timm, transformers or own."""
+        return self.name.partition(":")[0]
+
+    def make(self) -> nn.Module:
+        """The model in evaluation mode, with the statistics of random images in its BatchNorms."""
+        torch.manual_seed(0)
+        word, given = self.name.partition(":")[2], dict(self.arguments)
+        return settled(_MAKERS[self.package](word, given).eval(), self.inputs)
+
+    def inputs(self, batch: int, seed: int) -> tuple[Tensor, ...]:
+        """The positional inputs of one call."""
+        generator = torch.Generator().manual_seed(seed)
+        if self.package == "transformers":
+            from zoo_transformers import inputs
+
+            return inputs(self.name.partition(":")[2], batch, generator)
+        return (images(batch, self.pixels, generator),)
+
+
+def images(batch: int, pixels: int, generator: torch.Generator) -> Tensor:
+    """Smooth random images, each of its own colour, with a little noise: of white noise all images look alike to a network."""
+    colour = torch.randn(batch, 3, 1, 1, generator=generator)
+    coarse = torch.randn(batch, 3, 5, 5, generator=generator)
+    fine = torch.randn(batch, 3, pixels, pixels, generator=generator)
+    smooth = F.interpolate(coarse, size=(pixels, pixels), mode="bicubic", align_corners=True)
+    return colour + smooth + 0.2 * fine
+
+
+def settled(model: nn.Module, inputs: Callable[[int, int], tuple[Tensor, ...]]) -> nn.Module:
+    """The model, whose BatchNorms, frozen ones too, have random scales and shifts, and the statistics of random images.
+
+    One that sees a few numbers a channel (of pooled features) keeps the statistics that it was made with.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def settle(norm: Any, given: tuple[Tensor, ...]) -> None:
+        x = given[0].transpose(0, 1).flatten(1)
+        if x.shape[1] >= 64:
+            norm.running_mean.copy_(x.mean(1))
+            norm.running_var.copy_(x.var(1))
+
+    norms: list[Any] = [m for m in model.modules() if getattr(m, "running_mean", None) is not None]
+    for norm in norms:
+        if norm.weight is not None:
+            norm.weight.data.copy_(torch.rand(norm.weight.shape, generator=generator) / 4 + 0.25)
+            norm.bias.data.copy_(torch.rand(norm.weight.shape, generator=generator) + 2)
+    hooks = [norm.register_forward_pre_hook(settle) for norm in norms]
+    with torch.no_grad():
+        if norms:
+            model(*inputs(16, 1))
+    for hook in hooks:
+        hook.remove()
+    return model
+
+
+def _torchvision(name: str, given: dict[str, Any]) -> nn.Module:
+    shim()
+    import torchvision
+
+    if name == "fpn_resnet18":
+        return torchvision.models.detection.backbone_utils.resnet_fpn_backbone(backbone_name="resnet18", weights=None)
+    space = torchvision.models.segmentation if hasattr(torchvision.models.segmentation, name) else torchvision.models
+    weights = {"weights": None} | ({"weights_backbone": None} if space is torchvision.models.segmentation else {})
+    made: nn.Module = getattr(space, name)(**weights, **given)
+    return made
+
+
+def _timm(name: str, given: dict[str, Any]) -> nn.Module:
+    shim()
+    import timm
+
+    made: nn.Module = timm.create_model(name, pretrained=False, **given)
+    return made
+
+
+def _transformers(name: str, given: dict[str, Any]) -> nn.Module:
+    import zoo_transformers
+
+    return zoo_transformers.make(name)
+
+
+def _own(name: str, given: dict[str, Any]) -> nn.Module:
+    import zoo_own
+
+    made: nn.Module = getattr(zoo_own, name)(**given)
+    return made
+
+
+_MAKERS: dict[str, Callable[[str, dict[str, Any]], nn.Module]] = {
+    "torchvision": _torchvision, "timm": _timm, "transformers": _transformers, "own": _own,
+}  # fmt: skip
+_LIBRARY: list[torch.library.Library] = []
+
+
+def shim() -> None:
+    """Declares two ops, so that torchvision can be imported without its C++ extension (beside a torch without CUDA)."""
+    if not _LIBRARY and not hasattr(torch.ops.torchvision, "nms"):
+        _LIBRARY.append(torch.library.Library("torchvision", "DEF"))
+        for op in ("nms", "qnms"):
+            _LIBRARY[0].define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def _entries(package: str, convolutional: bool, words: str, **arguments: Any) -> list[Entry]:
+    # "name@pixels", 96 without a number.
+    parts = [w.partition("@") for w in words.split()]
+    return [Entry(f"{package}:{n}", int(size or 96), convolutional, tuple(arguments.items())) for n, _, size in parts]
+
+
+_TEN = {"num_classes": 10}
+
+ZOO: tuple[Entry, ...] = (
+    # the fourteen of MQBench's test_model.py
+    *_entries("torchvision", True, "alexnet@224 densenet121 mnasnet0_5 mobilenet_v2 resnet18 resnext50_32x4d", **_TEN),
+    *_entries("torchvision", True, "shufflenet_v2_x0_5 squeezenet1_0 vgg11@224 vgg11_bn@224 wide_resnet50_2", **_TEN),
+    *_entries("torchvision", True, "regnet_x_400mf", **_TEN),
+    *_entries("torchvision", True, "deeplabv3_resnet50 fcn_resnet50"),
+    # older and newer ones
+    *_entries("torchvision", True, "resnet50 mobilenet_v3_small@128 mobilenet_v3_large@128 regnet_x_3_2gf", **_TEN),
+    *_entries("torchvision", True, "regnet_y_400mf efficientnet_b0@128 squeezenet1_1 convnext_tiny", **_TEN),
+    *_entries("torchvision", True, "googlenet@128 inception_v3@128", init_weights=False, **_TEN),
+    *_entries("torchvision", True, "deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large fpn_resnet18"),
+    *_entries("timm", True, "resnet18d resnet26t res2net50_14w_8s resnest14d legacy_seresnet18 dla34", **_TEN),
+    *_entries("timm", True, "xception41 inception_v4@128 ghostnet_100 ghostnetv2_100 repvgg_a0 hrnet_w18_small", **_TEN),
+    *_entries("timm", True, "mobilenetv1_100 mobilenetv4_conv_small efficientnet_lite0 tf_efficientnet_b0", **_TEN),
+    *_entries("timm", True, "efficientnetv2_rw_t mixnet_s", **_TEN),
+    *_entries("timm", True, "convnextv2_atto convnext_atto poolformer_s12 dpn48b skresnet18 darknet53", **_TEN),
+    *_entries("timm", True, "fbnetc_100 regnety_002 nf_resnet26 ese_vovnet19b_slim selecsls42b rexnet_100", **_TEN),
+    *_entries("timm", True, "hardcorenas_a lcnet_050 mobileone_s0 fastvit_t8@128 inception_next_atto", **_TEN),
+    *_entries("timm", True, "starnet_s1 repghostnet_050 convmixer_768_32@64", **_TEN),
+    *_entries("own", True, "UNet YoloLike SsdLike UNet3d"),
+    # attention, mixers
+    *_entries("torchvision", False, "vit_b_16@224 swin_t@112 swin_v2_t@128 maxvit_t@224", **_TEN),
+    *_entries("timm", False, "vit_tiny_patch16_224@224 deit_tiny_patch16_224@224 swin_tiny_patch4_window7_224@224", **_TEN),
+    *_entries("timm", False, "cait_xxs24_224@224 mixer_s32_224@224 resmlp_12_224@224 gmlp_ti16_224@224", **_TEN),
+    *_entries("timm", False, "efficientvit_b0 mobilevit_xxs@128 mobilevitv2_050@128 edgenext_xx_small@128", **_TEN),
+    *_entries("timm", False, "levit_conv_128s@224 xcit_nano_12_p16_224@224 pvt_v2_b0@224", **_TEN),
+    *_entries("own", False, "DetrLike@64"),
+    *_entries("transformers", False, "bert distilbert electra roberta mobilebert gpt2 llama qwen2 qwen3 mistral"),
+    *_entries("transformers", False, "gemma t5_encoder whisper_encoder wav2vec2 clip_vision vit detr segformer"),
+    *_entries("transformers", False, "albert deberta_v2"),
+)  # fmt: skip
