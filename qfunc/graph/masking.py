@@ -8,12 +8,14 @@ import torch
 from torch import fx, nn
 
 from qfunc.graph.float_ops import masked
-from qfunc.graph.record import Record, record_of
+from qfunc.graph.record import record_of
 from qfunc.graph.vocabulary import kind_of, op_of, slots
 from qfunc.graph.whole import is_whole
 
 LOW = -50.0
 """What is added to drop a score is at most this: Swin takes -100, BERT -10000, others the least float."""
+SURE = -1000.0
+"""No activation is multiplied by this or less."""
 
 _OF_POSITIONS = (
     "add", "sub", "mul", "div", "pow", "neg", "abs", "minimum", "maximum", "clip", "where", "cast", "concat", "stack",
@@ -46,22 +48,18 @@ def of_positions(network: fx.GraphModule) -> frozenset[fx.Node]:
     >>> sorted(n.name for n in of_positions(made))
     ['float_1', 'gt', 'mul', 'sub']
     """
-    record, found = record_of(network), set[fx.Node]()
+    record, found, fixed = record_of(network), set[fx.Node](), set[fx.Node]()
     for node in network.graph.nodes:
-        if node.op == "call_function" and (is_whole(node, record) or _follows(node, found, record)):
+        if node.op == "get_attr" and not _trains(node):
+            fixed.add(node)
+        elif node.op == "call_function" and (is_whole(node, record) or kind_of(node) in ("full", "arange")):
             found.add(node)
+        elif kind_of(node) in _OF_POSITIONS:
+            tensors = [n for n in node.all_input_nodes if kind_of(n) != "size"]
+            made = [n in found or is_whole(n, record) for n in tensors]
+            if all(m or n in fixed for m, n in zip(made, tensors, strict=True)):
+                (found if any(made) else fixed).add(node)
     return frozenset(found)
-
-
-def _follows(node: fx.Node, found: set[fx.Node], record: Record | None) -> bool:
-    if kind_of(node) not in _OF_POSITIONS:
-        return False
-    tensors = [n for n in node.all_input_nodes if kind_of(n) != "size"]
-    tensors = [n for n in tensors if not (kind_of(node) in ("full", "arange") and node.args[-1] is n)]
-    made = [n in found or is_whole(n, record) for n in tensors]
-    constant = [n.op == "get_attr" and not _trains(n) for n in tensors]
-    starts = kind_of(node) in ("full", "arange")
-    return all(m or c for m, c in zip(made, constant, strict=True)) and (starts or any(made))
 
 
 def _trains(node: fx.Node) -> bool:
@@ -85,10 +83,12 @@ def name_masks(network: fx.GraphModule) -> fx.GraphModule:
             scores, mask = node.args[:2]
             if not isinstance(scores, fx.Node) or not isinstance(mask, fx.Node):
                 continue
-            scores, mask = (mask, scores) if scores in positions else (scores, mask)
+            scores, mask = (scores, mask) if mask in drops and scores not in positions else (mask, scores)
             node.target, node.args = masked, (scores, mask, False)
             changed = True
             drops.add(node)
+        elif kind == "mul" and any(isinstance(v, int | float) and v <= SURE for v in _numbers(node)):
+            drops.add(node)  # of an input whose type is not known
         elif kind in _PASSES and any(n in drops for n in node.all_input_nodes):
             drops.add(node)
     if changed:

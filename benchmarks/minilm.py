@@ -1,0 +1,154 @@
+"""A sentence transformer with real weights, 8 bits: how near are the embeddings, and is the runtime what was simulated?
+
+    python benchmarks/minilm.py --data DIR [--pairs N]
+
+DIR holds `load.py` with `load("sts") -> (model, calibration, (sentence pairs, scores))`: MiniLM-L6 and the STS
+benchmark, sentences as token ids and masks.  Without it nothing is measured, and the reason is printed.
+
+The model is exported with batch and length dynamic, calibrated on 256 sentences in batches of 32, and run in batches of
+other sizes and lengths.  For each target: the cosine of float and runtime embeddings (mean, 1 % quantile), the least
+cosine of simulation and runtime, 100 x Spearman's correlation with the scores, and recall@10, the share of the ten
+nearest second sentences by float embeddings that are among the ten nearest by quantized ones.  Exits with 1 if the
+edited target for ONNX Runtime loses more than 0.5 points of Spearman, or a runtime computes something else than its simulation.
+
+On a CPU whose int8 kernels saturate (x86-64 without VNNI) ONNX Runtime runs without optimisation, in float: it says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from fidelity import loader
+from torch import Tensor
+
+import qfunc
+from qfunc import targets
+from qfunc.lowering import OnnxRuntime
+from qfunc.specs import Keep, edit
+from qfunc.transforms.table import table
+
+RESIDUAL_IN_FLOAT = edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), Keep())
+"""The sums of the residual stream have channels that are tens of times larger than the others: they and what is added to
+them stay in float, while the operands of all products are quantized."""
+
+TARGETS = {
+    "onnxruntime": targets.onnxruntime,
+    "onnxruntime, residual stream in float": edit.pipe(targets.onnxruntime, *RESIDUAL_IN_FLOAT),
+    "tensorrt_nlp": targets.tensorrt_nlp,
+    "tensorrt_nlp, additions in float": edit.pipe(targets.tensorrt_nlp, edit.skip(edit.op("add"))),
+}
+CHECKED = "onnxruntime, residual stream in float"
+
+Embed = Callable[[Tensor, Tensor], Tensor]
+
+
+def sentences(pairs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """(token ids, masks) of all first sentences, then of all second ones."""
+    return torch.cat([pairs["a"], pairs["b"]]), torch.cat([pairs["mask_a"], pairs["mask_b"]])
+
+
+def batches(ids: Tensor, mask: Tensor, size: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """(places, ids, mask) of sentences of similar lengths."""
+    order = torch.argsort(mask.sum(1), stable=True)
+    found = []
+    for start in range(0, len(order), size):
+        places = order[start : start + size]
+        length = int(mask[places].sum(1).max())
+        found.append((places, ids[places, :length], mask[places, :length]))
+    return found
+
+
+def embedded(embed: Embed, ids: Tensor, mask: Tensor, size: int = 64) -> Tensor:
+    """An embedding for each sentence."""
+    parts = batches(ids, mask, size)
+    with torch.no_grad():
+        found = torch.cat([embed(i, m).float() for _, i, m in parts])
+    return found[torch.argsort(torch.cat([places for places, _, _ in parts]))]
+
+
+def spearman(values: Tensor, scores: Tensor) -> float:
+    """100 x the correlation of ranks; ties have their mean rank."""
+
+    def ranks(v: Tensor) -> Tensor:
+        _, inverse, count = v.unique(return_inverse=True, return_counts=True)
+        return (count.cumsum(0) - (count - 1) / 2)[inverse]
+
+    return 100 * float(torch.corrcoef(torch.stack([ranks(values), ranks(scores)]))[0, 1])
+
+
+def nearest(embeddings: Tensor, count: int = 10) -> Tensor:
+    """For each first sentence the nearest second ones."""
+    first, second = embeddings.chunk(2)
+    return (first @ second.T).topk(min(count, len(second)), 1).indices
+
+
+def recall(real: Tensor, found: Tensor) -> float:
+    """The share of the entries of each row of `real` that are in the row of `found`."""
+    return float((real[:, :, None] == found[:, None, :]).any(2).float().mean())
+
+
+def main() -> int:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--pairs", type=int, default=0, help="only so many sentence pairs")
+    parser.add_argument("--only", default="", help="only targets whose name has this word")
+    given = parser.parse_args()
+    if not (given.data / "load.py").is_file():
+        print(f"Not measured: {given.data / 'load.py'} is not there; --data DIR says where it is.")
+        return 0
+    model, (calib, _), (test, scores) = loader(given.data)("sts")
+    count = given.pairs or len(scores)
+    test, scores = {k: v[:count] for k, v in test.items()}, scores[:count]
+    both = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    _, ids, mask = batches(*sentences(calib), 32)[-1]
+    program = torch.export.export(model, (ids, mask), dynamic_shapes=(both, both), strict=False)
+    calibration = [(i, m) for _, i, m in batches(*sentences({k: v[:128] for k, v in calib.items()}), 32)]
+    exact = not OnnxRuntime().comparable()
+    print(
+        f"ONNX Runtime {'with all' if exact else 'without'} optimisations; {count} pairs, {len(calibration)} batches of calibration"
+    )
+    real = embedded(model, *sentences(test))
+    rows = [["float", "", "", "", f"{_score(real, scores):.2f}", "", ""]]
+    failed = 0
+    for name, target in TARGETS.items():
+        if given.only in name:
+            row, bad = measured(name, target, program, calibration, test, scores, real, exact)
+            rows.append(row)
+            failed += bad
+    head = ("target", "cosine to float", "1 % quantile", "simulation-runtime", "Spearman", "recall@10", "seconds")
+    print(table(head, rows, 200))
+    return min(failed, 1)
+
+
+def _score(embeddings: Tensor, scores: Tensor) -> float:
+    first, second = embeddings.chunk(2)
+    return spearman((first * second).sum(1), scores)
+
+
+def measured(
+    name: str, target: Any, program: Any, calibration: Any, test: Any, scores: Tensor, real: Tensor, exact: bool
+) -> tuple[list[str], bool]:
+    """A row of the table, and whether it is worse than it may be."""
+    start = time.monotonic()
+    calibrated = qfunc.calibrate(calibration, progress=False)(qfunc.quantize(target)(program))
+    session = OnnxRuntime(optimise=exact).session(qfunc.deploy(target)(calibrated).files["model.onnx"])
+    simulated = embedded(calibrated, *sentences(test))
+    found = embedded(lambda *given: torch.from_numpy(session.run(given)[0]), *sentences(test))
+    near, same = (real * found).sum(1), float((simulated * found).sum(1).min())
+    lost = _score(real, scores) - _score(found, scores)
+    row = [
+        name, f"{near.mean():.4f}", f"{near.quantile(0.01):.4f}", f"{same:.6f}", f"{_score(found, scores):.2f} ({-lost:+.2f})",
+        f"{recall(nearest(real), nearest(found)):.3f}", f"{time.monotonic() - start:.0f}",
+    ]  # fmt: skip
+    return row, same < 0.9999 or (name == CHECKED and lost > 0.5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
