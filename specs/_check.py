@@ -163,7 +163,7 @@ def has_methods(*names: str, optional: bool = False) -> Validator:
             return
         if isinstance(value, type):
             raise refuse(instance, attribute.name, value, wanted, f"Call it: {value.__name__}().")
-        missing = [n for n in names if not callable(getattr(value, n, None))]
+        missing = [n for n in names if isinstance(value, str) or not callable(getattr(value, n, None))]
         if missing:
             raise refuse(instance, attribute.name, value, wanted, f"Add {', '.join(missing)}.")
         frozen_value(instance, attribute, value)

@@ -81,5 +81,5 @@ def _is_frozen(value: Any, fields: dict[str, Any]) -> bool:
 
 def short(value: Any) -> str:
     """The repr on one line of at most 120 characters, for messages."""
-    line = " ".join(repr(value).split())
+    line = f"the function {value.__qualname__}" if isinstance(value, FunctionType) else " ".join(repr(value).split())
     return line if len(line) <= 120 else line[:117] + "..."

@@ -33,6 +33,10 @@ def to_json(spec: Any) -> str:
     >>> from_json(to_json(Int(4, signed=False))) == Int(4, signed=False)
     True
     """
+    if isinstance(spec, str | int | float | None):
+        raise SpecError(
+            where="to_json", found=repr(spec), wanted="a spec", do="Pass a target, or another value of qfunc.specs."
+        )
     if bad := flaw(spec):
         do = "Hold numbers, texts, tuples and frozen attrs values only."
         raise SpecError(where="to_json", found=bad, wanted="a value frozen all the way down", do=do)

@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 
-from qfunc.specs._frozen import held
+from qfunc.errors import SpecError
+from qfunc.specs._frozen import held, short
 from qfunc.specs._repr import one_line
 from qfunc.specs.selectors import AnyOf, Op
 
@@ -30,6 +31,10 @@ def diff(a: Any, b: Any) -> str:
     format.bits: 8 -> 4
     rounding: 'half_even' -> 'half_up'
     """
+    for value in (a, b):
+        if value is not None and not isinstance(value, tuple) and held(value) is None:
+            do = "Pass two targets, or two values of qfunc.specs."
+            raise SpecError(where="diff", found=short(value), wanted="a spec", do=do)
     return "\n".join(_lines("", a, b))
 
 

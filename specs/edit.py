@@ -9,6 +9,7 @@ from attrs import fields, frozen
 
 from qfunc.errors import SpecError
 from qfunc.specs._frozen import short
+from qfunc.specs._keywords import known_keys, require_change
 from qfunc.specs._rewrite import ChangeSlots, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetLowering, narrowed
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
@@ -111,7 +112,8 @@ def weights(
     >>> weights(bits=4)(targets.tensorrt).overrides
     (Override(Everything(), role='weight', bits=4),)
     """
-    _known_keys("edit.weights", scheme, tuple(k for k in _PROPERTIES if k != "bits"))
+    known_keys("edit.weights", scheme, tuple(k for k in _PROPERTIES if k != "bits"))
+    require_change("edit.weights", bits, estimator, function, *scheme)
     edits: list[Edit] = [SetAlgorithm("weight", estimator, function)]
     if scheme:
         edits.append(ChangeSlots(("weight",), SchemeChange(**scheme)))
@@ -134,7 +136,8 @@ def activations(*, estimator: Estimator | None = None, function: Function | None
     >>> activations(bits=4)(targets.onnxruntime).rules[0].input.format
     Int(4, signed=False)
     """
-    _known_keys("edit.activations", scheme, _PROPERTIES)
+    known_keys("edit.activations", scheme, _PROPERTIES)
+    require_change("edit.activations", estimator, function, *scheme)
     edits: list[Edit] = [SetAlgorithm("activation", estimator, function)]
     if scheme:
         edits.append(ChangeSlots(("input", "output"), SchemeChange(**scheme)))
@@ -157,7 +160,7 @@ def override(selector: Selector, *, weights: dict[str, Any] | None = None, activ
         if keys is not None and not isinstance(keys, dict):
             raise SpecError(where=f"edit.override, {role}s", found=short(keys), wanted="a dict", do="Write e.g. dict(bits=8).")
         if keys:
-            _known_keys(f"edit.override, {role}s", keys, ("bits", *_ALGORITHM))
+            known_keys(f"edit.override, {role}s", keys, ("bits", *_ALGORITHM))
             made.append(Override(selector, role, **keys))
     if not made:
         raise SpecError(where="edit.override", found="nothing to change", wanted="weights or activations", do="Give one.")
@@ -189,7 +192,7 @@ def add(selector: Selector, **slots: Any) -> Edit:
     Rule(Op('gelu'), input=Keep())
     """
     require_selector("edit.add", selector)
-    _known_keys("edit.add", slots, (*SLOTS, "edges"))
+    known_keys("edit.add", slots, (*SLOTS, "edges"))
     return PutInFront("rules", (Rule(selector, **slots),))
 
 
@@ -242,16 +245,6 @@ def deploy(lowering: Lowering) -> Edit:
         SpecError: no frozen value with a method `lower`.
     """
     return SetLowering(lowering)
-
-
-def _known_keys(where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
-    """Refuses keywords that mean nothing.
-
-    Raises:
-        SpecError: a key of `given` that is not `known`.
-    """
-    if unknown := [k for k in given if k not in known]:
-        raise SpecError(where=where, found=", ".join(map(str, unknown)), wanted=", ".join(known), do="Use those keywords.")
 
 
 _PROPERTIES = tuple(f.name for f in fields(SchemeChange))

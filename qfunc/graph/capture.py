@@ -14,7 +14,17 @@ from qfunc.errors import CaptureError
 from qfunc.graph.exported import open_program, program_of
 from qfunc.graph.functional import functional
 from qfunc.graph.kept import keep
-from qfunc.graph.leaves import Leaves, bind, leaf_classes, own_tracer, require_arguments, with_forward_bound
+from qfunc.graph.leaves import (
+    Leaves,
+    bind,
+    leaf_classes,
+    own_tracer,
+    require_arguments,
+    require_inputs,
+    require_leaves,
+    require_mapping,
+    with_forward_bound,
+)
 from qfunc.graph.record import record_of
 from qfunc.graph.sources import ran, source_line
 from qfunc.graph.spelling import DROPOUTS, short_name
@@ -76,7 +86,9 @@ def capture(
             wanted="one road: torch.export opens every module",
             do="Leave out example_inputs, or leave ops in float by edit.skip(edit.module(...)).",
         )
-    concrete = dict(concrete_args or {})
+    require_inputs(example_inputs, "capture")
+    leaves = require_leaves(leaves)
+    concrete = require_mapping(concrete_args)
 
     def transform(model: nn.Module | torch.export.ExportedProgram) -> fx.GraphModule:
         if isinstance(model, torch.export.ExportedProgram):
@@ -111,8 +123,10 @@ def unwrapped(model: Any) -> nn.Module:
         CaptureError: no module, or a scripted one.
     """
     if not isinstance(model, nn.Module):
-        do = "Pass the module itself."
-        raise CaptureError(where="capture", found=type(model).__name__, wanted="an nn.Module or an ExportedProgram", do=do)
+        kind = isinstance(model, type)
+        do = f"Make one: {model.__name__}(...)." if kind else "Pass the module itself."
+        found = f"the class {model.__name__}" if kind else type(model).__name__
+        raise CaptureError(where="capture", found=found, wanted="an nn.Module or an ExportedProgram", do=do)
     inner = getattr(model, "_orig_mod", None)  # torch.compile's wrapper
     if isinstance(inner, nn.Module):
         return unwrapped(inner)
@@ -124,6 +138,9 @@ def unwrapped(model: Any) -> nn.Module:
     if type(model).__name__ == "FullyShardedDataParallel":  # its import would cost seconds
         do = "Pass the module before it is wrapped, with the full state_dict loaded."
         raise CaptureError(where="capture", found="a FullyShardedDataParallel", wanted="whole tensors", do=do)
+    if type(model).forward is nn.Module.forward and "forward" not in vars(model):
+        found, do = f"a {type(model).__name__} without a forward", "Pass the model that runs its entries, or one of them."
+        raise CaptureError(where="capture", found=found, wanted="a module that computes", do=do)
     return model
 
 

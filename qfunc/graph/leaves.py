@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from attrs import frozen
 from torch import fx, nn
 
@@ -22,6 +23,41 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def require_leaves(leaves: Any) -> tuple[str | type[nn.Module], ...]:
+    """The leaves one by one.
+
+    Raises:
+        CaptureError: something else than classes and names.
+    """
+    single = isinstance(leaves, str | type | nn.Module) or not isinstance(leaves, Iterable)
+    given = (leaves,) if single else tuple(leaves)
+    for one in given:
+        if not isinstance(one, str) and not (isinstance(one, type) and issubclass(one, nn.Module)):
+            raise CaptureError(
+                where="capture, leaves",
+                found=f"a {type(one).__name__}" if isinstance(one, nn.Module) else repr(one),
+                wanted="classes of modules, or their names",
+                do=f"Write leaves=({type(one).__name__},)." if isinstance(one, nn.Module) else "Write leaves=(MyBlock,).",
+            )
+    return given
+
+
+def require_inputs(example_inputs: Any, step: str) -> None:
+    """Refuses example inputs that are none.
+
+    Raises:
+        CaptureError: a model, a text, a dict.
+    """
+    if isinstance(example_inputs, nn.Module | str | Mapping | torch.export.ExportedProgram) or callable(example_inputs):
+        model = isinstance(example_inputs, nn.Module | torch.export.ExportedProgram)
+        raise CaptureError(
+            where=f"{step}, example_inputs",
+            found=f"a {type(example_inputs).__name__}",
+            wanted="a tuple of the positional inputs of one call",
+            do=f"Write qfunc.{step}({'target' if step == 'quantize' else ''})(model)." if model else "Write (x,) or (x, y).",
+        )
+
+
 def leaf_classes(leaves: Leaves, model: nn.Module) -> frozenset[type[nn.Module]]:
     """The classes of the model's submodules that are given by class, by name or by qualified name.
 
@@ -33,7 +69,7 @@ def leaf_classes(leaves: Leaves, model: nn.Module) -> frozenset[type[nn.Module]]
     """
     kinds = {type(m) for m in model.modules() if m is not model}
     found: set[type[nn.Module]] = set()
-    for leaf in (leaves,) if isinstance(leaves, str | type) else tuple(leaves):
+    for leaf in require_leaves(leaves):
         mine = {k for k in kinds if k is leaf or (isinstance(leaf, str) and leaf in (k.__name__, k.__qualname__, _name(k)))}
         if not mine:
             names = sorted({k.__name__ for k in kinds})
@@ -57,6 +93,20 @@ def present(spellings: Iterable[str], model: object) -> tuple[str, ...]:
     """
     have = {_name(type(m)) for m in model.modules() if m is not model} if isinstance(model, nn.Module) else set()
     return tuple(s for s in spellings if s in have)
+
+
+def require_mapping(concrete: Any) -> dict[str, Any]:
+    """Values of arguments by name.
+
+    Raises:
+        CaptureError: something else.
+    """
+    if concrete is not None and not (isinstance(concrete, Mapping) and all(isinstance(k, str) for k in concrete)):
+        do = "Write concrete_args={'gain': 2.0}."
+        raise CaptureError(
+            where="capture, concrete_args", found=repr(concrete), wanted="a dict of values by argument's name", do=do
+        )
+    return dict(concrete or {})
 
 
 def require_arguments(concrete: Mapping[str, Any], model: nn.Module) -> None:

@@ -8,8 +8,12 @@ from typing import Any
 
 from qfunc.errors import SpecError
 from qfunc.graph.select import Context, is_personal, selects
+from qfunc.graph.vocabulary import MODULE_KINDS, OPS
 from qfunc.specs import Target
 from qfunc.specs import selectors as s
+
+KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "constant", "output", "size", "unknown"))
+"""Every kind of op that selectors can name."""
 
 
 def require_match(selector: s.Selector, contexts: Sequence[Context], where: str) -> None:
@@ -39,10 +43,38 @@ def require_matches(target: Target, contexts: Sequence[Context]) -> None:
     """
     for part, rules in (("rules", target.rules), ("legality", target.legality)):
         for rule in rules:
+            _require_kinds(rule.select, target, part)
             if is_personal(rule.select):
                 require_match(rule.select, contexts, f"target {target.name!r}, {part}")
+    for fusion in target.fusions:
+        for selector in (fusion.root, *(step.op for step in fusion.then)):
+            _require_kinds(selector, target, "fusions")
     for change in target.overrides:
+        _require_kinds(change.select, target, "overrides")
         require_match(change.select, contexts, f"target {target.name!r}, overrides")
+
+
+def _require_kinds(selector: Any, target: Target, part: str) -> None:
+    known = KINDS | {own.name for own in target.ops}
+    for kind in _kinds(selector):
+        if kind not in known:
+            near = difflib.get_close_matches(kind, sorted(known), 3, 0.4)
+            do = f"Near names: {', '.join(near)}." if near else "An op of your own needs its OpKind in the target's ops."
+            wanted = "a kind of the vocabulary or of the target's ops"
+            raise SpecError(
+                where=f"target {target.name!r}, {part}", found=f"{kind!r}, which is no kind of op", wanted=wanted, do=do
+            )
+
+
+def _kinds(selector: Any) -> tuple[str, ...]:
+    match selector:
+        case s.Op(kinds):
+            return tuple(kinds)
+        case s.AllOf(of) | s.AnyOf(of):
+            return tuple(kind for one in of for kind in _kinds(one))
+        case s.Not(of) | s.From(of) | s.AnyInput(of):
+            return _kinds(of)
+    return ()
 
 
 def _words(selector: Any) -> list[str]:
@@ -56,4 +88,4 @@ def _words(selector: Any) -> list[str]:
     return []
 
 
-__all__ = ["require_match", "require_matches"]
+__all__ = ["KINDS", "require_match", "require_matches"]

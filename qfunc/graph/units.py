@@ -161,6 +161,8 @@ class Partition:
                 reason = "the kernel does not take its formats"
             elif float_bias and not takes_float_bias(kernel.arithmetic):
                 reason = "its bias carries no qparams"
+            elif isinstance(kernel.arithmetic, Copy) and not moves_codes(group.root):
+                reason = "it does not only move codes"
             elif isinstance(kernel.arithmetic, Unknown):
                 reason = kernel.arithmetic.reason
             elif (left := self._left(group, kernel)) is not None:

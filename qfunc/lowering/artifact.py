@@ -64,7 +64,14 @@ class Artifact:
         Raises:
             DeployError: the place is a file, or a directory that holds something else.
         """
+        if not isinstance(directory, str | os.PathLike):
+            do = "Write artifact.save('directory')."
+            raise DeployError(where="Artifact.save", found=repr(directory), wanted="a directory", do=do)
         place = Path(directory).resolve()
+        file = next((p for p in place.parents if p.is_file()), None)
+        if file is not None:
+            where, found = f"Artifact.save({str(directory)!r})", f"a file on the way, {file.name!r}"
+            raise DeployError(where=where, found=found, wanted="a directory", do="Choose a path through directories.")
         if place.exists() and (foreign := self._foreign(place)):
             do = "Choose a new or empty directory."
             raise DeployError(where=f"Artifact.save({str(directory)!r})", found=foreign, wanted="an empty directory", do=do)

@@ -170,7 +170,7 @@ FLOAT_WRITERS: dict[str, Write] = {
     "isnan": formula("IsNaN x"), "isinf": formula("IsInf x"), "log1p": formula("Add x 1; Log ."),
     "expm1": formula("Exp x; Sub . 1"), "log2": formula(f"Log x; Div . {math.log(2)}"),
     "log10": formula(f"Log x; Div . {math.log(10)}"), "exp2": formula(f"Mul x {math.log(2)}; Exp ."),
-    "square": formula("Mul x x"), "trunc": formula("Abs x; Floor .; Sign x; Mul $1 $2"),
+    "square": formula("Pow x 2"), "trunc": formula("Abs x; Floor .; Sign x; Mul $1 $2"),
     "frac": formula("Abs x; Floor .; Sign x; Mul $1 $2; Sub x ."), "erfc": formula("Erf x; Neg .; Add . 1"),
     "celu": with_attributes("Celu", alpha="alpha"),
     "softshrink": with_attributes("Shrink", lambd="lambd", bias="lambd"),

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from qfunc.specs import Target
 from qfunc.testing.arithmetic_laws import ARITHMETIC_LAWS
 from qfunc.testing.artifact_laws import ARTIFACT_LAWS
+from qfunc.testing.asked import require_examples
 from qfunc.testing.strategies import small_models
 from qfunc.testing.target_laws import TARGET_LAWS
 from qfunc.testing.trial import Trial
 from qfunc.testing.trial_laws import TRIAL_LAWS, transforms_are_pure
+from qfunc.transforms.asked import require_a_target
 
 Model = tuple[nn.Module, Tensor]
 Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
@@ -61,9 +63,12 @@ def check_target(
         examples: How many models are drawn from a strategy.
         settings: Hypothesis settings in place of `examples` derandomized examples.
     Raises:
+        SpecError: no target, or no number of examples.
         AssertionError: the law and what does not hold; for models the smallest one found, as code, the first unit that
             differs, its codes and qparams.
     """
+    require_a_target(target, "testing.check_target")
+    require_examples(examples, "check_target")
     for law in TARGET_LAWS:
         _keep(law, target, target)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint, from_json, to_json
+from qfunc.testing.asked import require_examples, require_methods
 from qfunc.testing.estimator_laws import LAWS, Case, compiles
 from qfunc.testing.scheme_strategies import all_schemes
 
@@ -57,11 +58,14 @@ def check_estimator(
         skip: Name of a law -> the reason why this estimator cannot keep it.
     Raises:
         AssertionError: the law, what does not hold, the scheme and the batches as code.
+        SpecError: no estimator, or no number of examples.
         ValueError: `skip` names no law.
 
     >>> from qfunc.estimators import MinMax
     >>> check_estimator(MinMax(), schemes=[Scheme()], examples=2)
     """
+    require_methods(estimator, ("init", "update", "finalize"), "check_estimator")
+    require_examples(examples, "check_estimator")
     left_out = dict(skip or {})
     unknown = [name for name in left_out if name not in NAMES]
     if unknown:

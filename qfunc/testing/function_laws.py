@@ -14,6 +14,7 @@ from torch import Tensor
 from qfunc.graph.params import named
 from qfunc.specs import Scheme, from_json, to_json
 from qfunc.specs._frozen import flaw
+from qfunc.testing.asked import require_examples, require_methods
 from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, Case, cases, each, same
 from qfunc.testing.function_gradients import GRADIENTS
 from qfunc.testing.function_values import VALUES
@@ -57,11 +58,14 @@ def check_function(
         exempt: Laws that the method breaks by its nature, each with the reason.
         examples: How many tensors for each scheme; half of their elements are ties, zeros or out of range.
     Raises:
+        SpecError: no function, or no number of examples.
         AssertionError: names the law, the scheme, the first element that differs and its x.
 
     >>> from qfunc.functions import Fixed
     >>> check_function(Fixed(), schemes=[Scheme()], examples=1)
     """
+    require_methods(function, ("init", "apply", "export"), "check_function")
+    require_examples(examples, "check_function")
     where, exempt = f"check_function({function!r})", dict(exempt or {})
     if unknown := set(exempt) - {"value", *LAWS}:
         raise AssertionError(f"{where}: exempt names no law: {', '.join(sorted(unknown))}; laws: value, {', '.join(LAWS)}")

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError
 from qfunc.graph.record import TensorInfo
@@ -83,6 +83,7 @@ class Binder:
     def _wrong(self, step: str, found: str, wanted: str = "") -> CalibrationError:
         wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required} required)"
         do = "Give batches as the model's forward takes them."
+        do = "Convert arrays: torch.from_numpy(array)." if found == "a ndarray" else do
         return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)
 
 
@@ -91,14 +92,19 @@ def listed(keys: Iterable[Any]) -> str:
     return ", ".join(sorted(map(repr, keys))) or "none"
 
 
-def require_batches(batches: Any, step: str) -> None:
+def require_batches(batches: Any, step: str, progress: Any = True) -> None:
     """Refuses what is no iterable of batches; a single tensor would be read row by row.
 
     Raises:
-        CalibrationError: a tensor, a dict, or no iterable.
+        CalibrationError: a tensor, a dict, a model, or no iterable; a model in place of `progress`.
     """
+    if isinstance(batches, nn.Module) or isinstance(progress, nn.Module):
+        model = batches if isinstance(batches, nn.Module) else progress
+        do = f"Write qfunc.{step}(batches)(model)."
+        found = f"a {type(model).__name__}"
+        raise CalibrationError(where=step, found=found, wanted="batches first, and then the model", do=do)
     if isinstance(batches, Tensor | Mapping | str) or not isinstance(batches, Iterable):
-        do = "Put a single batch into a list: [batch]."
+        do = "Call it, and pass what it returns." if callable(batches) else "Put a single batch into a list: [batch]."
         raise CalibrationError(where=step, found=f"a {type(batches).__name__}", wanted="an iterable of batches", do=do)
 
 

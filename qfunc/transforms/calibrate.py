@@ -104,7 +104,7 @@ def calibrate(
     >>> calibrate([torch.tensor([[0.0, 2.55]])])(quantized).get_submodule("quantizers.input.output").scale.item()
     0.009999999776482582
     """
-    require_batches(batches, "calibrate")
+    require_batches(batches, "calibrate", progress)
     require_through(through)
     require_group(group)
     return Calibration(batches, progress, through, group)

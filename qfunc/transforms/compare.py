@@ -58,7 +58,7 @@ def compare(
     >>> [(r.tensor, r.slot, round(r.sqnr, 1)) for r in compare([torch.tensor([[1.0, 1.554]])])(calibrated).rows]
     [('input', 'input', 53.3), ('weight', 'weight', inf), ('linear', 'output', 56.1)]
     """
-    require_batches(batches, "compare")
+    require_batches(batches, "compare", progress)
     require_group(group, "compare")
 
     def transform(calibrated: nn.Module) -> LayerErrors:

@@ -49,7 +49,7 @@ def correct_bias(
     False
     """
 
-    require_batches(batches, "correct_bias")
+    require_batches(batches, "correct_bias", progress)
     require_group(group, "correct_bias")
 
     def transform(calibrated: Model) -> Model:

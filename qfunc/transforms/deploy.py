@@ -20,6 +20,7 @@ from qfunc.graph.site import FakeQuantize
 from qfunc.graph.units import Partition
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import Target, to_json
+from qfunc.transforms.asked import require_a_target
 from qfunc.transforms.batches import Binder, infos, tensors_of
 from qfunc.transforms.emulate import require_target, summary
 from qfunc.transforms.limits import require_limits
@@ -47,6 +48,8 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
     >>> sorted(deploy(targets.onnxruntime)(qfunc.calibrate([torch.ones(1, 3)])(quantized)).files)
     ['model.onnx', 'qfunc.json']
     """
+
+    require_a_target(target, "deploy")
 
     def transform(model: fx.GraphModule) -> Artifact:
         require_whole(model, "deploy")
@@ -86,7 +89,7 @@ def require_whole(model: Any, step: str) -> None:
             where=step,
             found=f"a {type(model).__name__} whose submodules are quantized: {', '.join(map(repr, inside))}",
             wanted="one quantized model",
-            do=f"Take them one by one, with the shapes that calibration saw: model.get_submodule({path!r}).",
+            do=f"Take them one by one: qfunc.{step}(...)(model.get_submodule({path!r})).",
         )
 
 

@@ -20,6 +20,7 @@ from qfunc.graph.record import Record, attach
 from qfunc.graph.units import Partition, Unit
 from qfunc.graph.vocabulary import slots
 from qfunc.specs import Target, Unknown, diff
+from qfunc.transforms.asked import require_a_target
 from qfunc.transforms.emitter import Codes, Emitter, Real, Value
 from qfunc.transforms.job import Job
 from qfunc.transforms.kernels import write
@@ -47,6 +48,8 @@ def emulate(target: Target) -> Callable[[Model], Model]:
     >>> [n.name for n in emulate(targets.onnxruntime)(calibrated).graph.nodes if n.op == "call_function"]
     ['input_1_codes', 'linear_acc', 'linear', 'linear_real']
     """
+
+    require_a_target(target, "emulate")
 
     def transform(model: Model) -> Model:
         each = require_parts(model, "calibrated", "emulate")

@@ -20,6 +20,7 @@ from qfunc.graph.network import kind_of_model
 from qfunc.graph.parts import parts, running
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.site import FakeQuantize
+from qfunc.specs import Keep, Target
 from qfunc.transforms.outer import positional
 
 _WHERE = "quantize, at"
@@ -70,7 +71,7 @@ def submodules(outer: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]
         if around is not None:
             do = f"Name one of them: {around!r} has the other in it."
             raise SpecError(where=_WHERE, found=f"{path!r} inside {around!r}", wanted="submodules side by side", do=do)
-        if type(unwrapped(module)).forward is nn.Module.forward:
+        if type(module).forward is nn.Module.forward and "forward" not in vars(module):
             raise SpecError(
                 where=_WHERE,
                 found=f"{path!r}, a {type(module).__name__} without a forward",
@@ -206,14 +207,20 @@ def within(path: str, road: Callable[[nn.Module], fx.GraphModule], part: nn.Modu
     return attach(captured, evolve(record, within=path))
 
 
-def require_sites(outer: nn.Module, made: Mapping[str, nn.Module]) -> None:
-    """Refuses submodules in which the target quantizes nothing.
+def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> None:
+    """Refuses a model, or submodules, in which the target quantizes nothing.
 
     Raises:
         SpecError: lists near names.
     """
     for path, module in made.items():
         if not any(isinstance(m, FakeQuantize) for m in module.modules()):
+            if not path and any(isinstance(v, Keep) for r in target.rules for v in (r.input, r.weight, r.bias, r.output)):
+                continue  # edit.skip left it in float
+            if not path:
+                do = "Print the target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."
+                found, wanted = f"a {type(outer).__name__} in which the target quantizes nothing", "ops that it quantizes"
+                raise SpecError(where="quantize", found=found, wanted=wanted, do=do)
             raise SpecError(
                 where=f"quantize, at={path!r}",
                 found=f"a {type(unwrapped(outer.get_submodule(path))).__name__} in which the target quantizes nothing",

@@ -11,12 +11,12 @@ from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from qfunc.errors import CalibrationError, SpecError
+from qfunc.errors import CalibrationError
 from qfunc.graph.attention import prepared
 from qfunc.graph.batch_norm import folded_weight, vanishes
 from qfunc.graph.capture import capture, unwrapped
 from qfunc.graph.fold import fold_batch_norm, read_attr
-from qfunc.graph.leaves import Leaves, present
+from qfunc.graph.leaves import Leaves, present, require_inputs, require_leaves
 from qfunc.graph.legality import require_legal
 from qfunc.graph.matches import require_matches
 from qfunc.graph.parts import rebuilt
@@ -28,6 +28,7 @@ from qfunc.graph.unfold import Norm, unfold
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived, Fixed, Target
 from qfunc.transforms import places
+from qfunc.transforms.asked import require_a_target
 from qfunc.transforms.norms import BatchStatistics, Folded, require_norms
 from qfunc.transforms.places import require_float_model, submodules
 
@@ -103,12 +104,11 @@ def quantize(
     >>> type(quantize(targets.onnxruntime, at="0")(net)).__name__
     'Sequential'
     """
-    if not isinstance(target, Target):
-        do = "Pass one of qfunc.targets, or your own specs.Target."
-        raise SpecError(where="quantize", found=type(target).__name__, wanted="a Target", do=do)
+    require_a_target(target, "quantize")
+    require_inputs(example_inputs, "quantize")
     require_norms(norms)
     names = None if at is None else places.require_names(at)
-    given = (leaves,) if isinstance(leaves, str | type) else tuple(leaves)
+    given = require_leaves(leaves)
 
     def transform(model: Any) -> Any:
         # Under the caller's inference_mode the copies would be tensors that no training could use.
@@ -118,7 +118,9 @@ def quantize(
             if names is None:
                 own = present(spellings, None if isinstance(model, ExportedProgram) else unwrapped(model))
                 road = capture(example_inputs, leaves=(*given, *own), concrete_args=concrete_args, tracer=tracer)
-                return _simulations({"": road(model)}, target, norms)[""]
+                made = _simulations({"": road(model)}, target, norms)
+                places.require_sites(model, made, target)
+                return made[""]
             outer = unwrapped(model)
             chosen = submodules(outer, names)
             inputs = places.inputs_of(outer, chosen, example_inputs)
@@ -133,7 +135,7 @@ def quantize(
                 )
                 captured[path] = places.within(path, road, part)
             made = _simulations(captured, target, norms)
-            places.require_sites(outer, made)
+            places.require_sites(outer, made, target)
             return rebuilt(outer, made, f"quantize, at={at!r}")
 
     return transform

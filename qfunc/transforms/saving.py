@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from attrs import asdict, evolve
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, fx, nn
@@ -26,6 +27,7 @@ from qfunc.graph.settled import trained_norms
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import from_json, to_json
 from qfunc.transforms import places
+from qfunc.transforms.asked import require_a_place
 from qfunc.transforms.deploy import require_whole
 from qfunc.transforms.norms import BatchStatistics, Folded
 from qfunc.transforms.quantize import placements, quantize, simulation
@@ -46,6 +48,8 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
     >>> sorted(p.name for p in save(tempfile.mkdtemp())(quantized).iterdir())
     ['model.safetensors', 'qfunc.json']
     """
+
+    require_a_place(directory, "save")
 
     def write(model: fx.GraphModule) -> Path:
         require_whole(model, "save")
@@ -94,6 +98,8 @@ def load(
         CalibrationError: no such files, or the model is not the one that was saved.
     """
 
+    require_a_place(directory, "load")
+
     def read(model: nn.Module | ExportedProgram) -> fx.GraphModule:
         place = Path(directory)
         report = _report(place)
@@ -105,7 +111,7 @@ def load(
             quantized = simulation(placements(captured, target, norms)[within], target)
         else:
             quantized = quantize(target, example_inputs, norms=norms, **how)(model)
-        state = load_file(place / _TENSORS)
+        state = _state(place)
         for seat in seats(quantized):
             seat.module.take_shape_of(state, f"{seat.path}.")
         have = _tensors(quantized)
@@ -127,11 +133,26 @@ def load(
 def _report(place: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if (place / REPORT).is_file() and (place / _TENSORS).is_file():
-        found = json.loads((place / REPORT).read_text())
+        try:
+            found = json.loads((place / REPORT).read_text())
+        except ValueError as e:
+            raise _broken(place, REPORT, e) from e
     if not {"target", "stage", "inputs", "training", "graph"} <= found.keys():
         wanted, do = f"{REPORT} and {_TENSORS}", "Pass the directory that qfunc.save wrote."
         raise CalibrationError(where=f"load({str(place)!r})", found="no saved model", wanted=wanted, do=do)
     return found
+
+
+def _state(place: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(place / _TENSORS)
+    except SafetensorError as e:
+        raise _broken(place, _TENSORS, e) from e
+
+
+def _broken(place: Path, name: str, error: Exception) -> CalibrationError:
+    found, do = f"a {name} that cannot be read: {error}", "Save the model again: files were cut or changed."
+    return CalibrationError(where=f"load({str(place)!r})", found=found, wanted="the files of qfunc.save", do=do)
 
 
 def _tensors(model: fx.GraphModule) -> dict[str, Tensor]:

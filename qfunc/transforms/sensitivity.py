@@ -57,7 +57,7 @@ def sensitivity(
     >>> [(r.site, round(r.sqnr, 1)) for r in sensitivity([torch.tensor([[1.0, 1.554]])])(calibrated).rows]
     [('input', 56.1), ('weight', inf), ('linear', 56.1)]
     """
-    require_batches(batches, "sensitivity")
+    require_batches(batches, "sensitivity", progress)
     require_group(group, "sensitivity")
 
     def transform(calibrated: nn.Module) -> Losses:

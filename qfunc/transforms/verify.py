@@ -15,6 +15,7 @@ from qfunc.graph.parts import require_parts
 from qfunc.graph.trees import leaves, returned
 from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.specs import Target
+from qfunc.transforms.asked import named, require_a_target
 from qfunc.transforms.batches import require_batches, tensors_of
 from qfunc.transforms.deploy import deploy, evaluated_value
 from qfunc.transforms.emulate import emulated, require_public, require_target
@@ -46,6 +47,11 @@ def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable
     >>> verify(target)(calibrated, batches).verdict
     'bit-exact: 0 of 28 elements differ'
     """
+
+    require_a_target(target, "verify")
+    if runtime is not None and not callable(runtime) and not callable(getattr(runtime, "run", None)):
+        do = "Pass a function run(artifact, inputs) -> outputs, or leave it out for the target's own."
+        raise VerifyError(where="verify, runtime", found=named(runtime), wanted="a runner", do=do)
 
     def transform(calibrated: nn.Module, batches: Iterable[Any]) -> Report:
         require_batches(batches, "verify")
@@ -117,7 +123,13 @@ class _Verification:
 
     def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
         if not hasattr(self.runner, "run"):  # the user's own
-            return list(self.runner(self.artifact, leaves)), {}
+            outputs = self.runner(self.artifact, leaves)
+            if not isinstance(outputs, tuple | list):
+                do = "Return a list of arrays, in the model's order."
+                raise VerifyError(
+                    where="verify, outputs of the runtime", found=named(outputs), wanted="a list of outputs", do=do
+                )
+            return list(outputs), {}
         try:
             run = self.inside.run(leaves) if self.inside is not None else (self.runner.run(self.artifact, leaves), {})
         except Exception as e:
@@ -163,8 +175,8 @@ class _Verification:
         coding = self.partition.coding(leaves[index], node) if index < len(leaves) else None
         if coding is not None and coding.qparams.scale.ndim == 0:
             return coding.scale
-        spread = float(value.max()) - float(value.min()) if value.numel() else 255.0
-        return max(spread / 255, torch.finfo(torch.float32).tiny)
+        low, high = (float(value.min()), float(value.max())) if value.numel() else (0.0, 255.0)
+        return max((high - low or abs(high)) / 255, torch.finfo(torch.float32).tiny)
 
     def _exact(self, tally: Tally) -> bool:
         # Whether emulation promises every bit: of what integer units, quantizers of inputs and moves make.

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from float_groups import ELSEWHERE, FLOAT_GROUPS
 from index_spellings import INDEX_GROUPS
 from spellings import GROUPS as OPS_OF_LAYERS
 from spellings import Group
@@ -15,7 +16,7 @@ from torch import fx
 from qfunc.graph.capture import capture
 from qfunc.graph.vocabulary import BY_TARGET, OPS, kind_of, op_of
 
-GROUPS = {**OPS_OF_LAYERS, **INDEX_GROUPS}
+GROUPS = {**OPS_OF_LAYERS, **INDEX_GROUPS, **FLOAT_GROUPS}
 ROUNDED = {"global_avg_pool"}  # adaptive_avg_pool2d sums in another order than mean, which stands for both
 
 
@@ -53,5 +54,5 @@ def test_export_road_at_another_batch(name: str) -> None:
 
 
 def test_every_kind_of_the_vocabulary_is_tried() -> None:
-    elsewhere = {"lstm", "gru", "split", "chunk", "unbind"}  # test_capture_models.py, and as sources of slices here
+    elsewhere = {"split", "chunk", "unbind", *ELSEWHERE}  # as sources of slices here
     assert {op.kind for op in OPS} - {g.kind for g in GROUPS.values()} == elsewhere

@@ -31,6 +31,18 @@ OUTER_MODULES = (
         f"{TESTS}::test_reports_name_tensors_by_their_paths_in_the_whole_model",
     ),
     Mutation(
+        "kinds-that-are-none", "qfunc/graph/matches.py",
+        "        if kind not in known:",
+        "        if False:",
+        "tests/test_wrong_uses.py::test_a_wrong_use[a rule for a kind that is none]",
+    ),
+    Mutation(
+        "wrappers-are-taken", "qfunc/graph/network.py",
+        "if compiled or isinstance(model, nn.DataParallel",
+        "if compiled and isinstance(model, nn.DataParallel",
+        "tests/test_wrong_uses.py::test_a_wrong_use[explaining a DataParallel]",
+    ),
+    Mutation(
         "all-matches-of-a-pattern", PLACES,
         "if not any(_inside(path, other) for other in matching)]",
         "if matching]",

@@ -138,7 +138,7 @@ MESSAGES = [
     ),
     (
         lambda: edit.pipe(target(), edit.weights),
-        f"edit.pipe: found {edit.weights!r}, wanted a function target -> target. Call it: edit.weights(...).",
+        "edit.pipe: found the function weights, wanted a function target -> target. Call it: edit.weights(...).",
     ),
     (
         lambda: edit.weights(bits=4)("x"),

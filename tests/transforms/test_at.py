@@ -270,3 +270,5 @@ def test_wrappers_are_opened(wrap: Callable[[nn.Module], Any]) -> None:
     model.stages = [model.backbone]
     done = qfunc.calibrate(batches)(qfunc.quantize(TARGET, at="backbone")(model))
     assert len(done(batches[0])) > 0
+    with pytest.raises(QfuncError, match=r"compare: found a .*, wanted the calibrated model inside"):
+        qfunc.compare(batches)(wrap(done.backbone))

@@ -1,0 +1,63 @@
+"""Emulation, deployment and verification: targets, models and runtimes that do not fit."""
+
+from __future__ import annotations
+
+import qfunc
+from qfunc import targets
+from tests.wrong_uses.world import TARGET, Row, bare, calibrated, in_half
+
+# fmt: off
+ROWS: tuple[Row, ...] = (
+    ("emulate by name", lambda w: qfunc.emulate("onnxruntime"), "SpecError",
+     "emulate: found 'onnxruntime', wanted a Target. Pass the value: one of qfunc.targets, or your own specs.Target."),
+    ("emulate without a target", lambda w: qfunc.emulate(w.calibrated), "SpecError",
+     "emulate: found a GraphModule, wanted a Target. Write qfunc.emulate(target)(model)."),
+    ("emulate before calibration", lambda w: qfunc.emulate(TARGET)(w.quantized), "CalibrationError",
+     "emulate: found a quantized model without qparams at site 'input', wanted a calibrated model. First run "
+     "qfunc.calibrate(batches)(quantized)."),
+    ("emulate what is not public", lambda w: qfunc.emulate(targets.tensorrt)(calibrated(targets.tensorrt, w)), "EmulationError",
+     "emulate(tensorrt): found no public arithmetic: the engine's rounding and order of fusion are not published, "
+     "wanted a target whose kernels are known. The nearest target that can be emulated is targets.onnxruntime."),
+    ("emulate twice", lambda w: qfunc.emulate(TARGET)(w.emulation), "CalibrationError",
+     "emulate: found an emulation, wanted a calibrated model. First run qfunc.calibrate(batches)(quantized)."),
+    ("deploy by name", lambda w: qfunc.deploy("onnxruntime"), "SpecError",
+     "deploy: found 'onnxruntime', wanted a Target. Pass the value: one of qfunc.targets, or your own specs.Target."),
+    ("deploy a family", lambda w: qfunc.deploy(targets.academic), "SpecError",
+     "deploy: found the function academic, wanted a Target. Call it: academic(...)."),
+    ("deploy before calibration", lambda w: qfunc.deploy(TARGET)(w.quantized), "CalibrationError",
+     "deploy: found a quantized model without qparams at site 'input', wanted a calibrated model. First run "
+     "qfunc.calibrate(batches)(quantized)."),
+    ("deploy a float model", lambda w: qfunc.deploy(TARGET)(w.net), "CalibrationError",
+     "deploy: found a Sequential that is not quantized, wanted a calibrated model. First run "
+     "qfunc.calibrate(batches)(quantized)."),
+    ("deploy what is half", lambda w: qfunc.deploy(TARGET)(in_half(w)), "DeployError",
+     "deploy, input 'input_1': found float16, wanted float32. Quantize model.float() and calibrate it with float32 batches."),
+    ("deploy the whole around submodules", lambda w: qfunc.deploy(TARGET)(w.inside), "DeployError",
+     "deploy: found a Outer whose submodules are quantized: 'backbone', wanted one quantized model. Take them one by "
+     "one: qfunc.deploy(...)(model.get_submodule('backbone'))."),
+    ("deploy for inputs of another kind", lambda w: qfunc.deploy(TARGET, "out")(w.calibrated), "CalibrationError",
+     "deploy, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Give batches as the "
+     "model's forward takes them."),
+    ("deploy without a lowering", lambda w: qfunc.deploy(bare())(calibrated(bare(), w)), "DeployError",
+     "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(Qdq())."),
+    ("verify by name", lambda w: qfunc.verify("onnxruntime"), "SpecError",
+     "verify: found 'onnxruntime', wanted a Target. Pass the value: one of qfunc.targets, or your own specs.Target."),
+    ("verify by a runtime's name", lambda w: qfunc.verify(TARGET, "onnxruntime"), "VerifyError",
+     "verify, runtime: found 'onnxruntime', wanted a runner. Pass a function run(artifact, inputs) -> outputs, or leave "
+     "it out for the target's own."),
+    ("verify on a tensor", lambda w: qfunc.verify(TARGET)(w.calibrated, w.x), "CalibrationError",
+     "verify: found a Tensor, wanted an iterable of batches. Put a single batch into a list: [batch]."),
+    ("verify before calibration", lambda w: qfunc.verify(TARGET)(w.quantized, w.batches), "CalibrationError",
+     "verify: found a quantized model without qparams at site 'input', wanted a calibrated model. First run "
+     "qfunc.calibrate(batches)(quantized)."),
+    ("verify without a runtime", lambda w: qfunc.verify(targets.nnie)(calibrated(targets.nnie, w), w.batches), "VerifyError",
+     "verify(nnie): found no runtime that can be run here, wanted a runner. Pass runtime=run, where run(artifact, "
+     "inputs) -> outputs."),
+    ("verify by a runtime that returns nothing",
+     lambda w: qfunc.verify(TARGET, lambda artifact, inputs: None)(w.calibrated, w.batches), "VerifyError",
+     "verify, outputs of the runtime: found None, wanted a list of outputs. Return a list of arrays, in the model's order."),
+    ("verify by a runtime of other outputs",
+     lambda w: qfunc.verify(TARGET, lambda artifact, inputs: [inputs[0]])(w.calibrated, w.batches), "VerifyError",
+     "verify, outputs of the runtime: found [[2, 3, 6, 6]], wanted [[2, 5]]. Return the outputs in the model's order."),
+)
+# fmt: on

@@ -1,0 +1,145 @@
+"""Models that cannot be captured or quantized, and what else `capture` and `quantize` are given."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import qfunc
+from qfunc import specs, targets
+from qfunc.specs import Fusion, Op, Step, edit
+from tests.wrong_uses.world import TARGET, Row, broken, scripted
+
+# fmt: off
+ROWS: tuple[Row, ...] = (
+    ("the name of a target", lambda w: qfunc.quantize("tensorrt"), "SpecError",
+     "quantize: found 'tensorrt', wanted a Target. Pass the value: one of qfunc.targets, or your own specs.Target."),
+    ("a family of targets", lambda w: qfunc.quantize(targets.academic), "SpecError",
+     "quantize: found the function academic, wanted a Target. Call it: academic(...)."),
+    ("the class of targets", lambda w: qfunc.quantize(specs.Target), "SpecError",
+     "quantize: found the class Target, wanted a Target. Pass one of qfunc.targets, or your own specs.Target."),
+    ("no target", lambda w: qfunc.quantize(None), "SpecError",
+     "quantize: found None, wanted a Target. Pass one of qfunc.targets, or your own specs.Target."),
+    ("a model in place of the target", lambda w: qfunc.quantize(w.net), "SpecError",
+     "quantize: found a Sequential, wanted a Target. Write qfunc.quantize(target)(model)."),
+    ("a model in place of example inputs", lambda w: qfunc.quantize(TARGET, w.net), "CaptureError",
+     "quantize, example_inputs: found a Sequential, wanted a tuple of the positional inputs of one call. Write "
+     "qfunc.quantize(target)(model)."),
+    ("a text in place of example inputs", lambda w: qfunc.capture("x"), "CaptureError",
+     "capture, example_inputs: found a str, wanted a tuple of the positional inputs of one call. Write (x,) or (x, y)."),
+    ("a dict in place of example inputs", lambda w: qfunc.quantize(TARGET, {"input": w.x}), "CaptureError",
+     "quantize, example_inputs: found a dict, wanted a tuple of the positional inputs of one call. Write (x,) or (x, y)."),
+    ("a model given to capture itself", lambda w: qfunc.capture(w.net), "CaptureError",
+     "capture, example_inputs: found a Sequential, wanted a tuple of the positional inputs of one call. Write "
+     "qfunc.capture()(model)."),
+    ("the name of a model", lambda w: qfunc.quantize(TARGET)("resnet18"), "CaptureError",
+     "capture: found str, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
+    ("the class of a model", lambda w: qfunc.quantize(TARGET)(nn.Linear), "CaptureError",
+     "capture: found the class Linear, wanted an nn.Module or an ExportedProgram. Make one: Linear(...)."),
+    ("a function", lambda w: qfunc.quantize(TARGET)(torch.relu), "CaptureError",
+     "capture: found builtin_function_or_method, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
+    ("a state_dict", lambda w: qfunc.quantize(TARGET)(w.net.state_dict()), "CaptureError",
+     "capture: found OrderedDict, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
+    ("batches in place of a model", lambda w: qfunc.quantize(TARGET)(w.batches), "CaptureError",
+     "capture: found list, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
+    ("a list of layers", lambda w: qfunc.quantize(TARGET)(nn.ModuleList([nn.Linear(2, 2)])), "CaptureError",
+     "capture: found a ModuleList without a forward, wanted a module that computes. Pass the model that runs its "
+     "entries, or one of them."),
+    ("a scripted model", lambda w: qfunc.capture()(scripted(w)), "CaptureError",
+     "capture: found a TorchScript module, wanted an eager nn.Module. Pass the eager module from which it was scripted."),
+    ("a model on meta", lambda w: qfunc.quantize(TARGET)(nn.Linear(2, 2, device="meta")), "CaptureError",
+     "quantize, tensor 'weight': found a tensor on the meta device, wanted values. Load the weights first: "
+     "model.to_empty(device='cpu'), then load_state_dict."),
+    ("a quantized model again", lambda w: qfunc.quantize(TARGET)(w.quantized), "CalibrationError",
+     "quantize: found a quantized model, wanted a float model. Quantize the float model that it came from."),
+    ("a calibrated model again", lambda w: qfunc.quantize(TARGET)(w.calibrated), "CalibrationError",
+     "quantize: found a calibrated model, wanted a float model. Quantize the float model that it came from."),
+    ("an emulation quantized", lambda w: qfunc.quantize(TARGET)(w.emulation), "CalibrationError",
+     "quantize: found an emulation, wanted a float model. Quantize the float model that it came from."),
+    ("a model with quantized submodules",
+     lambda w: qfunc.quantize(TARGET)(nn.Sequential(w.quantized, nn.ReLU())), "CalibrationError",
+     "quantize: found a model with a quantized submodule, '0', wanted a float model. Quantize the float model that it "
+     "came from."),
+    ("a model without anything to quantize", lambda w: qfunc.quantize(TARGET)(nn.Sequential(nn.Tanh())), "SpecError",
+     "quantize: found a Sequential in which the target quantizes nothing, wanted ops that it quantizes. Print the "
+     "target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."),
+    ("a weight that is NaN", lambda w: qfunc.quantize(TARGET)(broken(w.net)), "CalibrationError",
+     "site '0.weight': found NaN values in the model's tensors, wanted finite values. Repair the weights or leave out "
+     "the batch; edit.skip leaves the op in float."),
+    ("leaves that are numbers", lambda w: qfunc.quantize(TARGET, leaves=5)(w.net), "CaptureError",
+     "capture, leaves: found 5, wanted classes of modules, or their names. Write leaves=(MyBlock,)."),
+    ("a leaf that is a module", lambda w: qfunc.quantize(TARGET, leaves=w.net[0])(w.net), "CaptureError",
+     "capture, leaves: found a Conv2d, wanted classes of modules, or their names. Write leaves=(Conv2d,)."),
+    ("a leaf that the model has not", lambda w: qfunc.quantize(TARGET, leaves="Conv3d")(w.net), "CaptureError",
+     "capture, leaves: found 'Conv3d', the class of no submodule, wanted classes of the model's submodules. Near names: "
+     "Conv2d."),
+    ("leaves on the road that opens them", lambda w: qfunc.quantize(TARGET, (w.x,), leaves="Conv2d")(w.net), "CaptureError",
+     "capture: found leaves together with example_inputs, wanted one road: torch.export opens every module. Leave out "
+     "example_inputs, or leave ops in float by edit.skip(edit.module(...))."),
+    ("concrete_args that are a list", lambda w: qfunc.quantize(TARGET, concrete_args=["gain"])(w.net), "CaptureError",
+     "capture, concrete_args: found ['gain'], wanted a dict of values by argument's name. Write concrete_args={'gain': 2.0}."),
+    ("an argument that forward has not", lambda w: qfunc.quantize(TARGET, concrete_args={"gain": 1})(w.net), "CaptureError",
+     "capture, concrete_args: found 'gain', which is no argument of Sequential.forward, wanted names of its arguments. "
+     "They are: input."),
+    ("a tracer by name", lambda w: qfunc.quantize(TARGET, tracer="fx")(w.net), "CaptureError",
+     "capture, tracer: found a str, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."),
+    ("the function that traces", lambda w: qfunc.quantize(TARGET, tracer=torch.fx.symbolic_trace)(w.net), "CaptureError",
+     "capture, tracer: found a function, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."),
+    ("a rule for a name that is nowhere", lambda w: qfunc.quantize(edit.skip(edit.name("lyer4.*"))(TARGET))(w.net), "SpecError",
+     "target 'onnxruntime', rules: found Name('lyer4.*'), which matches nothing in the model, wanted a selector that "
+     "matches an op or a tensor. Near names: 0, 1, 2, 3, input."),
+    ("a rule for a kind that is none", lambda w: qfunc.quantize(edit.skip(edit.op("convolution"))(TARGET))(w.net), "SpecError",
+     "target 'onnxruntime', rules: found 'convolution', which is no kind of op, wanted a kind of the vocabulary or of "
+     "the target's ops. Near names: conv, constant, conv_transpose."),
+    ("a fusion of kinds that are none",
+     lambda w: qfunc.quantize(edit.fuse(Fusion(Op("conv"), Step(Op("rellu"))))(TARGET))(w.net), "SpecError",
+     "target 'onnxruntime', fusions: found 'rellu', which is no kind of op, wanted a kind of the vocabulary or of the "
+     "target's ops. Near names: relu, prelu, elu."),
+    ("an override of a class that is nowhere",
+     lambda w: qfunc.quantize(edit.override(edit.module("Block"), weights={"bits": 4})(TARGET))(w.net), "SpecError",
+     "target 'onnxruntime', overrides: found ModuleType('Block'), which matches nothing in the model, wanted a selector "
+     "that matches an op or a tensor. Near names: 0, 1, 2, 3, input."),
+    ("a zero point where the chip has none",
+     lambda w: qfunc.quantize(edit.activations(symmetric=False)(targets.tensorrt))(w.net), "SpecError",
+     "target 'tensorrt', op '0', input 'input'; op '2', input '1': found a zero point, wanted none: TensorRT 11, "
+     "Working with Quantized Types: 'TensorRT uses a symmetric quantization scheme'. Use "
+     "edit.activations(symmetric=True), or leave the op in float by edit.skip."),
+    ("at that is no path", lambda w: qfunc.quantize(TARGET, at=0), "SpecError",
+     "quantize, at: found 0, wanted a path of a submodule, or a tuple of them. Write at='backbone' or at=('encoder', "
+     "'decoder.layers.*')."),
+    ("at that names nothing", lambda w: qfunc.quantize(TARGET, at="bakbone")(w.outer), "SpecError",
+     "quantize, at: found 'bakbone', which is the path of no submodule, wanted paths of submodules of the Outer. Near "
+     "names: backbone, backbone.0."),
+    ("at that is empty", lambda w: qfunc.quantize(TARGET, at=()), "SpecError",
+     "quantize, at: found (), wanted a path of a submodule, or a tuple of them. Write at='backbone' or at=('encoder', "
+     "'decoder.layers.*')."),
+    ("at the model itself", lambda w: qfunc.quantize(TARGET, at="")(w.outer), "SpecError",
+     "quantize, at: found '', which is the path of no submodule, wanted paths of submodules of the Outer. Near names: "
+     "backbone, heads, spare."),
+    ("at a container", lambda w: qfunc.quantize(TARGET, at="heads")(w.outer), "SpecError",
+     "quantize, at: found 'heads', a ModuleList without a forward, wanted submodules that compute. Name its entries: "
+     "'heads.*'."),
+    ("at inside at", lambda w: qfunc.quantize(TARGET, at=("backbone", "backbone.0"))(w.outer), "SpecError",
+     "quantize, at: found 'backbone.0' inside 'backbone', wanted submodules side by side. Name one of them: 'backbone' "
+     "has the other in it."),
+    ("at one module twice", lambda w: qfunc.quantize(TARGET, at=("heads.0", "heads.1"))(w.outer), "SpecError",
+     "quantize, at: found 'heads.1' and 'heads.0', which are one module, wanted each submodule once. Name it once: it "
+     "is replaced wherever the model refers to it."),
+    ("at the same path twice", lambda w: qfunc.quantize(TARGET, at=("backbone", "backbone"))(w.outer), "SpecError",
+     "quantize, at: found 'backbone' twice, wanted each submodule once. Name it once: it is replaced wherever the model "
+     "refers to it."),
+    ("at what is not quantized", lambda w: qfunc.quantize(TARGET, at="pool")(w.outer), "SpecError",
+     "quantize, at='pool': found a MaxPool2d in which the target quantizes nothing, wanted submodules with ops that it "
+     "quantizes. Near names: backbone, heads, spare."),
+    ("at what is quantized already", lambda w: qfunc.quantize(TARGET, at="backbone")(w.inside), "CalibrationError",
+     "quantize, at='backbone': found 'backbone', which is quantized already, wanted a float submodule. Quantize the "
+     "float model that it came from."),
+    ("at a submodule that does not run on the example",
+     lambda w: qfunc.quantize(TARGET, (w.x,), at="spare")(w.outer), "CaptureError",
+     "quantize, example_inputs: found no call of 'spare', wanted a run of every submodule. Give inputs for which it "
+     "runs, or leave it out of `at`."),
+    ("at with a tied weight that is folded", lambda w: qfunc.quantize(TARGET, at="spare")(w.tied), "SpecError",
+     "quantize, at='spare': found tensor spare.0.weight, which is also rest.weight and would change on one side only, "
+     "wanted shared tensors that stay what they are. Name a submodule that holds both, or give one of them a copy."),
+)
+# fmt: on
