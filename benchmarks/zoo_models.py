@@ -155,8 +155,8 @@ ZOO: tuple[Entry, ...] = (
     *_entries("timm", True, "efficientnetv2_rw_t mixnet_s", **_TEN),
     *_entries("timm", True, "convnextv2_atto convnext_atto poolformer_s12 dpn48b skresnet18 darknet53", **_TEN),
     *_entries("timm", True, "fbnetc_100 regnety_002 nf_resnet26 ese_vovnet19b_slim selecsls42b rexnet_100", **_TEN),
-    *_entries("timm", True, "hardcorenas_a lcnet_050 mobileone_s0 fastvit_t8@128 inception_next_atto", **_TEN),
-    *_entries("timm", True, "starnet_s1 repghostnet_050 convmixer_768_32@64", **_TEN),
+    *_entries("timm", True, "hardcorenas_a@160 lcnet_050 mobileone_s0 fastvit_t8@128 inception_next_atto", **_TEN),
+    *_entries("timm", True, "starnet_s1 repghostnet_050", **_TEN),
     *_entries("own", True, "UNet YoloLike SsdLike UNet3d"),
     # attention, mixers
     *_entries("torchvision", False, "vit_b_16@224 swin_t@112 swin_v2_t@128 maxvit_t@224", **_TEN),

@@ -17,6 +17,7 @@ from qfunc.graph.record import attach, record_of
 from qfunc.graph.recurrent_export import open_recurrent
 from qfunc.graph.sources import module_stack, user_line
 from qfunc.graph.training import with_rest
+from qfunc.graph.written import written_constants
 
 _NORMS: dict[str, dict[int, type[nn.Module]]] = {
     "batch_norm": {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d},
@@ -104,6 +105,7 @@ def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
         name = getattr(node.target, "__name__", "").removesuffix(".default")
         if node.op == "call_function" and name in _NORMS:
             _norm_module(owner, module, node, _NORMS[name])
+    written_constants(graph, owner, module)
     captured = functional(owner, graph)
     record = record_of(captured)
     assert record is not None
