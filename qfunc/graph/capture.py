@@ -13,6 +13,7 @@ from torch import fx, nn
 from qfunc.errors import CaptureError
 from qfunc.graph.exported import open_program, program_of
 from qfunc.graph.functional import functional
+from qfunc.graph.hooks import require_no_hooks
 from qfunc.graph.kept import keep
 from qfunc.graph.leaves import (
     Leaves,
@@ -102,6 +103,7 @@ def capture(
             if example_inputs is not None:
                 program = program_of(with_forward_bound(mine, concrete), example_inputs)
                 return keep(open_program(program, modes_of=model), model, ran(program.graph))
+            require_no_hooks(mine)
             kinds = leaf_classes(leaves, mine)
             prepare(mine, kinds)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,13 +10,9 @@ from torch import Tensor, fx, nn
 
 from qfunc.errors import SpecError
 from qfunc.graph.capture import owned, unwrapped
+from qfunc.graph.hooks import hand_over
 from qfunc.graph.network import require, require_unwrapped
 from qfunc.graph.record import record_of
-
-_HOOKS = (
-    "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook",
-)  # fmt: skip
 
 
 def parts(model: Any) -> dict[str, fx.GraphModule]:
@@ -70,10 +65,7 @@ def rebuilt(outer: nn.Module, new: Mapping[str, nn.Module], where: str = "") -> 
         memo[id(old)] = memo[id(unwrapped(old))] = module
     made = owned(outer, memo)
     for path, module in new.items():
-        old = unwrapped(outer.get_submodule(path))
-        for name in _HOOKS:
-            if vars(old).get(name):
-                vars(module)[name] = copy.deepcopy(vars(old)[name], memo)
+        hand_over(unwrapped(outer.get_submodule(path)), module, memo)
     return made
 
 

@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError
 from qfunc.graph.capture import unwrapped
+from qfunc.graph.hooks import without_hooks
 from qfunc.graph.leaves import leaf_classes, require_arguments
 from qfunc.graph.network import kind_of_model
 from qfunc.graph.parts import parts, running
@@ -198,7 +199,7 @@ def arguments_of(part: nn.Module, concrete: Mapping[str, Any], chosen: Mapping[s
 def within(path: str, road: Callable[[nn.Module], fx.GraphModule], part: nn.Module) -> fx.GraphModule:
     """The captured submodule, whose tensors are named by their paths in the outer module."""
     try:
-        captured = road(unwrapped(part))
+        captured = road(without_hooks(unwrapped(part)))
     except QfuncError as e:
         e.add_note(f"in submodule {path!r}")
         raise

@@ -19,7 +19,7 @@ OUTER_MODULES = (
         f"{TESTS}::test_the_rest_runs_in_evaluation_mode",
     ),
     Mutation(
-        "hooks-are-lost", PARTS,
+        "hooks-are-lost", "qfunc/graph/hooks.py",
         "if vars(old).get(name):",
         "if False:",
         f"{TESTS}::test_the_outer_module_stays_what_it_is",

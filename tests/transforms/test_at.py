@@ -133,6 +133,19 @@ def test_the_outer_module_stays_what_it_is() -> None:
     assert not {t.data_ptr() for t in model.state_dict().values()} & {t.data_ptr() for t in done.state_dict().values()}
 
 
+@pytest.mark.parametrize("export", [False, True])
+def test_what_a_hook_returns_counts_once(export: bool) -> None:
+    model, batches = detector()
+    model.head.fc.register_forward_hook(lambda *given: given[2] * 2)
+    model.backbone.register_forward_hook(lambda *given: given[2] * 2)
+    made = qfunc.quantize(TARGET, (batches[0],) if export else None, at=("backbone", "head"))(model)
+    done = qfunc.calibrate(batches)(made)
+    for a, b in zip(done(batches[0]), model(batches[0]), strict=True):
+        assert torch.allclose(a["scores"], b["scores"], atol=0.3)  # some codes of 8 bits, doubled twice
+    with pytest.raises(QfuncError, match="found forward hooks on the model itself"):
+        qfunc.capture()(model.backbone)
+
+
 def test_the_rest_runs_in_evaluation_mode() -> None:
     class Dropped(nn.Module):
         def __init__(self) -> None:
