@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fidelity import loader
 from torch import Tensor
 
@@ -50,7 +51,9 @@ Embed = Callable[[Tensor, Tensor], Tensor]
 
 def sentences(pairs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """(token ids, masks) of all first sentences, then of all second ones."""
-    return torch.cat([pairs["a"], pairs["b"]]), torch.cat([pairs["mask_a"], pairs["mask_b"]])
+    width = max(pairs[k].shape[1] for k in "ab")
+    wide = {k: F.pad(v, (0, width - v.shape[1])) for k, v in pairs.items()}
+    return torch.cat([wide["a"], wide["b"]]), torch.cat([wide["mask_a"], wide["mask_b"]])
 
 
 def batches(ids: Tensor, mask: Tensor, size: int) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -111,9 +114,8 @@ def main() -> int:
     program = torch.export.export(model, (ids, mask), dynamic_shapes=(both, both), strict=False)
     calibration = [(i, m) for _, i, m in batches(*sentences({k: v[:128] for k, v in calib.items()}), 32)]
     exact = not OnnxRuntime().comparable()
-    print(
-        f"ONNX Runtime {'with all' if exact else 'without'} optimisations; {count} pairs, {len(calibration)} batches of calibration"
-    )
+    how = "with all" if exact else "without"
+    print(f"ONNX Runtime {how} optimisations; {count} pairs, {len(calibration)} batches of calibration", flush=True)
     real = embedded(model, *sentences(test))
     rows = [["float", "", "", "", f"{_score(real, scores):.2f}", "", ""]]
     failed = 0

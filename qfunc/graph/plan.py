@@ -69,7 +69,7 @@ class _Placement:
         self.context, self.target, self.groups = context, target, groups
         self.made: dict[tuple[fx.Node, Any], Placed] = {}
         self.of_tensor: dict[fx.Node, Placed] = {}
-        self.positions = of_positions(context.model)
+        self.positions, self.record = of_positions(context.model), record_of(context.model)
 
     def sites(self) -> tuple[Placed, ...]:
         for node in self.context.model.graph.nodes:
@@ -90,13 +90,14 @@ class _Placement:
 
     def _output(self, group: Group) -> None:
         value, rule = self._speaks("output", group)
-        if isinstance(value, Scheme | Fixed) and group.output.users and not self._whole(group.output):
+        if isinstance(value, Scheme | Fixed) and group.output.users and not self._of_no_data(group.output):
             placed = self._place(group.output, group, "output", value, rule, tuple(group.output.users))
             self.of_tensor[group.output] = placed
 
     def _inputs(self, group: Group, node: fx.Node) -> None:
-        for slot, producer in slots(node):
-            if producer in group.nodes or _is_number(producer) or self._whole(producer, node):
+        # What follows from masks and positions alone is no activation, unless one that is reads it.
+        for slot, producer in slots(node) if node not in self.positions else ():
+            if producer in group.nodes or _is_number(producer) or is_whole(producer, self.record):
                 continue
             source = self.source(producer)
             value, rule = self._speaks(slot, group, source if slot == "input" else None, producer)
@@ -105,10 +106,8 @@ class _Placement:
             elif isinstance(value, Scheme | Fixed):
                 self._edge(group, node, slot, producer, source, value, rule)
 
-    def _whole(self, node: fx.Node, reader: fx.Node | None = None) -> bool:
-        # What follows from masks and positions alone is no activation, unless one that is reads it.
-        known = node in self.positions and (reader is None or reader in self.positions)
-        return known or is_whole(node, record_of(self.context.model))
+    def _of_no_data(self, node: fx.Node) -> bool:
+        return node in self.positions or is_whole(node, self.record)
 
     def _edge(self, group: Group, node: fx.Node, slot: str, producer: fx.Node, source: fx.Node, value: Any, rule: int) -> None:
         there = self.of_tensor.get(source)
