@@ -7,6 +7,7 @@ SPELLING, REWRITES, VOCABULARY = (f"qfunc/graph/{name}.py" for name in ("spellin
 
 PURE = "tests/graph/test_capture_in_place.py::test_pure_form_equals_eager"
 ROAD = "tests/graph/test_capture_spellings.py::test_fx_road"
+TRAINING, OWN_MODULES = "qfunc/graph/training.py", "tests/graph/test_capture_training.py"
 
 GRAPH = (
     # in-place writes
@@ -55,5 +56,36 @@ GRAPH = (
         "if sorted(dims) in ([2, 3], [-2, -1]):",
         "if len(dims) == 2:",
         f"{ROAD}[mean]",
+    ),
+    # modules that compute otherwise in training
+    Mutation(
+        "own-norms-are-traced-in-training", TRAINING,
+        "            module.training = False",
+        "            pass",
+        f"{OWN_MODULES}::test_evaluation_is_the_model_s",
+    ),
+    Mutation(
+        "own-norms-stay-calls", "qfunc/graph/capture.py",
+        "    norms_as_modules(evaluated, owned)",
+        "    pass",
+        f"{OWN_MODULES}::test_training_is_the_model_s",
+    ),
+    Mutation(
+        "what-a-norm-holds-beside-is-lost", TRAINING,
+        "return with_rest(made, norm)",
+        "return made",
+        f"{OWN_MODULES}::test_evaluation_is_the_model_s",
+    ),
+    Mutation(
+        "what-drops-keeps-the-mode-of-tracing", TRAINING,
+        "twin.inner.training = module.training",
+        "pass",
+        f"{OWN_MODULES}::test_the_model_is_not_changed_and_modes_are_kept",
+    ),
+    Mutation(
+        "what-follows-from-a-written-tensor-stays", "qfunc/graph/written.py",
+        "if any(n in written for n in node.all_input_nodes if _name(node) not in _LIKE):",
+        "if False:",
+        "tests/graph/test_written.py::test_the_graph_computes_what_the_model_does",
     ),
 )  # fmt: skip
