@@ -6,7 +6,7 @@ import os as _os
 if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
     __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
 
-from qfunc import errors, estimators, functions, specs
+from qfunc import errors, estimators, functions, recipes, specs
 from qfunc.graph.capture import capture
 from qfunc.transforms.bypass import bypass
 from qfunc.transforms.calibrate import calibrate
@@ -17,6 +17,7 @@ from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.explain import explain
 from qfunc.transforms.norms import BatchStatistics, Folded, fold_norms, freeze_norms
+from qfunc.transforms.parameter_groups import parameter_groups
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.saving import load, save
 from qfunc.transforms.sensitivity import sensitivity
@@ -27,6 +28,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchStatistics", "Float", "Folded", "Quantized", "bypass", "calibrate", "capture", "compare", "compose", "correct_bias",
-    "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load", "quantize",
-    "save", "sensitivity", "specs", "verify",
+    "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load", "parameter_groups",
+    "quantize", "recipes", "save", "sensitivity", "specs", "verify",
 ]  # fmt: skip

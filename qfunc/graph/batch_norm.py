@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 LEAST = 1e-3
-"""The least |f| of training with batch statistics: where gamma = 0, a usual start, weights still train."""
+"""The least |f| at which training with batch statistics quantizes a channel: where gamma = 0, a usual start."""
 
 
 def uses_batch(norm: Any) -> bool:
@@ -57,15 +57,20 @@ def folded_weight(weight: Tensor, norm: Any, groups: int) -> Tensor:
     return _times(weight, _factor(norm), groups)
 
 
-def unfolded_weight(quantized: Tensor, norm: Any, groups: int) -> Tensor:
-    """Q(w f) / f where the norm uses the batch, else Q(w f)."""
-    return _times(quantized, _factor(norm).reciprocal(), groups) if uses_batch(norm) else quantized
+def unfolded_weight(quantized: Tensor, weight: Tensor, norm: Any, groups: int) -> Tensor:
+    """Q(w f) / f where the norm uses the batch, and w itself where |f| is below the least; else Q(w f)."""
+    if not uses_batch(norm):
+        return quantized
+    factor = _true_factor(norm).detach()
+    # No chip's least scale may keep a channel from training that is all but switched off.
+    least = _times(torch.ones_like(weight), factor.abs() < LEAST, groups).bool()
+    return torch.where(least, weight, _times(quantized, _factor(norm).reciprocal(), groups))
 
 
 def folded_bias(bias: Tensor | None, norm: Any) -> Tensor:
     """b f + s, of the running statistics."""
-    factor = _true_factor(norm)
-    held = norm.running_mean if bias is None else norm.running_mean - bias
+    factor, mean = _true_factor(norm), _now(norm.running_mean)
+    held = mean if bias is None else mean - bias
     shift = -held * factor
     return shift if norm.bias is None else norm.bias + shift
 
@@ -87,8 +92,28 @@ def normalized(value: Tensor, norm: Any, folded: Tensor, quantized: Tensor) -> T
     return functional_call(norm, {"bias": norm.bias + error}, (value,))  # type: ignore[no-any-return]
 
 
+@torch.library.custom_op("qfunc::snapshot", mutates_args=())
+def snapshot(x: Tensor) -> Tensor:
+    """A copy that no compiler computes again.
+
+    >>> snapshot(torch.ones(1))
+    tensor([1.])
+    """
+    return x.clone()
+
+
+@snapshot.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _now(statistic: Tensor) -> Tensor:
+    # A compiled backward would read the running statistics anew, which the forward has updated by then.
+    return snapshot(statistic) if torch.compiler.is_compiling() else statistic
+
+
 def _true_factor(norm: Any) -> Tensor:
-    factor = torch.rsqrt(norm.running_var + norm.eps)
+    factor = torch.rsqrt(_now(norm.running_var) + norm.eps)
     return factor if norm.weight is None else norm.weight * factor
 
 

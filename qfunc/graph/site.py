@@ -139,7 +139,7 @@ class FakeQuantize(nn.Module):
     def _behind(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:
         if norm is None:
             return self._quantized(x)
-        return unfolded_weight(self._quantized(folded_weight(x, norm, groups)), norm, groups)
+        return unfolded_weight(self._quantized(folded_weight(x, norm, groups)), x, norm, groups)
 
     def _quantized(self, x: Tensor) -> Tensor:
         function, scheme = self.site.function, self.scheme

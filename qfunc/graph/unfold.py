@@ -67,7 +67,9 @@ def unfold(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[Norm, .
             _restore(network, before, path)
         owner, _, name = each.norm.rpartition(".")
         if not isinstance(getattr(at(network, owner), name, None), type(before.get_submodule(each.norm))):
-            setattr(at(network, owner), name, copy.deepcopy(before.get_submodule(each.norm)))
+            norm: Any = copy.deepcopy(before.get_submodule(each.norm))
+            norm.register_buffer("first_batch", norm.num_batches_tracked.clone())
+            setattr(at(network, owner), name, norm)
     for each, op, weight, bias in folded:
         _train(network, each, op, weight, bias)
     return network
@@ -125,7 +127,7 @@ def unquantized(graph: fx.Graph, quantizer: fx.Node) -> fx.Node:
 
 
 def _plain(graph: fx.Graph, args: tuple[Any, ...]) -> fx.Node:
-    return graph.call_function(unfolded_weight, (graph.call_function(folded_weight, args), *args[1:]))
+    return graph.call_function(unfolded_weight, (graph.call_function(folded_weight, args), *args))
 
 
 __all__ = ["Norm", "norms_of", "unfold", "unquantized"]

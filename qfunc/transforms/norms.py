@@ -42,7 +42,7 @@ class BatchStatistics:
         y = norm(op(x; Q(w f) / f) + b) + Q(b f + s) - (b f + s);
 
     evaluation, training with frozen statistics (`freeze_norms`) and the chip compute  y = op(x; Q(w f)) + Q(b f + s).
-    Where |f| < 1e-3 training takes 1e-3 with its sign, so that gamma = 0 trains.  Tensors have the names and values of the
+    A channel with |f| < 1e-3 trains on its float weight, so that gamma = 0 trains on every chip.  Tensors have the names and values of the
     float model.  A BatchNorm that does not alone follow a conv, transposed conv or linear is folded as by `Folded`.
 
     Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
@@ -79,8 +79,8 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
 
     Args:
         model: From `quantize(target, norms=BatchStatistics())`; it is changed, as by an optimizer.
-        after: How many batches in training a BatchNorm may have seen; counted by `num_batches_tracked`, so that a run that
-            is resumed from a state_dict counts on.  Above 0 it is looked at after each step of `optimizer`.
+        after: How many batches a BatchNorm may see in training since the model was quantized; the state_dict holds the
+            count, so that a run that is resumed counts on.  Above 0 it is looked at after each step of `optimizer`.
         optimizer: Any.
     Returns:
         The model.
@@ -104,7 +104,7 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
 
     def freeze(*_: Any) -> None:
         for norm in norms:
-            if not after or int(norm.num_batches_tracked) >= after:
+            if not after or int(norm.num_batches_tracked - norm.first_batch) >= after:
                 norm.frozen = True
 
     freeze()

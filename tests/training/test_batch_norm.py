@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.errors import SpecError
 from qfunc.numerics import Affine
 from qfunc.specs import Scheme, edit
 

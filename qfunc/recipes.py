@@ -1,0 +1,97 @@
+"""Recipes of training: edits that give a target the quantize functions of a paper and their initial values.
+
+Each is an edit as those of `specs.edit`, so that later edits change what it chose:
+`edit.pipe(targets.academic(4, 4), recipes.lsq(), edit.weights(estimator=Mse()))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qfunc.estimators import Ema, Entropy, LsqInit, LsqPlusInit, MinMax, Mse, StdClip
+from qfunc.functions import DoReFa, Dsq, Lsq, LsqPlus, Pact, Tqt
+from qfunc.specs import Target, edit
+
+
+def lsq() -> Callable[[Target], Target]:
+    """Scales train, from 2 mean|x| / sqrt(Q_p), with gradients scaled by 1 / sqrt(N Q_p).
+
+    Source: Esser et al., arXiv:1902.08153, sections 2.1 and 2.2.
+
+    >>> from qfunc import targets
+    >>> lsq()(targets.academic(4, 4)).weight.estimator
+    LsqInit()
+    """
+    return _both(edit.weights(estimator=LsqInit(), function=Lsq()), edit.activations(estimator=LsqInit(), function=Lsq()))
+
+
+def lsq_plus() -> Callable[[Target], Target]:
+    """Scales train, of activations also the offsets: weights from mean and deviation, activations from the least error.
+
+    Source: Bhalgat et al., arXiv:2004.09576, sections 3.1 and 3.2.
+
+    >>> from qfunc import targets
+    >>> lsq_plus()(targets.academic(4, 4)).activation.function
+    LsqPlus(gradient_scale=True)
+    """
+    weights = edit.weights(estimator=LsqPlusInit(), function=Lsq())
+    return _both(weights, edit.activations(estimator=Mse(), function=LsqPlus()))
+
+
+def pact(alpha: float = 10.0) -> Callable[[Target], Target]:
+    """Clipping bounds of activations train, from alpha; weights are DoReFa's.
+
+    Args:
+        alpha: The first bound in real units.
+    Source: Choi et al., arXiv:1805.06085, sections 3 and 5.
+
+    >>> from qfunc import targets
+    >>> pact()(targets.academic(4, 4)).activation.function
+    Pact(alpha=10.0)
+    """
+    return _both(edit.weights(function=DoReFa()), edit.activations(function=Pact(alpha=alpha)))
+
+
+def dsq() -> Callable[[Target], Target]:
+    """Bounds and the steepness of a soft staircase train, from the observed ranges.
+
+    Source: Gong et al., arXiv:1908.05033, section 3.
+
+    >>> from qfunc import targets
+    >>> dsq()(targets.academic(4, 4)).weight.function
+    Dsq(alpha=0.4, trains_alpha=True)
+    """
+    return _both(edit.weights(estimator=MinMax(), function=Dsq()), edit.activations(estimator=Ema(), function=Dsq()))
+
+
+def dorefa() -> Callable[[Target], Target]:
+    """Weights squashed by tanh, activations clipped to [0, 1]; nothing but the weights trains.
+
+    Source: Zhou et al., arXiv:1606.06160, section 2.
+
+    >>> from qfunc import targets
+    >>> dorefa()(targets.academic(4, 4)).activation.function
+    DoReFa()
+    """
+    return _both(edit.weights(function=DoReFa()), edit.activations(function=DoReFa()))
+
+
+def tqt() -> Callable[[Target], Target]:
+    """Thresholds of power-of-two scales train, from 3 deviations of weights and the least divergence of activations.
+
+    For targets whose scales are powers of two, such as `targets.vitis`.
+
+    Source: Jain et al., arXiv:1903.08066, sections 3 and 5.1.
+
+    >>> from qfunc import targets
+    >>> tqt()(targets.vitis).weight.function
+    Tqt()
+    """
+    return _both(edit.weights(estimator=StdClip(3.0), function=Tqt()), edit.activations(estimator=Entropy(), function=Tqt()))
+
+
+def _both(weights: Callable[[Target], Target], activations: Callable[[Target], Target]) -> Callable[[Target], Target]:
+    return lambda target: edit.pipe(target, weights, activations)
+
+
+__all__ = ["dorefa", "dsq", "lsq", "lsq_plus", "pact", "tqt"]

@@ -1,0 +1,55 @@
+"""parameter_groups: what an optimizer should know of a model that trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.site import FakeQuantize
+
+
+def parameter_groups(
+    model: nn.Module, *, lr: float, weight_decay: float = 0.0, quantizer_lr: float | None = None
+) -> list[dict[str, Any]]:
+    """Two groups for any torch.optim optimizer: the network's parameters, and the quantizers' without weight decay.
+
+    Decay would pull a scale, a threshold or a bound towards 0, which is no prior of theirs.  A parameter that tied
+    quantizers share stands once.
+
+    Args:
+        model: A quantized model, or a module with quantized submodules.
+        lr: Learning rate of weights, biases and BatchNorms.
+        weight_decay: Theirs; PACT wants its bounds decayed: set that group's "weight_decay" yourself.
+        quantizer_lr: Learning rate of the quantizers' parameters; None for `lr`.
+    Raises:
+        CalibrationError: no quantizer in the model has parameters that train.
+        SpecError: a rate or decay that is negative or no number.
+
+    >>> import qfunc
+    >>> from qfunc import recipes, targets
+    >>> quantized = qfunc.quantize(recipes.lsq()(targets.onnxruntime))(nn.Linear(3, 2))
+    >>> [(len(g["params"]), g["lr"], g["weight_decay"]) for g in parameter_groups(quantized, lr=0.1, weight_decay=1e-4)]
+    [(2, 0.1, 0.0001), (3, 0.1, 0.0)]
+    """
+    given = {"lr": lr, "weight_decay": weight_decay, "quantizer_lr": lr if quantizer_lr is None else quantizer_lr}
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            where = f"parameter_groups, {name}"
+            raise SpecError(where=where, found=repr(value), wanted="a number that is not negative", do="Give such a number.")
+    quantizers = [m for m in model.modules() if isinstance(m, FakeQuantize)]
+    learned = {id(p): p for m in quantizers for p in m.parameters()}
+    if not learned:
+        do = "Quantize with a function that trains, as by qfunc.recipes.lsq(); or pass model.parameters() to the optimizer."
+        raise CalibrationError(
+            where="parameter_groups", found=f"{len(quantizers)} quantizers without parameters", wanted="some that train", do=do
+        )
+    rest = [p for p in model.parameters() if id(p) not in learned]
+    return [
+        {"params": rest, "lr": lr, "weight_decay": weight_decay},
+        {"params": list(learned.values()), "lr": given["quantizer_lr"], "weight_decay": 0.0},
+    ]
+
+
+__all__ = ["parameter_groups"]

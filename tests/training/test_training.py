@@ -1,0 +1,271 @@
+"""Training: what moves, what is saved, what is resumed, and that all of it is what is deployed."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import functions, recipes, targets
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.estimators import Ema
+from qfunc.graph.site import FakeQuantize
+from qfunc.specs import Target, edit
+
+
+class Joined(nn.Module):
+    """Two convs with BatchNorms, joined by a concat, whose inputs most chips tie."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.norm1 = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.right, self.norm2 = nn.Conv2d(3, 5, 1, bias=False), nn.BatchNorm2d(5)
+        self.head = nn.Linear(9, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat((self.norm1(self.left(x)).relu(), self.norm2(self.right(x)).relu()), 1)
+        return self.head(x.mean((2, 3)))
+
+
+def batch(seed: int, n: int = 8) -> Tensor:
+    return torch.randn(n, 3, 7, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def made(target: Target, **how: Any) -> Any:
+    quantized = qfunc.quantize(target, norms=qfunc.BatchStatistics(), **how)(warm(Joined))
+    # Of a smaller batch than those of training, which clip.
+    return qfunc.calibrate([batch(0) * 0.7], progress=False)(quantized).train()
+
+
+def warm(kind: type[nn.Module]) -> nn.Module:
+    """A network whose running statistics are those of its data."""
+    torch.manual_seed(1)
+    net = kind()
+    for seed in range(40):
+        net(batch(seed))
+    return net
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    optimizer.zero_grad()
+    F.cross_entropy(model(batch(seed)), torch.arange(8) % 6).backward()
+    optimizer.step()
+
+
+def learned(model: nn.Module) -> dict[str, Tensor]:
+    return {n: p for n, p in model.named_parameters() if n.startswith("quantizers.")}
+
+
+RECIPES = {
+    "lsq": (recipes.lsq(), targets.onnxruntime),
+    "lsq on 4 bits": (recipes.lsq(), targets.academic(4, 4)),
+    "lsq_plus": (recipes.lsq_plus(), targets.academic(4, 4)),
+    "pact": (recipes.pact(0.3), targets.academic(4, 4)),
+    "dsq": (recipes.dsq(), targets.academic(4, 4)),
+    # The divergence of 72 values is least far inside of them, where all clip.
+    "tqt": (lambda target: edit.activations(estimator=Ema())(recipes.tqt()(target)), targets.vitis),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_a_recipe_trains_moves(name: str) -> None:
+    """Three steps with momentum: every parameter of a quantizer has another value, and so has every other parameter."""
+    recipe, target = RECIPES[name]
+    model = made(recipe(target))
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    assert learned(model)
+    groups = qfunc.parameter_groups(model, lr=0.05, weight_decay=1e-4, quantizer_lr=0.01)
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    for seed in range(3):
+        step(model, optimizer, seed)
+    # A threshold's step may be below its float32; then it has a gradient.
+    still = [n for n, p in model.named_parameters() if torch.equal(p, before[n]) and not bool(p.grad.any())]  # type: ignore[union-attr]
+    # PACT's lower bound is 0 where nothing is negative: its paper has none.
+    assert [n for n in still if not n.endswith(".low")] == []
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_dorefa_trains_the_weights_alone() -> None:
+    model = made(recipes.dorefa()(targets.academic(4, 4)))
+    assert not learned(model)
+    with pytest.raises(CalibrationError, match=r"^parameter_groups: found 5 quantizers without parameters, wanted some"):
+        qfunc.parameter_groups(model, lr=0.1)
+
+
+def test_biases_follow_the_scales_that_train() -> None:
+    """After training, the integers of the exported bias are R(b / (s_x s_w)) of the scales as they are now."""
+    model = made(recipes.lsq()(targets.onnxruntime))
+    optimizer = torch.optim.SGD(qfunc.parameter_groups(model, lr=0.05, quantizer_lr=0.02))
+    before = model.get_submodule("quantizers.x.output").qparams().scale.clone()
+    for seed in range(3):
+        step(model, optimizer, seed)
+    model.eval()
+    folded = qfunc.fold_norms(model)
+    scale_x = model.get_submodule("quantizers.x.output").qparams().scale
+    assert scale_x != before
+    scale_w = model.get_submodule("quantizers.left.weight").qparams().scale.flatten()
+    codes, qparams = model.get_submodule("quantizers.left.bias").export(folded.get_parameter("left.bias"))
+    exact = folded.get_parameter("left.bias").detach().double() / (scale_x * scale_w).double()
+    assert torch.equal(qparams.scale, scale_x * scale_w)
+    assert torch.equal(codes.double(), exact.round())  # no bias lies within 2^-24 of a tie
+    assert torch.equal(folded(batch(9)), model(batch(9)))
+
+
+def test_tied_sites_hold_one_parameter() -> None:
+    """A concat's inputs train one scale: its gradient is the sum, and the chip finds them equal."""
+    model = made(recipes.lsq()(targets.tensorrt))
+    sites = [m for m in model.modules() if isinstance(m, FakeQuantize) and m.site.tie]
+    assert len(sites) >= 2
+    assert len({id(m.scale) for m in sites}) == 1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    step(model, optimizer, 0)
+    twin = copy.deepcopy(model)
+    assert len({id(m.scale) for m in twin.modules() if isinstance(m, FakeQuantize) and m.site.tie}) == 1
+
+
+@pytest.mark.parametrize("recipe", ["lsq", "tqt", "pact"])
+def test_a_state_dict_makes_a_fresh_model_the_trained_one(recipe: str) -> None:
+    """Loaded into a model that was never calibrated, and resumed with its optimizer: the same weights, bit for bit."""
+    change, target = RECIPES[recipe]
+    one = made(change(target))
+    optimizer = torch.optim.Adam(one.parameters(), lr=0.01)
+    for seed in range(2):
+        step(one, optimizer, seed)
+    file = io.BytesIO()
+    torch.save({"model": one.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    other = qfunc.quantize(change(target), norms=qfunc.BatchStatistics())(Joined()).train()
+    other.load_state_dict(saved["model"])
+    resumed = torch.optim.Adam(other.parameters(), lr=0.01)
+    resumed.load_state_dict(saved["optimizer"])
+    for seed in range(2, 4):
+        step(one, optimizer, seed)
+        step(other, resumed, seed)
+    have, want = other.state_dict(), one.state_dict()
+    assert have.keys() == want.keys()
+    assert all(torch.equal(have[k], want[k]) for k in want)
+
+
+@pytest.mark.parametrize("function", [functions.QDrop(), functions.Stochastic()])
+def test_a_run_with_noise_is_resumed_bit_for_bit(function: Any) -> None:
+    one = made(edit.activations(function=function)(targets.onnxruntime))
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.01)
+    step(one, optimizer, 0)
+    other = made(edit.activations(function=function)(targets.onnxruntime))
+    other.load_state_dict(one.state_dict())
+    again = torch.optim.SGD(other.parameters(), lr=0.01)
+    for model, each in ((one, optimizer), (other, again)):
+        step(model, each, 1)
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_step_compiles_as_one_graph() -> None:
+    """And gives the eager step's gradients, but for the order of sums."""
+    model = made(recipes.lsq()(targets.tensorrt))
+    compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager")
+    for m in (model, compiled):
+        F.cross_entropy(m(batch(1)), torch.arange(8) % 6).backward()
+    found = dict(compiled._orig_mod.named_parameters())
+    for name, parameter in model.named_parameters():
+        # Sums in another order move a value by 2^-20; one that lies that near to where its code clips has another gradient.
+        wrong = (found[name].grad - parameter.grad).abs() > 1e-4 * parameter.grad.abs().max() + 1e-8
+        assert int(wrong.sum()) <= 1, name
+
+
+class Residual(nn.Module):
+    """A branch that starts at 0, as residual networks are often initialised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Linear(3, 6)
+        nn.init.zeros_(self.norm.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(x + self.norm(self.conv(x))).mean((2, 3)))
+
+
+@pytest.mark.parametrize("target", [targets.onnxruntime, targets.tensorrt, targets.vitis], ids=lambda t: t.name)
+def test_gamma_of_zero_trains(target: Target) -> None:
+    """Four steps: gamma and the weights move, whatever the least scale of the chip."""
+    net = warm(Residual)
+    quantized = qfunc.quantize(target, norms=qfunc.BatchStatistics())(net)
+    model: Any = qfunc.calibrate([batch(0)], progress=False)(quantized).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for seed in range(4):
+        step(model, optimizer, seed)
+    assert bool(model.norm.weight.ne(0).all())
+    assert bool(model.get_parameter("conv.weight").ne(warm(Residual).conv.weight).any())  # type: ignore[union-attr]
+    assert all(bool(v.isfinite().all()) for v in model.state_dict().values() if v.is_floating_point())
+
+
+def test_autocast_and_checkpointing_train() -> None:
+    model = made(recipes.lsq()(targets.tensorrt))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = F.cross_entropy(model(batch(1)), torch.arange(8) % 6)
+    loss.backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
+    one, other = made(recipes.lsq()(targets.tensorrt)).eval(), made(recipes.lsq()(targets.tensorrt)).eval()
+    one(batch(1)).square().sum().backward()
+    from torch.utils.checkpoint import checkpoint
+
+    checkpoint(other, batch(1), use_reentrant=False).square().sum().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_the_runtime_predicts_what_the_emulation_of_the_trained_model_does() -> None:
+    model = made(recipes.lsq()(targets.onnxruntime))
+    optimizer = torch.optim.SGD(qfunc.parameter_groups(model, lr=0.05, quantizer_lr=0.01))
+    for seed in range(4):
+        step(model, optimizer, seed)
+    model.eval()
+    report = qfunc.verify(targets.onnxruntime)(model, [batch(20, 16)])
+    assert report.verdict.startswith("bit-exact"), str(report)
+
+
+def test_freezing_after_some_batches_counts_on_when_resumed() -> None:
+    model = made(targets.tensorrt)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    qfunc.freeze_norms(model, 3, optimizer)
+    means: list[Tensor] = []
+    for seed in range(5):
+        step(model, optimizer, seed)
+        means.append(model.norm1.running_mean.clone())
+    assert not torch.equal(means[1], means[2])
+    assert torch.equal(means[2], means[4]), "three batches were seen"
+    other = made(targets.tensorrt)
+    other.load_state_dict(model.state_dict())
+    qfunc.freeze_norms(other, 3, torch.optim.SGD(other.parameters(), lr=0.01))
+    assert other.norm1.frozen
+    with pytest.raises(SpecError, match=r"freeze_norms: found after=3, optimizer=NoneType, wanted a number of batches and an"):
+        qfunc.freeze_norms(model, 3)
+    with pytest.raises(
+        CalibrationError, match=r"freeze_norms: found no BatchNorm that trains, wanted at least one. Quantize with"
+    ):
+        qfunc.freeze_norms(qfunc.quantize(targets.tensorrt)(Joined()))
+
+
+def test_weights_are_quantized_once_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until one of the tensors behind them changes."""
+    model, seen = made(targets.tensorrt).eval(), []
+    original = FakeQuantize._quantized
+    monkeypatch.setattr(FakeQuantize, "_quantized", lambda self, x: (seen.append(self.site.name), original(self, x))[1])
+    x = batch(3)
+    with torch.no_grad():
+        first = model(x)
+        weights = [n for n in seen if "weight" in n]
+        assert torch.equal(model(x), first)
+        assert [n for n in seen if "weight" in n] == weights
+        model.norm1.weight.mul_(1.5)
+        second = model(x)
+        assert not torch.equal(first, second)
+        assert [n for n in seen if "weight" in n] == [*weights, "left.weight"]
+    model(x).sum().backward()
+    assert model.norm1.weight.grad is not None
