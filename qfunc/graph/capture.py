@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
+from qfunc.graph.baked import bake, computed_tensors
 from qfunc.graph.exported import open_program, program_of
 from qfunc.graph.functional import functional
 from qfunc.graph.hooks import require_no_hooks
@@ -46,8 +47,8 @@ def capture(
     """A transform that turns a model into a functional `fx.GraphModule` of canonical ops.
 
     Without `example_inputs` the model is traced symbolically (fx); with them, or given an
-    `ExportedProgram`, it goes through `torch.export`, which also takes transformers, recurrent layers and
-    control flow on shapes.  The result owns copies of the tensors, computes what the model computes and
+    `ExportedProgram`, it goes through `torch.export`, which also takes control flow on shapes and inputs of
+    any structure.  The result owns copies of the tensors, computes what the model computes and
     names its nodes by the model's module paths; the model itself is not changed.  On the fx road arguments
     whose default is None, a bool or a string keep it.
 
@@ -99,10 +100,12 @@ def capture(
         model = unwrapped(model)
         require_arguments(concrete, model)
         with _LOCK:
-            mine = owned(model)
+            mine, shown = owned(model), model
+            if bake(mine):  # what is kept of the model's modules is then that of the plain ones
+                bake(shown := owned(model))
             if example_inputs is not None:
                 program = program_of(with_forward_bound(mine, concrete), example_inputs)
-                return keep(open_program(program, modes_of=model), model, ran(program.graph))
+                return keep(open_program(program, modes_of=model), shown, ran(program.graph))
             require_no_hooks(mine)
             kinds = leaf_classes(leaves, mine)
             prepare(mine, kinds)
@@ -112,8 +115,8 @@ def capture(
                 made = ours if tracer is None else own_tracer(tracer, ours.is_leaf_module)
                 return _trace(root, bind(made, concrete))
 
-            evaluated, dropouts = _traced(mine, trace, model)
-            return keep(functional(mine, evaluated, dropouts), model, ran(evaluated))
+            evaluated, dropouts = _traced(mine, trace, shown)
+            return keep(functional(mine, evaluated, dropouts), shown, ran(evaluated))
 
     return transform
 
@@ -152,6 +155,8 @@ def owned(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
     Raises:
         CaptureError: the model cannot be copied.
     """
+    memo = {} if memo is None else memo
+    memo.update(computed_tensors(model))
     try:
         return copy.deepcopy(model, memo)
     except Exception as e:
@@ -159,7 +164,7 @@ def owned(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
             where=f"copy.deepcopy of {type(model).__name__}",
             found=f"{type(e).__name__}: {e}",
             wanted="a model that can be copied",
-            do="Keep no computed tensors as attributes; weight_norm and spectral_norm: remove_parametrizations first.",
+            do="Keep what cannot be copied (locks, files, generators) outside of the model.",
         ) from e
 
 

@@ -14,6 +14,7 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
+from qfunc.graph.torch_modules import forward_of
 
 _PLACEHOLDER: Any = type(vars(fx)["PH"])
 Leaves = str | type[nn.Module] | Iterable[str | type[nn.Module]]
@@ -201,6 +202,12 @@ def own_tracer(given: Any, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Trac
         ours = is_leaf(m, module_qualified_name)
         return ours or (not type(m).__module__.startswith("torch.nn") and theirs(m, module_qualified_name))
 
+    call_module = made.call_module
+
+    def call(m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return call_module(m, forward_of(m) or forward, args, kwargs)
+
     made.is_leaf_module = is_leaf_module  # type: ignore[method-assign]
+    made.call_module = call  # type: ignore[method-assign]
     made.record_stack_traces = True
     return made

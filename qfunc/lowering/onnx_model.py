@@ -189,7 +189,7 @@ class _Writer:
         for step in rest:
             call = Call(
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER}", lambda t, _: t,  # type: ignore[misc]
-                lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),
+                lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
             )  # fmt: skip
             tensor = WRITERS[self.partition.context.kind(step)](call)
             self.done[step.name] = node.name

@@ -16,6 +16,7 @@ from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
 from mutants.lowerings_vendor import LOWERINGS_VENDOR
 from mutants.merging import MERGING
 from mutants.mutation import Mutation
+from mutants.networks import NETWORKS
 from mutants.numerics import NUMERICS
 from mutants.outer import OUTER_MODULES
 from mutants.own_ops import OWN_OPS
@@ -49,6 +50,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *EMULATION,
     *DEPLOYMENT,
     *OWN_OPS,
+    *NETWORKS,
     *LOWERINGS_RUNTIMES,
     *LOWERINGS_VENDOR,
     *SPECS,

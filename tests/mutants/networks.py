@@ -1,0 +1,51 @@
+"""Breakages of recurrence, attention and the structures of general networks."""
+
+from mutants.mutation import Mutation
+
+GENERAL = "tests/networks/test_general_networks.py"
+RUNTIME = f"{GENERAL}::test_the_runtime_computes_what_was_emulated_and_that_is_close_to_the_simulation"
+
+NETWORKS = (
+    Mutation(
+        "gates-as-torch-has-them", "qfunc/lowering/onnx_recurrent.py",
+        'ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}',
+        'ORDER = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2), "rnn": (0,)}',
+        f"{GENERAL}::test_recurrent_weights_are_stored_as_codes_in_the_order_of_onnx",
+    ),
+    Mutation(
+        "scales-not-in-order", "qfunc/lowering/onnx_quantizers.py",
+        "scale, zero = (scale, zero) if axis else (scale[rows], zero[rows])",
+        "scale, zero = (scale, zero)",
+        f"{GENERAL}::test_recurrent_weights_are_stored_as_codes_in_the_order_of_onnx",
+    ),
+    Mutation(
+        "backwards-not-turned-back", "qfunc/graph/recurrent.py",
+        "made = made.flip(0) if reverse else made",
+        "made = made.flip(1) if reverse else made",
+        f"{RUNTIME}[recurrent: lstm, both ways, two levels]",
+    ),
+    Mutation(
+        "masks-the-wrong-way-round", "qfunc/graph/float_ops.py",
+        "return ~mask if mask.dtype == torch.bool else mask",
+        "return mask",
+        f"{RUNTIME}[attention: masks]",
+    ),
+    Mutation(
+        "scores-not-scaled", "qfunc/graph/float_ops.py",
+        "return input * (like.shape[-1] ** -0.5 if factor is None else factor)",
+        "return input * (like.shape[-1] ** -1.0 if factor is None else factor)",
+        f"{RUNTIME}[attention: function]",
+    ),
+    Mutation(
+        "computed-weights-stay", "qfunc/graph/computed.py",
+        "found: set[fx.Node] = set()",
+        "return set()",
+        f"{RUNTIME}[structure: computed weights]",
+    ),
+    Mutation(
+        "resized-to-less", "qfunc/lowering/onnx_moves.py",
+        "if int(have * float(factor)) == want and same:",
+        "if same:",
+        f"{RUNTIME}[structure: detector]",
+    ),
+)  # fmt: skip
