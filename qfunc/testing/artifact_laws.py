@@ -16,6 +16,7 @@ from qfunc.graph.units import Partition
 from qfunc.graph.vocabulary import is_constant, kind_of
 from qfunc.lowering.artifact import REPORT
 from qfunc.specs import Derived, Int
+from qfunc.testing.side_file_laws import SIDE, side_files_hold_the_qparams
 from qfunc.testing.trial import Trial
 from qfunc.transforms.batches import tensors_of
 from qfunc.transforms.deploy import run_evaluated
@@ -123,7 +124,7 @@ def side_files_name_tensors(trial: Trial) -> None:
     if not models:
         return
     for file, content in _files(trial).items():
-        if not file.endswith((".json", ".txt", ".scale")):
+        if not file.endswith(SIDE):
             continue
         tables = _tables(json.loads(content)) if file.endswith(".json") else iter([_first_words(content.decode())])
         some = False
@@ -143,6 +144,7 @@ ARTIFACT_LAWS: tuple[Callable[[Trial], None], ...] = (
     artifact_holds_the_constants,
     artifact_computes_the_simulation,
     side_files_name_tensors,
+    side_files_hold_the_qparams,
 )
 """In the order in which check_target asks them."""
 

@@ -53,7 +53,7 @@ def check_target(
     * emulates, emulation_is_the_runtime: equal at the outputs, and at every integer tensor if the runner shows
       them; unknown_arithmetic_is_refused where it is not public;
     * the artifact: deploys, lowering_is_pure_and_deterministic, artifact_loads, artifact_holds_the_constants,
-      artifact_computes_the_simulation (what ONNX Runtime can run), side_files_name_tensors;
+      artifact_computes_the_simulation (what ONNX Runtime can run), side_files_name_tensors, side_files_hold_the_qparams;
     * transforms_are_pure: quantize, calibrate, emulate and deploy leave their inputs as they were.
 
     Args:

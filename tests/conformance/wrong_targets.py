@@ -33,6 +33,7 @@ from qfunc.specs import (
     Unknown,
     ZeroPoint,
 )
+from qfunc.specs import Fixed as Dictated
 from qfunc.testing.small_models import SmallNet
 from qfunc.testing.small_models import Step as Layer
 from tests.conformance import wrong_parts as parts
@@ -51,6 +52,7 @@ POINT = net(Layer("conv", 3, 4), seed=2)  # its output's zero point is odd, so t
 U8 = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 INT16 = Scheme(Int(16))
 WEIGHT = targets.onnxruntime.rules[0].weight
+DICTATED = next(r.output for r in targets.onnxruntime.rules if isinstance(r.output, Dictated))
 chip = evolve(targets.onnxruntime, name="chip", runtime=evolve(targets.onnxruntime.runtime, runner=None))
 vitis, tensorrt, openvino = targets.vitis, targets.tensorrt, targets.openvino
 
@@ -137,7 +139,7 @@ PLACED = (
         "dictated qparams that a tie overwrites", "dictated_qparams_are_exact",
         evolve(
             chip,
-            rules=(Rule(Op("conv"), output=chip.rules[-1].output), *chip.rules),
+            rules=(Rule(Op("conv"), output=DICTATED), *chip.rules),
             ties=(Tie(Op("global_avg_pool"), ("input", "output"), "output"),),
         ),
     ),
@@ -186,6 +188,9 @@ ARTIFACTS = (
     Wrong("zero points that are dropped", "artifact_computes_the_simulation",
           evolve(chip, lowering=parts.Edited("zero points"))),
     Wrong("the name of a tensor that is gone", "side_files_name_tensors", evolve(chip, lowering=parts.Ranges("one name"))),
+    Wrong("ranges that are a hundredth too wide", "side_files_hold_the_qparams",
+          evolve(chip, lowering=parts.Ranges("values"))),
+    Wrong("ranges of the tensor behind", "side_files_hold_the_qparams", evolve(chip, lowering=parts.Ranges("another's"))),
     Wrong("names of the vendor's own", "side_files_name_tensors", evolve(chip, lowering=parts.Ranges("every name"))),
 )  # fmt: skip
 

@@ -334,6 +334,21 @@ def test_what_an_opset_has(opset, scheme, constant, needs):
     assert found == (f"{needs} from opset {needs[10:12]} on (ONNX operators)" if needs else "")
 
 
+def test_what_tensorrt_can_hold_and_no_file_is_written_with():
+    """FP8, and int4 by blocks: refused when the model is quantized, not when it has been trained; simulated without a file."""
+    fp8, blocks = Scheme(qfunc.specs.E4M3FN), Scheme(Int(4), Scale(PerBlock(-1, 3)))
+    own = targets.tensorrt
+    for rules, fmt in (
+        (tuple(evolve(r, input=fp8) if r.input is not None else r for r in own.rules), "Float(4, mantissa=3, max=448.0)"),
+        (tuple(evolve(r, weight=blocks) if r.weight is not None else r for r in own.rules), "Int(4)"),
+    ):
+        target = evolve(own, rules=rules, legality=own.legality[:1])
+        text = refusal(target)
+        assert f"found {fmt} for Together((ExplicitQdq(), ClipRanges())), wanted integers with one static scale" in text
+        assert "attrs.evolve(target, lowering=None) simulates them" in text
+        qfunc.quantize(evolve(target, lowering=None))(Net())
+
+
 def test_an_opset_too_low_for_four_bits():
     target = edit.pipe(targets.qdq, edit.activations(bits=4), edit.deploy(Qdq(opset=13)))
     assert refusal(target) == (
@@ -496,7 +511,7 @@ def test_scales_per_channel_are_those_of_the_output_channels():
 def test_blocks_have_an_axis_and_a_size():
     def of(shared):
         rules = Rule(Op("linear"), weight=Scheme(Int(4), Scale(shared)))
-        return chip(Require(Everything(), "weight", shared=PerBlock(1, 3), **HERE), rules=rules)
+        return evolve(chip(Require(Everything(), "weight", shared=PerBlock(1, 3), **HERE), rules=rules), lowering=None)
 
     assert found(of(PerBlock(1, 3))) == found(of(PerBlock(-1, 3))) == []
     assert len(found(of(PerBlock(-1, 1)))) == len(found(of(PerBlock(0, 2)))) == 1
