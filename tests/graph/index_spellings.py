@@ -38,7 +38,6 @@ INDEX_GROUPS: dict[str, Group] = {
         "full",
         (3, 4),
         (
-            lambda m, x: torch.zeros(x.size(0), 5),
             lambda m, x: torch.ones((2, x.shape[1])),
             lambda m, x: torch.ones(x.shape[1], dtype=torch.bool),
             lambda m, x: torch.full((x.size(0), 3), 7),
@@ -92,6 +91,12 @@ INDEX_GROUPS: dict[str, Group] = {
             lambda m, x: (x > 0).cumsum(0, dtype=torch.float32),
         ),
     ),
+    "difference": Group(
+        "difference",
+        (3, 4),
+        (lambda m, x: torch.diff(x), lambda m, x: x.diff(dim=0), lambda m, x: torch.diff(x, 1, 1, prepend=x[:, :1])),
+    ),
+    "detach": Group("detach", (3, 4), (lambda m, x: x.detach(), lambda m, x: torch.detach(x))),
     "tril": Group("tril", (3, 4), (lambda m, x: x.tril(), lambda m, x: torch.tril(x, 1), lambda m, x: x.tril(diagonal=-1))),
     "triu": Group("triu", (3, 4), (lambda m, x: x.triu(), lambda m, x: torch.triu(x > 0, diagonal=1))),
     "repeat": Group(

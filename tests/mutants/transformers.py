@@ -1,0 +1,33 @@
+"""Breakages of what transformers need: masks, positions, axes that vary."""
+
+from mutants.mutation import Mutation
+
+TEST = "tests/lowering/test_exported_transformers.py"
+MASKING = "qfunc/graph/masking.py"
+
+TRANSFORMERS = (
+    Mutation(
+        "mask-not-named", MASKING,
+        "node.target, node.args = masked, (scores, mask, False)",
+        "continue",
+        f"{TEST}::test_a_mask_that_is_added_is_in_no_scale[export]",
+    ),
+    Mutation(
+        "positions-quantized", "qfunc/graph/plan.py",
+        "in slots(node) if node not in self.positions else ():",
+        "in slots(node):",
+        f"{TEST}::test_every_product_is_quantized_and_no_position_or_mask_is[decoder]",
+    ),
+    Mutation(
+        "batch-of-one-fixed", "qfunc/graph/exported.py",
+        "torch.cat([t, t]) if t.ndim else t",
+        "t",
+        f"{TEST}::test_one_example_is_enough_for_any_batch",
+    ),
+    Mutation(
+        "axes-without-names", "qfunc/transforms/deploy.py",
+        'getattr(target.lowering, "opset", OPSET), record.axes)',
+        'getattr(target.lowering, "opset", OPSET))',
+        f"{TEST}::test_axes_that_vary_have_names_in_the_artifact",
+    ),
+)  # fmt: skip
