@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import Any
 
 import pytest
@@ -132,14 +133,27 @@ def test_a_model_that_does_not_run_on_the_example() -> None:
 
 def test_a_model_that_cannot_be_copied() -> None:
     model = nn.Linear(3, 2)
+    model.lock = threading.Lock()
+    assert message(model) == (
+        "copy.deepcopy of Linear: found TypeError: cannot pickle '_thread.lock' object, wanted a model that can be copied. "
+        "Keep what cannot be copied (locks, files, generators) outside of the model."
+    )
+
+
+def test_what_a_forward_left_behind_is_no_part_of_the_model() -> None:
+    model = nn.Linear(3, 2)
     model.cache = model.weight * 2
-    assert message(model).startswith("copy.deepcopy of Linear: found RuntimeError: Only Tensors created explicitly by the user")
+    assert torch.equal(capture()(model)(X), model(X))
 
 
 def test_parametrized_weights() -> None:
     model = weight_norm(nn.Linear(3, 2))
+    names = [name for name, _ in model.named_parameters()]
     for example in (None, (X,)):
-        assert torch.equal(capture(example)(model)(X), model(X))
+        captured = capture(example)(model)
+        assert torch.equal(captured(X), model(X))
+        assert "weight" in dict(captured.named_parameters())
+    assert [name for name, _ in model.named_parameters()] == names
 
 
 def test_a_user_s_leaf_stays_one_node() -> None:
