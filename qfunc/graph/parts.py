@@ -122,7 +122,7 @@ def _get(module: nn.Module, name: str) -> Tensor | None:
 def _set(module: nn.Module, name: str, tensor: Tensor) -> None:
     path, _, last = name.rpartition(".")
     holder = module.get_submodule(path)
-    held = holder._parameters if last in holder._parameters else holder._buffers
+    held: Any = holder._parameters if last in holder._parameters else holder._buffers
     held[last] = tensor
 
 

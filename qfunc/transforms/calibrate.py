@@ -123,8 +123,8 @@ def _runs(models: tuple[Any, ...], through: Float | Quantized) -> dict[int, dict
         same = tuple(of_model[path] for of_model in of_models)
         for network, served in through.passes(same):
             runs.setdefault(served[0], {})[path] = Observer(network, served, statistics([seats(same[i]) for i in served]))
-    served = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.served]
-    if not all(same_around(models[index], models[other]) for index, other in served):
+    pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.served]
+    if not all(same_around(models[index], models[other]) for index, other in pairs):
         raise other_networks()
     return runs
 

@@ -94,14 +94,15 @@ class _Part:
     def correct(self, states: list[dict[str, tuple[Tensor, int]]]) -> None:
         """Changes the biases by what all processes have seen."""
         for op in self.ops:
-            seen = [state[op.args[0].name] for state in states if op.args[0].name in state]  # type: ignore[union-attr]
+            x, weighed, bias = (n for _, n in slots(op))
+            seen = [state[x.name] for state in states if x.name in state]
             count = sum(n for _, n in seen)
             if not count:
                 continue
-            mean = sum(total for total, _ in seen) / count
-            weight = read_attr(self.network, op.args[1])
-            shift = _shift(op, self.quantized[op.args[1].name](weight) - weight, mean)  # type: ignore[union-attr, arg-type]
-            read_attr(self.network, op.args[2]).sub_(shift)  # the tensors are the result's own
+            mean = torch.stack([total for total, _ in seen]).sum(0) / count
+            weight = read_attr(self.network, weighed)
+            shift = _shift(op, self.quantized[weighed.name](weight) - weight, mean)
+            read_attr(self.network, bias).sub_(shift)  # the tensors are the result's own
 
 
 def _correctable(node: fx.Node, quantized: Any) -> bool:

@@ -105,12 +105,14 @@ def load(
         report = _report(place)
         target = from_json(json.dumps(report["target"]), classes)
         norms = BatchStatistics() if report.get("norms") else Folded()
-        how: Any = {"leaves": leaves, "concrete_args": concrete_args, "tracer": tracer}
+        given: Any = model
         if within := report.get("within", ""):
-            captured = {within: places.within(within, capture(example_inputs, **how), model)}
+            road = capture(example_inputs, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
+            captured = {within: places.within(within, road, given)}
             quantized = simulation(placements(captured, target, norms)[within], target)
         else:
-            quantized = quantize(target, example_inputs, norms=norms, **how)(model)
+            how = quantize(target, example_inputs, norms=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
+            quantized = how(given)
         state = _state(place)
         for seat in seats(quantized):
             seat.module.take_shape_of(state, f"{seat.path}.")
