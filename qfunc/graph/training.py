@@ -78,8 +78,8 @@ def norms_as_modules(graph: fx.Graph, owner: nn.Module) -> None:
     """
     made: dict[str, nn.Module] = {}
     for node in list(graph.nodes):
-        given = batch_norm_arguments(node)
-        mean = given and given["running_mean"]
+        given = batch_norm_arguments(node) or {}
+        mean = given.get("running_mean")
         if not isinstance(mean, fx.Node) or mean.op != "get_attr":
             continue
         path = str(mean.target).rpartition(".")[0]
