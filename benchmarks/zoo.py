@@ -2,7 +2,6 @@
 
     pip install -c constraints.txt -e ".[zoo]"
     python benchmarks/zoo.py [--only WORD] [--file FILE] [--again] [--seconds 180]
-    python benchmarks/zoo.py --nncf PYTHON --torchao PYTHON
 
 Architectures of torchvision, timm and transformers, and some of zoo_own.py, with random weights: nothing is downloaded.
 torchvision's metadata pins its torch, so without the constraints it brings another (or: pip install --no-deps
@@ -15,7 +14,7 @@ simulation is at least 0.9999; of a convolutional one the runtime's integer unit
 On a CPU whose int8 kernels saturate (x86-64 without VNNI) weights have 7 bits.
 
 Each network runs in a process of its own, within --seconds; its row is appended to FILE (JSON lines), and rows that are
-there are not run again.  PYTHON is the interpreter of an environment with NNCF or torchao (see zoo_others.py).
+there are not run again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -32,35 +30,18 @@ from typing import Any
 from tqdm import tqdm
 from zoo_models import ZOO
 
-HERE = Path(__file__).parent
 HEAD = ("network", "passed", "road", "GMAC", "quantized %", "integer %", "units", "cosine", "float", "s", "MiB", "why not")
-SIDE = ("network", "qfunc", "nncf", "torchao pt2e")
 
 
-def rows_of(file: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """(network, tool) -> its last row in a file."""
+def rows_of(file: Path) -> dict[str, dict[str, Any]]:
+    """Network -> its last row in a file."""
     lines = file.read_text().splitlines() if file.exists() else []
-    return {(r["name"], r["tool"]): r for r in map(json.loads, lines)}
+    return {r["name"]: r for r in map(json.loads, lines)}
 
 
-def one(name: str, tool: str, python: str, seconds: int) -> dict[str, Any]:
-    """The row of one network, from a process of its own."""
-    row = {"name": name, "tool": tool, "passed": False, "stage": "process", "reason": ""}
-    if tool == "qfunc":
-        return row | _forked(name, seconds)
-    try:
-        command = [python, "-W", "ignore", str(HERE / "zoo_others.py"), tool, name]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return row | {"reason": f"took more than {seconds} s"}
-    last = (ran.stdout.strip().splitlines() or [""])[-1]
-    if not last.startswith("{"):
-        return row | {"reason": f"ended with {ran.returncode}: {(ran.stderr.strip().splitlines() or [''])[-1]}"}
-    return row | json.loads(last)
-
-
-def _forked(name: str, seconds: int) -> dict[str, Any]:
-    # Forked from a server that has imported everything once.
+def one(name: str, seconds: int) -> dict[str, Any]:
+    """The row of one network, from a process of its own, forked from a server that has imported everything once."""
+    row = {"name": name, "passed": False, "stage": "process", "reason": ""}
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["zoo_check"])
     receiver, sender = context.Pipe(duplex=False)
@@ -68,10 +49,10 @@ def _forked(name: str, seconds: int) -> dict[str, Any]:
     process.start()
     sender.close()
     try:
-        return receiver.recv() if receiver.poll(seconds) else {"reason": f"took more than {seconds} s"}
+        return row | (receiver.recv() if receiver.poll(seconds) else {"reason": f"took more than {seconds} s"})
     except EOFError:
         process.join()
-        return {"reason": f"ended with {process.exitcode}"}
+        return row | {"reason": f"ended with {process.exitcode}"}
     finally:
         process.kill()
 
@@ -96,53 +77,33 @@ def cells(row: dict[str, Any]) -> list[str]:
     return [row["name"], passed, row.get("road", ""), *figures, str(row.get("units", "")), *closeness, *resources, why]
 
 
-def beside(rows: dict[tuple[str, str], dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """The cells of SIDE."""
-
-    def cell(row: dict[str, Any] | None) -> str:
-        if row is None:
-            return "not run"
-        if "cosine" not in row:
-            return f"no: {row['stage']}, {row['reason']}"[:60]
-        return f"{100 * row['quantized']:.1f} % quantized, {row['cosine']:.6f}, {row['total_seconds']:.0f} s"
-
-    return [[name, *(cell(rows.get((name, tool))) for tool in ("qfunc", "nncf", "torchao"))] for name in names]
-
-
 def main() -> int:
-    """Runs what is missing and prints the tables; 0 if 95 % passed, and every convolutional network."""
+    """Runs what is missing and prints the table; 0 if 95 % passed, and every convolutional network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="networks whose names hold this word")
     parser.add_argument("--file", type=Path, default=Path("zoo.jsonl"))
     parser.add_argument("--again", action="store_true", help="also networks that failed before")
     parser.add_argument("--seconds", type=int, default=180, help="limit for each network")
-    parser.add_argument("--nncf", default="", metavar="PYTHON")
-    parser.add_argument("--torchao", default="", metavar="PYTHON")
     options = parser.parse_args()
     entries = [e for e in ZOO if options.only in e.name]
-    tools = {"qfunc": sys.executable, "nncf": options.nncf, "torchao": options.torchao}
     have = rows_of(options.file)
-    wanted = [(e.name, tool) for tool, python in tools.items() if python for e in entries]
-    missing = [k for k in wanted if k not in have or (options.again and not have[k]["passed"])]
+    missing = [e.name for e in entries if e.name not in have or (options.again and not have[e.name]["passed"])]
     bar = tqdm(missing, "networks", disable=not sys.stderr.isatty())
-    for name, tool in bar:
-        bar.set_postfix_str(f"{name}, {tool}")
-        have[name, tool] = one(name, tool, tools[tool], options.seconds)
+    for name in bar:
+        bar.set_postfix_str(name)
+        have[name] = one(name, options.seconds)
         with options.file.open("a") as out:
-            out.write(json.dumps(have[name, tool]) + "\n")
-    return summary(have, entries, any(python for tool, python in tools.items() if tool != "qfunc"))
+            out.write(json.dumps(have[name]) + "\n")
+    return summary(have, entries)
 
 
-def summary(have: dict[tuple[str, str], dict[str, Any]], entries: list[Any], others: bool) -> int:
-    """Prints the tables; the exit status."""
+def summary(have: dict[str, dict[str, Any]], entries: list[Any]) -> int:
+    """Prints the table; the exit status."""
     from qfunc.transforms.table import table
 
-    rows = [have[e.name, "qfunc"] for e in entries]
+    rows = [have[e.name] for e in entries]
     print(table(HEAD, [cells(r) for r in rows], 260))
-    if others:
-        print("\nshare of quantized MACs, cosine between what is deployed and what was simulated, seconds")
-        print(table(SIDE, beside(have, [e.name for e in entries]), 260))
-    convolutional = [have[e.name, "qfunc"] for e in entries if e.convolutional]
+    convolutional = [have[e.name] for e in entries if e.convolutional]
     passed, all_of = sum(r["passed"] for r in rows), sum(r["passed"] for r in convolutional)
     print(f"{passed} of {len(rows)} pass; {all_of} of {len(convolutional)} convolutional ones")
     for row in rows:

@@ -91,7 +91,7 @@ def tensors(value: Any) -> list[Tensor]:
 
 def check(entry: Entry) -> Row:
     """The figures of one network, with `stage` and `reason` of the first failure, or `passed`."""
-    row: Row = {"name": entry.name, "tool": "qfunc", "passed": False, "stage": "make", "reason": "", "seconds": {}}
+    row: Row = {"name": entry.name, "passed": False, "stage": "make", "reason": "", "seconds": {}}
     began = time.monotonic()
     try:
         _checked(entry, row)
@@ -145,7 +145,8 @@ def _failure(row: Row) -> str:
     if row["quantized"] < QUANTIZED:
         found.append(f"{row['quantized']:.2%} of the MACs quantized; {'; '.join(row['left'][:3])}")
     if not row["cosine"] >= COSINE:
-        found.append(f"cosine artifact-simulation {row['cosine']:.6f}")
+        exact = f", and of the emulation: {row['verdict']}" if "verdict" in row else ""
+        found.append(f"cosine artifact-simulation {row['cosine']:.6f}{exact}")
     found += row.get("disagreements", [])[:2]
     return " || ".join(found)
 
