@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import platform
 from collections.abc import Sequence
@@ -80,9 +81,7 @@ class OpenVino:
         if missing := self.missing():
             do = "Install qfunc-torch[openvino], or pass runtime=run, where run(artifact, inputs) -> outputs."
             raise VerifyError(where="OpenVino", found=missing, wanted="openvino 2026.4 or later", do=do)
-        from openvino import Core
-
-        core = Core()
+        core: Any = importlib.import_module("openvino").Core()
         held = core.read_model(model)
         made = {n: op for op in held.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()}
         held.add_outputs([made[name].output(0) for name in read])
