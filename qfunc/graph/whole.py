@@ -49,7 +49,7 @@ def is_whole(node: fx.Node, record: Record | None) -> bool:
 
 def _nodes(values: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
-    fx.map_arg(values, found.append)  # type: ignore[arg-type]
+    fx.map_arg(values, found.append)
     return found
 
 

@@ -193,7 +193,9 @@ def _unary(op: str, parameter: str = "input") -> Callable[[Call], str]:
 INDEX_WRITERS: dict[str, Callable[[Call], Any]] = {
     "compare": _compare, "logic": _logic, "cast": _cast, "where": _where, "cumsum": _cumsum, "tril": _triangle(0),
     "not": lambda c: c.write("Not", *operands(c, torch.bool, "value")),
-    "difference": _difference, "detach": _unary("Identity"), "triu": _triangle(1), "index": _index, "gather": _gather, "roll": _roll, "repeat": _repeat, "arange": _arange,
+    "difference": _difference,
+    "detach": _unary("Identity"), "triu": _triangle(1), "index": _index, "gather": _gather,
+    "roll": _roll, "repeat": _repeat, "arange": _arange,
     "full": _full, "rms_norm": _rms_norm, "sin": _unary("Sin"), "cos": _unary("Cos"), "log": _unary("Log"),
     "erf": _unary("Erf"), "floor": _unary("Floor"), "reciprocal": _unary("Reciprocal"),
 }  # fmt: skip

@@ -14,8 +14,10 @@ from qfunc.graph.indexing import element
 from qfunc.lowering.onnx_call import Call
 from qfunc.lowering.shapes import Shape, Varying
 
-_ARITHMETIC = {operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.floordiv: "Div", operator.neg: "Neg", torch.sym_max: "Max",
-               torch.sym_min: "Min"}  # fmt: skip
+_ARITHMETIC = {
+    operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.floordiv: "Div", operator.neg: "Neg",
+    torch.sym_max: "Max", torch.sym_min: "Min",
+}  # fmt: skip
 
 
 def number(c: Call, value: Any) -> Any:
