@@ -24,6 +24,7 @@ PUBLIC = [
     *(f"qfunc.specs.edit.{n}" for n in qfunc.specs.edit.__all__),
     *(f"qfunc.estimators.{n}" for n in qfunc.estimators.__all__),
     *(f"qfunc.functions.{n}" for n in qfunc.functions.__all__),
+    *(f"qfunc.recipes.{n}" for n in qfunc.recipes.__all__),
     *(f"qfunc.targets.{n}" for n in targets.__all__),
 ]
 
@@ -47,7 +48,7 @@ def test_all_is_what_exists():
     packages = {name.split(".")[1] for name in MODULES if "." in name} - {"errors"}
     names = {n for n, v in vars(qfunc).items() if not n.startswith("_") and n not in packages}
 
-    assert names | {"estimators", "functions", "specs"} == set(qfunc.__all__)
+    assert names | {"estimators", "functions", "recipes", "specs"} == set(qfunc.__all__)
     assert len(qfunc.__all__) == len(set(qfunc.__all__))
 
 
