@@ -14,7 +14,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -68,7 +68,10 @@ def cifar(folder: Path) -> Any:
     return module.load("cifar10", 20)
 
 
-def trained(model: nn.Module, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer, epochs: int, name: str) -> nn.Module:
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def trained(model: Model, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer, epochs: int, name: str) -> Model:
     """Cross entropy in batches of 64; the learning rates fall to zero along a cosine."""
     steps = epochs * -(-len(x) // 64)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

@@ -28,6 +28,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchStatistics", "Float", "Folded", "Quantized", "bypass", "calibrate", "capture", "compare", "compose", "correct_bias",
-    "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load", "parameter_groups",
-    "quantize", "recipes", "save", "sensitivity", "specs", "verify",
+    "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load",
+    "parameter_groups", "quantize", "recipes", "save", "sensitivity", "specs", "verify",
 ]  # fmt: skip

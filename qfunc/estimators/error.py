@@ -96,7 +96,8 @@ def _each(data: Rows, qparams: Affine, scheme: Scheme, cost: Callable[..., Tenso
     size, found = max(1, AT_ONCE // terms), []
     for i in range(0, rows, size):
         part = tuple(t[i : i + size] for t in data)
-        found.append(_pruned(part, *(t[:, i : i + size] for t in (scale, zero, least, most)), cost, beyond))
+        tried = [t[:, i : i + size] for t in (scale, zero, least, most)]
+        found.append(_pruned(part, tried[0], tried[1], tried[2], tried[3], cost, beyond))
     return torch.cat(found, -1).view(qparams.scale.shape)
 
 

@@ -67,7 +67,7 @@ def variance(input: Tensor, dim: Sequence[int] | None, correction: float, keepdi
     >>> variance(torch.tensor([1.0, 3.0]), None, 1, False)
     tensor(2.)
     """
-    return torch.var(input, dim, correction=correction, keepdim=keepdim)
+    return torch.var(input, dim if dim is None else list(dim), correction=correction, keepdim=keepdim)
 
 
 def deviation(input: Tensor, dim: Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
@@ -76,7 +76,7 @@ def deviation(input: Tensor, dim: Sequence[int] | None, correction: float, keepd
     >>> deviation(torch.tensor([1.0, 3.0]), None, 0, False)
     tensor(1.)
     """
-    return torch.std(input, dim, correction=correction, keepdim=keepdim)
+    return torch.std(input, dim if dim is None else list(dim), correction=correction, keepdim=keepdim)
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: float) -> Tensor:

@@ -163,7 +163,7 @@ def _part(call: Any) -> Any:
     if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
         return call
     if not isinstance(call[1][1], int):
-        return picked(*call[1], is_number) or call
+        return picked(call[1][0], call[1][1], is_number) or call
     name, parts = short_name(call[1][0]), canonical(call[1][0])
     if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
         return element, call[1]

@@ -99,7 +99,7 @@ def _is_shape(value: Any) -> bool:
     if not isinstance(value, fx.Node):
         return False
     whole = value.op == "call_method" and value.target == "size" and len(value.args) == 1 and not value.kwargs
-    return whole or (getattr(value.target, "__name__", "") == "getattr" and value.args[1] == "shape")
+    return whole or (getattr(value.target, "__name__", "") == "getattr" and value.args[1:] == ("shape",))
 
 
 def _filled_like(value: Any) -> Rewrite:

@@ -41,6 +41,7 @@ def inline_regions(module: fx.GraphModule) -> None:
 def _open(module: fx.GraphModule, node: fx.Node, region: fx.GraphModule, given: tuple[Any, ...]) -> None:
     inputs = [n for n in region.graph.nodes if n.op == "placeholder"]
     inside: dict[fx.Node, Any] = dict(zip(inputs, given, strict=True))
+    results: Any = ()
     with module.graph.inserting_before(node):
         for step in region.graph.nodes:
             if step.op == "output":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,18 +28,20 @@ class KeptValue:
         self.seen: list[tuple[Tensor, int, int]] = []
         self.value: Tensor | None = None
 
-    def of(self, tensors: Sequence[Tensor], compute: Any) -> Tensor:
+    def of(self, tensors: Sequence[Tensor], compute: Callable[[], Tensor]) -> Tensor:
         """compute(), or what it gave for the same tensors."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return compute()  # type: ignore[no-any-return]
+            return compute()
         try:
             now = [(t, t.data_ptr(), t._version) for t in tensors]
         except RuntimeError:  # no version, or no memory
-            return compute()  # type: ignore[no-any-return]
+            return compute()
         same = len(now) == len(self.seen) and all(a[0] is b[0] and a[1:] == b[1:] for a, b in zip(now, self.seen, strict=True))
-        if self.value is None or not same:
-            self.value, self.seen = compute(), now
-        return self.value  # type: ignore[return-value]
+        value = self.value if same else None
+        if value is None:
+            value = self.value = compute()
+            self.seen = now
+        return value
 
     def forget(self) -> None:
         """Lets the value go."""

@@ -31,7 +31,7 @@ def require_leaves(leaves: Any) -> tuple[str | type[nn.Module], ...]:
         CaptureError: something else than classes and names.
     """
     single = isinstance(leaves, str | type | nn.Module) or not isinstance(leaves, Iterable)
-    given = (leaves,) if single else tuple(leaves)
+    given: tuple[Any, ...] = (leaves,) if single else tuple(leaves)  # pyright: ignore[reportArgumentType]
     for one in given:
         if not isinstance(one, str) and not (isinstance(one, type) and issubclass(one, nn.Module)):
             raise CaptureError(

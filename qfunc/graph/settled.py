@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
@@ -25,11 +25,12 @@ def settled(model: fx.GraphModule) -> fx.GraphModule:
         return model
     fixed: dict[fx.Node, tuple[str, Tensor]] = {}
     for result in results:
-        op, _, bias, _ = result.args
+        op, _, bias, _ = cast(tuple[fx.Node, ...], result.args)
         weight = _folding(attribute(op, "weight"))
-        value = folded_weight(*_values(model, weight.args))
-        fixed[weight.args[0]] = _free(str(weight.args[0].target), fixed), value
-        path = fixed[weight.args[0]][0].removesuffix("weight") + "bias"
+        held_by = weight.all_input_nodes[0]
+        path = _free(str(held_by.target), fixed)
+        fixed[held_by] = path, folded_weight(*_values(model, weight.args))
+        path = path.removesuffix("weight") + "bias"
         fixed[bias] = _free(path, fixed), folded_bias(*_values(model, bias.args))
     graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
     graph.set_codegen(model.graph._codegen)
@@ -38,9 +39,9 @@ def settled(model: fx.GraphModule) -> fx.GraphModule:
         if node in fixed:
             env[node] = graph.create_node("get_attr", fixed[node][0], name=node.name)
         elif node.target in (normalized, unfolded_weight, unfolded_bias, folded_weight):
-            env[node] = env[node.args[0]]
+            env[node] = env[node.all_input_nodes[0]]
         elif kind_of(node) == "fake_quantize":
-            env[node] = graph.create_node("call_module", node.target, (env[node.args[0]],), name=node.name)
+            env[node] = graph.create_node("call_module", node.target, (env[node.all_input_nodes[0]],), name=node.name)
         elif node.op != "get_attr" or isinstance(_get(model, node), Tensor):  # else a BatchNorm
             env[node] = graph.node_copy(node, env.__getitem__)
     graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
@@ -56,13 +57,13 @@ def settled(model: fx.GraphModule) -> fx.GraphModule:
 def trained_norms(model: nn.Module) -> list[Any]:
     """The BatchNorms of a model, or of its parts, that train beside their ops."""
     graphs = [m for m in model.modules() if isinstance(m, fx.GraphModule)]
-    found = {str(n.args[1].target): g for g in graphs for n in g.graph.nodes if n.target is normalized}
-    return [graph.get_submodule(path) for path, graph in found.items()]
+    found = [g.get_submodule(str(n.args[1].target)) for g in graphs for n in g.graph.nodes if n.target is normalized]
+    return list(dict.fromkeys(found))
 
 
 def _folding(node: fx.Node) -> fx.Node:
     # The node with the arguments (weight, norm, groups).
-    return node.args[0] if node.target is unfolded_weight else node
+    return node.all_input_nodes[0] if node.target is unfolded_weight else node
 
 
 def _free(path: str, taken: dict[fx.Node, tuple[str, Tensor]]) -> str:
@@ -78,7 +79,8 @@ def _values(model: fx.GraphModule, args: tuple[Any, ...]) -> tuple[Any, ...]:
         held = _get(model, node)
         return _evaluated(held) if isinstance(held, nn.Module) else held.detach()
 
-    return fx.map_arg(args, value)  # type: ignore[no-any-return]
+    found: tuple[Any, ...] = fx.map_arg(args, value)
+    return found
 
 
 def _get(model: fx.GraphModule, node: fx.Node) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import fx
 
 from qfunc.graph.derived import sources
@@ -36,7 +38,7 @@ def _alike(a: Seat, b: Seat) -> bool:
 def _share(leader: Seat, seat: Seat) -> None:
     held = dict(named(leader.module.params()))
     for name, tensor in held.items():
-        own = seat.module._parameters if name in seat.module._parameters else seat.module._buffers
+        own: dict[str, Any] = seat.module._parameters if name in seat.module._parameters else seat.module._buffers
         own[name] = tensor
 
 

@@ -59,7 +59,7 @@ def _recurrent(module: Any, input: Any, hx: Any = None) -> Any:
         [_weights(module, level) for level in levels],
         module.bidirectional,
         module.batch_first,
-        (module.nonlinearity,) if op is rnn else (),
+        (str(module.nonlinearity),) if op is rnn else (),
         (lambda x: F.dropout(x, module.dropout, module.training)) if module.dropout else None,
     )
     return output, tuple(ends) if is_lstm else ends[0]
@@ -73,8 +73,9 @@ def _cell(module: Any, input: Any, hx: Any = None) -> Any:
     if h is None:
         h = x.new_zeros(x.size(0), module.hidden_size)
         c = h if isinstance(module, nn.LSTMCell) else None
-    kind = {nn.LSTMCell: "lstm", nn.GRUCell: "gru"}.get(type(module)) or module.nonlinearity
-    made = gated(_emit(x), kind, F.linear(x, w_ih, b_ih), F.linear(h, w_hh, b_hh), h, c)
+    kind = "lstm" if isinstance(module, nn.LSTMCell) else "gru" if isinstance(module, nn.GRUCell) else str(module.nonlinearity)
+    linear: Any = F.linear
+    made = gated(_emit(x), kind, linear(x, w_ih, b_ih), linear(h, w_hh, b_hh), h, c)
     return made if len(made) == 2 else made[0]
 
 

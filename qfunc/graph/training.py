@@ -109,7 +109,7 @@ def _all_of(path: str, given: dict[str, Any]) -> bool:
 
 def _plain(norm: Any) -> nn.Module:
     kind: Any = next(k for k in _NORMS if isinstance(norm, k))
-    made: nn.Module = kind(norm.num_features, norm.eps, norm.momentum, norm.affine, device=norm.running_mean.device)
+    made: nn.Module = kind(norm.num_features, norm.eps, norm.momentum, norm.affine, device=norm.running_mean.device)  # pyright: ignore[reportOptionalMemberAccess]
     for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
         value = getattr(norm, name)
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and name in made._parameters:

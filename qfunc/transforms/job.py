@@ -52,7 +52,8 @@ class Job:
         _, behind = self._around_the_sum()
         for node in behind:
             codes = [
-                None if v is None else int(round_by(torch.tensor(float(v)) / scale, rounding)) + zero for v in self._bounds(node)
+                None if v is None else int(round_by(torch.tensor(float(v)) / scale, rounding)) + zero
+                for v in self._bounds(node)
             ]
             low = low if codes[0] is None else min(max(low, codes[0]), high)
             high = high if codes[1] is None else max(min(high, codes[1]), low)

@@ -42,8 +42,9 @@ class BatchStatistics:
         y = norm(op(x; Q(w f) / f) + b) + Q(b f + s) - (b f + s);
 
     evaluation, training with frozen statistics (`freeze_norms`) and the chip compute  y = op(x; Q(w f)) + Q(b f + s).
-    A channel with |f| < 1e-3 trains on its float weight, so that gamma = 0 trains on every chip.  Tensors have the names and values of the
-    float model.  A BatchNorm that does not alone follow a conv, transposed conv or linear is folded as by `Folded`.
+    A channel with |f| < 1e-3 trains on its float weight, so that gamma = 0 trains on every chip.  Tensors have the names
+    and values of the float model.  A BatchNorm that does not alone follow a conv, transposed conv or linear is folded as
+    by `Folded`.
 
     Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import torch
 from attrs import evolve, frozen
@@ -215,14 +215,16 @@ def _estimate_as_trained(network: fx.GraphModule, node: fx.Node) -> None:
     # Where gamma is all but 0, so is the folded weight: the scale is that of the weight as training sees it.
     module: Any = network.get_submodule(str(node.target))
     site: Site = module.site
-    weight, norm, groups = read_attr(network, node.args[0]), network.get_submodule(str(node.args[1].target)), node.args[2]
-    value = folded_weight(weight.detach(), copy.copy(norm).train(), groups).detach()
+    weight, norm, groups = cast(tuple[fx.Node, fx.Node, int], node.args)
+    held, trains = read_attr(network, weight).detach(), copy.copy(network.get_submodule(str(norm.target))).train()
+    value = folded_weight(held, trains, groups).detach()
     module.hold(_estimated(site, value), value)
 
 
 def _estimated(site: Site, value: Tensor) -> Affine:
     state = site.estimator.update(site.estimator.init(site.scheme, value), value, site.scheme)
-    return site.estimator.finalize(state, site.scheme)
+    found: Affine = site.estimator.finalize(state, site.scheme)
+    return found
 
 
 def _device(network: fx.GraphModule) -> torch.device:
