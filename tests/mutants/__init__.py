@@ -27,6 +27,7 @@ from mutants.specs import SPECS
 from mutants.target_laws import TARGET_LAWS
 from mutants.targets import TARGETS
 from mutants.traces import TRACES
+from mutants.training import TRAINING
 from mutants.transformers import TRANSFORMERS
 from mutants.transforms import TRANSFORMS
 from mutants.vitis import VITIS
@@ -46,6 +47,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PLACEMENT,
     *LEGALITY,
     *TRANSFORMS,
+    *TRAINING,
     *TRANSFORMERS,
     *MERGING,
     *OUTER_MODULES,

@@ -13,8 +13,8 @@ LEGALITY = (
     Mutation("contradictions-are-selectors", SPEC, "any(_exclude(a, b) for a, b in combinations(of, 2))", "False", SPECS),
     Mutation(
         "no-check-at-quantize", "qfunc/transforms/quantize.py",
-        "require_legal(plan, target)",
-        "plan.placed",
+        "require_legal(placement.plan, target)",
+        "placement.plan.placed",
         f"{TESTS}::test_a_zero_point_on_tensorrt",
     ),
     Mutation(

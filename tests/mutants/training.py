@@ -1,0 +1,21 @@
+"""Breakages of training: BatchNorms beside quantized weights, what tensors share, what is kept."""
+
+from mutants.mutation import Mutation
+
+NORM, SITE = "qfunc/graph/batch_norm.py", "qfunc/graph/site.py"
+LAW = "tests/training/test_batch_norm.py::test_quantizers_that_pass_through_train_the_float_model"
+TESTS = "tests/training/test_training.py"
+
+TRAINING = (
+    Mutation("folded-bias-forgets-the-mean", NORM, "shift = -held * factor", "shift = 0 * held * factor", LAW),
+    Mutation("transposed-groups-as-one", NORM, "if not groups:", "if True:", LAW),
+    Mutation("compiled-backward-reads-new-statistics", NORM,
+             "return snapshot(statistic) if torch.compiler.is_compiling() else statistic", "return statistic",
+             f"{TESTS}::test_a_step_compiles_as_one_graph"),
+    Mutation("kept-whatever-changes", "qfunc/graph/kept_value.py", "a[1:] == b[1:]", "True",
+             f"{TESTS}::test_weights_are_quantized_once_in_evaluation"),
+    Mutation("bias-scales-stay", SITE, "if self.of:", "if not self.held:",
+             f"{TESTS}::test_biases_follow_the_scales_that_train"),
+    Mutation("ties-train-apart", "qfunc/graph/shared.py", "own[name] = tensor", "own.get(name)",
+             f"{TESTS}::test_tied_sites_hold_one_parameter"),
+)  # fmt: skip
