@@ -96,8 +96,6 @@ SECTIONS = {
 }
 NOT_YET = [
     *[
-        "batch statistics",
-        "freeze_bn=False",
         "ptq_reconstruction",
     ],
     *[
