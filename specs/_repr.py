@@ -33,8 +33,10 @@ def as_code(value: Any) -> str:
 def _write(value: Any, indent: int, before: int) -> str:
     # `before`: how many characters stand before the value on its first line.
     line, plain = one_line(value), type(value) is tuple and all(type(v) in (int, str) for v in value)
-    if len(line) + before <= _WIDTH or plain:
+    if len(line) + before <= _WIDTH:
         return line
+    if plain:
+        return _filled(value, indent)
     if type(value) is tuple:
         opening, parts = "(", [("", v) for v in value]
     elif _is_readable(value):
@@ -44,6 +46,16 @@ def _write(value: Any, indent: int, before: int) -> str:
     pad, inside = " " * (indent + 4), indent + 4
     body = "".join(f"{pad}{name}{_write(v, inside, inside + len(name))},\n" for name, v in parts)
     return f"{opening}\n{body}{' ' * indent})"
+
+
+def _filled(value: tuple[Any, ...], indent: int) -> str:
+    # As many on a line as there is room for.
+    lines, pad = [""], " " * (indent + 4)
+    for each in value:
+        if len(pad) + len(lines[-1]) + len(repr(each)) > _WIDTH:
+            lines.append("")
+        lines[-1] += f"{', ' if lines[-1] else ''}{each!r}"
+    return "(\n" + "".join(f"{pad}{line},\n" for line in lines) + f"{' ' * indent})"
 
 
 def _is_readable(value: Any) -> bool:

@@ -248,7 +248,8 @@ class FakeQuantize(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.take_shape_of(*args[:2])
         super()._load_from_state_dict(*args, **kwargs)
-        self.ready = self.dynamic or not any(bool(t.isnan().any()) for _, t in named(self.params()))
+        held = [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
+        self.ready = self.dynamic or not any(bool(t.isnan().any()) for t in held)
 
     def extra_repr(self) -> str:
         """Name, format and, for one scale, its value."""

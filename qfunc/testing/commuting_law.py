@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qfunc.graph.float_ops import repeat_heads
 from qfunc.numerics.affine import fake_quantize
 from qfunc.numerics.qparams import from_range
 from qfunc.specs import Cases, Int, PerTensor, Scheme, Target
@@ -70,6 +71,15 @@ ONE_OF_EACH: dict[str, Callable[[Tensor], Any]] = {
     "unbind": lambda x: torch.stack(x.unbind(1)),
     "minimum": lambda x: torch.minimum(x, x.flip(1)),
     "maximum": lambda x: torch.maximum(x, x.flip(1)),
+    "repeat_heads": lambda x: repeat_heads(x, torch.zeros(6, 1, 1)),
+    "repeat": lambda x: x.repeat(1, 2, 1, 1),
+    "tile": lambda x: x.tile((2, 1)),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, 1),
+    "take": lambda x: x[:, torch.tensor([2, 0])],
+    "flip": lambda x: x.flip(2),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x[:, :1].expand(-1, 4, -1, -1), 2),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x[:, :, :4], 2),
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 3),
 }
 """One op of each kind, on a tensor of shape [2, 3, 5, 6]."""
 

@@ -234,18 +234,15 @@ EXACT: dict[str, Case] = {
     "mul one": _f(lambda x, a, b: b(a(x) * 1.0), IMAGE, lambda: nn.Conv2d(3, 3, 1), lambda: nn.Conv2d(3, 3, 1)),
     "concat with a constant": _f(lambda x, c: torch.cat([x, c.expand(2, 1, 11, 13)], 1), IMAGE, _noise(1, 1, 11, 13)),
     "silu after conv": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.SiLU(), nn.Conv2d(5, 4, 1))),
-    "relu alone": _m(nn.ReLU),
     "relu first": _m(lambda: nn.Sequential(nn.ReLU(), nn.Conv2d(3, 4, 1))),
     "relu after relu": _m(lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.ReLU(), nn.Conv2d(4, 4, 1))),
     "relu after max_pool": _m(lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(4, 4, 1))),
     "relu of a tensor read twice": _f(lambda x, a, b: (lambda y: F.relu(y) + b(y))(a(x)), IMAGE, lambda: nn.Conv2d(3, 3, 1),
                                       lambda: nn.Conv2d(3, 3, 1)),
-    "clip alone": _f(lambda x: x.clamp(-1, 1)),
-    "permute alone": _f(lambda x: x.permute(0, 2, 1, 3), IMAGE),
 }  # fmt: skip
 
 FLOAT: dict[str, Case] = {
-    "silu": _m(nn.SiLU),
+    "silu": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.SiLU())),
     "tanh": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.Tanh(), nn.Conv2d(5, 4, 1))),
     "gelu": _m(lambda: nn.Sequential(nn.Linear(12, 9), nn.GELU(), nn.Linear(9, 4)), WORDS),
     "gelu tanh": _m(lambda: nn.Sequential(nn.Linear(7, 9), nn.GELU("tanh"), nn.Linear(9, 4)), ROW),
@@ -263,7 +260,7 @@ FLOAT: dict[str, Case] = {
     "softplus": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.Softplus(), nn.Conv2d(5, 4, 1))),
     "prelu": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.PReLU(5), nn.Conv2d(5, 4, 1))),
     "conv_transpose": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.ConvTranspose2d(5, 4, 3, 2), nn.Conv2d(4, 4, 1))),
-    "conv_transpose 1d": _m(lambda: nn.ConvTranspose1d(3, 4, 3, 2, padding=1, output_padding=1), SIGNAL),
+    "conv_transpose 1d": _m(lambda: nn.Sequential(nn.Conv1d(3, 5, 1), nn.ConvTranspose1d(5, 4, 3, 2, padding=1, output_padding=1)), SIGNAL),
     "pad zeros": _m(lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.ZeroPad2d((1, 2, 0, 1)), nn.Conv2d(4, 4, 3))),
     "pad reflect": _m(lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReflectionPad2d(1), nn.Conv2d(4, 4, 3))),
     "pad replicate first": _m(lambda: nn.Sequential(nn.ReplicationPad2d(1), nn.Conv2d(3, 4, 3))),

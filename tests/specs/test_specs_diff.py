@@ -24,12 +24,15 @@ def test_the_whole_text_of_a_pair() -> None:
         "rules[conv, conv_transpose, linear].weight.scale.divisor: 'qmax' -> 'half_range'",
         "rules: only in the first: Rule(Op('matmul'), input=Scheme(Int(8)), "
         "weight=Scheme(Int(8, low=-127), scale=Scale(PerChannel())))",
+        "rules: only in the first: Rule(Op(('lstm', 'gru', 'rnn')), input=Scheme(Int(8)), "
+        "weight=Scheme(Int(8, low=-127), scale=Scale(PerChannel())))",
         "rules: only in the first: Rule(Op('add'), input=Scheme(Int(8)), edges=Not(From(Op('mul'))))",
         f"rules: only in the first: Rule({SUMS}, input=Scheme(Int(8)))",
         f"rules: only in the second: Rule({ENDS}, input=Scheme(Int(8, signed=False), zero_point=ZeroPoint()), "
         f"weight={SYMMETRIC})",
         "runtime.name: 'onnx' -> 'none'",
         "runtime.version: 'opset >=13' -> ''",
+        "runtime.runner: OnnxRuntime(optimise=False, threads=0) -> None",
     ]
 
 

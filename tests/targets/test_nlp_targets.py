@@ -30,7 +30,7 @@ def sites(target: Target, slot: str) -> dict[str, Any]:
 
 def test_tensorrt_quantizes_what_linear_layers_matmuls_and_residual_adds_read() -> None:
     found = set(sites(targets.tensorrt_nlp, "input"))
-    products = {"layer.unflatten", "layer.unflatten_1", "layer.unflatten_2", "layer.softmax", "layer.matmul_1"}
+    products = {"layer.query", "layer.key", "layer.value", "layer.softmax", "layer.matmul_1"}
     assert found == {"norm", "layer.norm1", "layer.norm2", "layer.gelu", *products, "layer.dense", "layer.down"}
 
 

@@ -104,7 +104,7 @@ def test_training_sees_the_surrogate_with_noise_of_seed_and_step() -> None:
 
 def test_a_dynamic_scale_is_that_of_each_tensor() -> None:
     rules = (Rule(Op("linear"), input=Scheme(scale=Scale(PerToken(), dynamic=True))),)
-    target = evolve(targets.tensorrt, rules=rules, ties=(), legality=())
+    target = evolve(targets.tensorrt, rules=rules, ties=(), legality=(), lowering=None)
     net = nn.Linear(6, 5).eval()
     made = qfunc.quantize(target)(net)
     x = torch.randn(3, 6) * torch.tensor([[1.0], [10.0], [0.1]])
@@ -122,7 +122,7 @@ def test_a_dynamic_scale_is_that_of_each_tensor() -> None:
     ],
 )
 def test_formats_without_integer_units_are_simulated_only(weight: Scheme, found: str) -> None:
-    target = evolve(targets.tensorrt, rules=(Rule(Op("linear"), weight=weight),), ties=(), legality=())
+    target = evolve(targets.tensorrt, rules=(Rule(Op("linear"), weight=weight),), ties=(), legality=(), lowering=None)
     net, x = nn.Linear(32, 5), torch.randn(3, 32)
     done = qfunc.calibrate([x])(qfunc.quantize(target)(net))
     assert (done(x) - net(x)).abs().max() < 0.5

@@ -192,7 +192,7 @@ def test_steps_out_of_order() -> None:
 
 
 def test_no_target() -> None:
-    text = "quantize: found str, wanted a Target. Pass one of qfunc.targets, or your own specs.Target."
+    text = "quantize: found 'onnxruntime', wanted a Target. Pass the value: one of qfunc.targets, or your own specs.Target."
     told(lambda: qfunc.quantize("onnxruntime"), "SpecError", text)  # type: ignore[arg-type]
 
 
