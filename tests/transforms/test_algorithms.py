@@ -122,7 +122,7 @@ def test_a_dynamic_scale_is_that_of_each_tensor() -> None:
     ],
 )
 def test_formats_without_integer_units_are_simulated_only(weight: Scheme, found: str) -> None:
-    target = evolve(targets.tensorrt, rules=(Rule(Op("linear"), weight=weight),), ties=(), legality=(), lowering=None)
+    target = evolve(targets.qdq, rules=(Rule(Op("linear"), weight=weight),), ties=(), legality=())
     net, x = nn.Linear(32, 5), torch.randn(3, 32)
     done = qfunc.calibrate([x])(qfunc.quantize(target)(net))
     assert (done(x) - net(x)).abs().max() < 0.5
