@@ -28,6 +28,9 @@ from qfunc.lowering import OnnxRuntime
 from qfunc.specs import Target, edit
 
 
+EPOCHS = 5
+
+
 class Net(nn.Module):
     """Convolutions with BatchNorm, a residual sum, a linear layer."""
 
@@ -106,8 +109,10 @@ def row(target: Target, model: nn.Module, train_set: tuple[Tensor, Tensor], test
     quantized = qfunc.quantize(target, norms=qfunc.BatchStatistics())(model)
     calibrated = qfunc.calibrate(x[:500].split(100), progress=False)(quantized)
     found = [classes(m, x_test) for m in (model, calibrated)]
-    groups = qfunc.parameter_groups(calibrated, lr=0.01, weight_decay=1e-4, quantizer_lr=0.001)
-    student = trained(calibrated, x, y, torch.optim.SGD(groups, momentum=0.9), 3, target.name)
+    groups = qfunc.parameter_groups(calibrated, lr=0.003, weight_decay=1e-4, quantizer_lr=1e-4)
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    qfunc.freeze_norms(calibrated, EPOCHS * -(-len(x) // 64) // 2, optimizer)
+    student = trained(calibrated, x, y, optimizer, EPOCHS, target.name)
     exact, artifact = qfunc.emulate(target)(student), qfunc.deploy(target)(student)
     session = OnnxRuntime(threads=1).session(artifact.files["model.onnx"])
     found += [classes(m, x_test) for m in (student, exact)] + [classes(lambda v: session.run([v])[0], x_test)]
@@ -126,7 +131,9 @@ def main() -> None:
         print(f"weights of 7 bits, for {reason}", file=sys.stderr)
     print(f"{'':<8}{'float':>10}{'calibrated':>12}{'trained':>10}{'emulated':>10}{'runtime':>10}")
     for bits in widths:
-        target = edit.pipe(targets.onnxruntime, recipes.lsq(), edit.weights(bits=bits, estimator=Mse()))
+        target = edit.pipe(
+            targets.onnxruntime, recipes.lsq(), edit.weights(bits=bits, estimator=Mse()), edit.activations(estimator=Mse())
+        )
         values = row(target, model, train_set, test_set)
         print(f"W{bits}A8    " + "".join(f"{v:>{w}.2f}" for v, w in zip(values, (10, 12, 10, 10, 10), strict=True)))
 
