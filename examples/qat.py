@@ -27,7 +27,6 @@ from qfunc.estimators import Mse
 from qfunc.lowering import OnnxRuntime
 from qfunc.specs import Target, edit
 
-
 EPOCHS = 5
 
 
