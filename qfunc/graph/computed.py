@@ -23,8 +23,8 @@ def fold_computed(network: fx.GraphModule) -> fx.GraphModule:
     >>> from qfunc.graph.capture import capture
     >>> class Twice(torch.nn.Linear):
     ...     def forward(self, x): return torch.nn.functional.linear(x, self.weight * 2)
-    >>> [n.name for n in fold_computed(capture()(Twice(2, 3))).graph.nodes if n.op == "get_attr"]
-    ['linear_weight']
+    >>> [n.target for n in fold_computed(capture()(Twice(2, 3))).graph.nodes if n.op == "get_attr"]
+    ['weight_of_linear']
     """
     computed = _computed(network.graph)
     made: dict[fx.Node, str] = {}
