@@ -100,7 +100,7 @@ def recall(real: Tensor, found: Tensor) -> float:
 def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--data", type=Path, default=Path("data"), help="the folder with load.py")
     parser.add_argument("--pairs", type=int, default=0, help="only so many sentence pairs")
     parser.add_argument("--only", default="", help="only targets whose name has this word")
     given = parser.parse_args()

@@ -130,7 +130,7 @@ class FakeQuantize(nn.Module):
             groups: Of that op, if it is a transposed conv.
         """
         if self.site.constant and not self.training:
-            tensors = [x, *self.parameters(), *self.buffers()]
+            tensors = [x, *(t for m in (self, *self.of) for t in (*m.parameters(), *m.buffers()))]
             tensors += [] if norm is None else [*norm.parameters(), *norm.buffers()]
             return self.kept.of(tensors, lambda: self._behind(x, norm, groups))
         self.kept.forget()

@@ -16,6 +16,8 @@ TRAINING = (
              f"{TESTS}::test_weights_are_quantized_once_in_evaluation"),
     Mutation("bias-scales-stay", SITE, "if self.of:", "if not self.held:",
              f"{TESTS}::test_biases_follow_the_scales_that_train"),
+    Mutation("kept-bias-forgets-its-sources", SITE, "for m in (self, *self.of) for t", "for m in (self,) for t",
+             f"{TESTS}::test_a_kept_bias_follows_the_scale_of_the_input"),
     Mutation("ties-train-apart", "qfunc/graph/shared.py", "own[name] = tensor", "own.get(name)",
              f"{TESTS}::test_tied_sites_hold_one_parameter"),
 )  # fmt: skip

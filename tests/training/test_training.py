@@ -269,3 +269,15 @@ def test_weights_are_quantized_once_in_evaluation(monkeypatch: pytest.MonkeyPatc
         assert [n for n in seen if "weight" in n] == [*weights, "left.weight"]
     model(x).sum().backward()
     assert model.norm1.weight.grad is not None
+
+
+def test_a_kept_bias_follows_the_scale_of_the_input() -> None:
+    """Its own scale is a product of others', which may change in evaluation too."""
+    model = made(targets.onnxruntime).eval()
+    bias, site = model.get_submodule("quantizers.head.bias"), model.get_submodule("quantizers.mean.output")
+    held = model.get_parameter("head.bias")
+    with torch.no_grad():
+        before = bias(held)
+        assert bias(held) is before
+        site.scale.mul_(2.0**20)
+        assert not torch.equal(bias(held), before)
