@@ -16,13 +16,16 @@ from qfunc.specs import Target, edit
 def lsq() -> Callable[[Target], Target]:
     """Scales train, from 2 mean|x| / sqrt(Q_p), with gradients scaled by 1 / sqrt(N Q_p).
 
+    N counts a weight's elements, and an activation's in one example: gradients do not depend on how a batch is split.
+
     Source: Esser et al., arXiv:1902.08153, sections 2.1 and 2.2.
 
     >>> from qfunc import targets
     >>> lsq()(targets.academic(4, 4)).weight.estimator
     LsqInit()
     """
-    return _both(edit.weights(estimator=LsqInit(), function=Lsq()), edit.activations(estimator=LsqInit(), function=Lsq()))
+    activations = edit.activations(estimator=LsqInit(), function=Lsq(batch_axis=0))
+    return _both(edit.weights(estimator=LsqInit(), function=Lsq()), activations)
 
 
 def lsq_plus() -> Callable[[Target], Target]:
@@ -32,10 +35,10 @@ def lsq_plus() -> Callable[[Target], Target]:
 
     >>> from qfunc import targets
     >>> lsq_plus()(targets.academic(4, 4)).activation.function
-    LsqPlus(gradient_scale=True)
+    LsqPlus(gradient_scale=True, batch_axis=0)
     """
     weights = edit.weights(estimator=LsqPlusInit(), function=Lsq())
-    return _both(weights, edit.activations(estimator=Mse(), function=LsqPlus()))
+    return _both(weights, edit.activations(estimator=Mse(), function=LsqPlus(batch_axis=0)))
 
 
 def pact(alpha: float = 10.0) -> Callable[[Target], Target]:

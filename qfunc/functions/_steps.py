@@ -158,6 +158,14 @@ def largest_level(scheme: Scheme) -> float:
     return max(ends(scheme)[1], 1.0)
 
 
-def sharing(x: Tensor, scale: Tensor) -> int:
-    """N: how many elements of x share one scale, at least 1."""
-    return max(x.numel() // max(scale.numel(), 1), 1)
+def sharing(x: Tensor, scale: Tensor, batch_axis: int | None) -> int:
+    """N: how many elements of x share one scale, at least 1; of one example, if x has examples along an axis.
+
+    >>> x = torch.ones(6, 5, 4)
+    >>> sharing(x, torch.ones(()), 0), sharing(x, torch.ones(1, 5, 1), 0), sharing(x, torch.ones(6, 1, 1), 0)
+    (20, 4, 20)
+    """
+    examples = 1
+    if batch_axis is not None and -x.ndim <= batch_axis < x.ndim and (scale.ndim == 0 or scale.shape[batch_axis] == 1):
+        examples = max(x.shape[batch_axis], 1)
+    return max(x.numel() // max(scale.numel(), 1) // examples, 1)

@@ -30,11 +30,18 @@ def factor(instance: Any, attribute: Any, value: Any) -> None:
     raise refuse(instance, attribute.name, value, "True, False or a positive number", do)
 
 
-def factor_of(gradient_scale: bool | float, x: Tensor, scale: Tensor, scheme: Scheme) -> float:
+def axis(instance: Any, attribute: Any, value: Any) -> None:
+    """Validator: None or a whole number."""
+    if value is not None and type(value) is not int:
+        do = "0 leaves the first axis of activations out of N; None is for weights."
+        raise refuse(instance, attribute.name, value, "None or a whole number", do)
+
+
+def factor_of(gradient_scale: bool | float, batch_axis: int | None, x: Tensor, scale: Tensor, scheme: Scheme) -> float:
     """g: 1 / sqrt(N Q_p) for True, 1 for False, else the number itself."""
     if gradient_scale is not True:
         return float(gradient_scale or 1)
-    return float((steps.sharing(x, scale) * steps.largest_level(scheme)) ** -0.5)
+    return float((steps.sharing(x, scale, batch_axis) * steps.largest_level(scheme)) ** -0.5)
 
 
 @frozen
@@ -45,7 +52,7 @@ class Lsq:
 
         d x_hat / d s = g * {R(x/s) - x/s where qmin < t < qmax;  qmin - z where t <= qmin;  qmax - z where t >= qmax}
         d x_hat / d x = 1 where qmin < t < qmax, else 0
-        g = 1 / sqrt(N qmax), N the elements that share the scale
+        g = 1 / sqrt(N qmax), N the elements that share the scale, of one example
 
     `Float` and `Levels` formats have their smallest and largest value in place of qmin and qmax.
 
@@ -56,10 +63,12 @@ class Lsq:
     NaN in x gives NaN there and in the scale's gradient; infinities saturate.
 
     Args:
-        gradient_scale: True for g as above, False for 1, or g itself.  The paper's N of an activation leaves
-            the batch out, which a function of one tensor cannot know: divide by it here, by sqrt(batch).
+        gradient_scale: True for g as above, False for 1, or g itself.
+        batch_axis: The axis of x that runs over examples, which N leaves out: 0 for activations, as in `recipes.lsq()`,
+            so that g does not depend on how a batch is split.  None for weights; with it an activation's N has all
+            elements of x, as in most implementations.
     Raises:
-        SpecError: a gradient scale that is no positive number; a `Log` format, from `init`.
+        SpecError: a gradient scale that is no positive number, an axis that is no number; a `Log` format, from `init`.
     Source: Esser et al., arXiv:1902.08153, equations 3 and 5, section 2.2.
 
     >>> import torch
@@ -71,6 +80,7 @@ class Lsq:
     """
 
     gradient_scale: bool | float = field(default=True, validator=factor)
+    batch_axis: int | None = field(default=None, validator=axis)
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Learned:
         """The estimated scale and zero point."""
@@ -83,7 +93,9 @@ class Lsq:
 
     def apply(self, params: Learned, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware holds it."""
-        return by_rule(_ScaleGradient(scheme, self.gradient_scale), x, params.scale, params.zero_point.detach())
+        return by_rule(
+            _ScaleGradient(scheme, self.gradient_scale, self.batch_axis), x, params.scale, params.zero_point.detach()
+        )
 
     def export(self, params: Learned, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
         """The codes of x and the qparams that the hardware holds."""
@@ -94,6 +106,7 @@ class Lsq:
 class _ScaleGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     scheme: Scheme
     gradient_scale: bool | float
+    batch_axis: int | None
 
     def forward(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
         return steps.value_of(x, steps.held(scale, zero_point, self.scheme), self.scheme)
@@ -101,5 +114,5 @@ class _ScaleGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot tr
     def backward(self, grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor) -> tuple[Tensor, Tensor, None]:
         scheme, qparams = self.scheme, steps.held(scale, zero_point, self.scheme)
         found = steps.gradients(grad, x, qparams, scheme)
-        total = found.step * factor_of(self.gradient_scale, x, scale, scheme)
+        total = found.step * factor_of(self.gradient_scale, self.batch_axis, x, scale, scheme)
         return found.x, steps.through_magnitude(total, scale, scheme), None

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.functions import _steps as steps
-from qfunc.functions.lsq import factor, factor_of
+from qfunc.functions.lsq import axis, factor, factor_of
 from qfunc.numerics._learned_grads import by_rule
 from qfunc.numerics.affine import codes_of, quantize
 from qfunc.numerics.qparams import Affine
@@ -40,8 +40,9 @@ class LsqPlus:
 
     Args:
         gradient_scale: True for g as above, False for 1, or g itself.
+        batch_axis: As of `Lsq`: 0 for activations leaves the examples out of N.
     Raises:
-        SpecError: a gradient scale that is no positive number; a format that is no `Int`, from `init`.
+        SpecError: a gradient scale that is no positive number, an axis that is no number; from `init`, no `Int`.
     Source: Bhalgat et al., arXiv:2004.09576, equations 3 to 5.
 
     >>> from qfunc.specs import ZeroPoint
@@ -54,6 +55,7 @@ class LsqPlus:
     """
 
     gradient_scale: bool | float = field(default=True, validator=factor)
+    batch_axis: int | None = field(default=None, validator=axis)
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Offset:
         """The estimated scale, and beta = -z s."""
@@ -68,7 +70,7 @@ class LsqPlus:
     def apply(self, params: Offset, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware holds it."""
         beta = params.beta if steps.is_free(scheme) else params.beta.detach()
-        return by_rule(_OffsetGradient(scheme, self.gradient_scale), x, params.scale, beta)
+        return by_rule(_OffsetGradient(scheme, self.gradient_scale, self.batch_axis), x, params.scale, beta)
 
     def export(self, params: Offset, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
         """The codes of x, and the qparams with the integer zero point."""
@@ -91,6 +93,7 @@ def _held(scale: Tensor, beta: Tensor, scheme: Scheme) -> Affine:
 class _OffsetGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     scheme: Scheme
     gradient_scale: bool | float
+    batch_axis: int | None
 
     def forward(self, x: Tensor, scale: Tensor, beta: Tensor) -> Tensor:
         return steps.value_of(x, _held(scale, beta, self.scheme), self.scheme)
@@ -98,7 +101,7 @@ class _OffsetGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot t
     def backward(self, grad: Tensor, x: Tensor, scale: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         scheme, qparams = self.scheme, _held(scale, beta, self.scheme)
         found = steps.gradients(grad, x, qparams, scheme, outside=steps.is_free(scheme))
-        g, total, outside = factor_of(self.gradient_scale, x, scale, scheme), found.step, found.outside
+        g, total, outside = factor_of(self.gradient_scale, self.batch_axis, x, scale, scheme), found.step, found.outside
         if outside is not None:
             total = total + outside * qparams.zero_point  # n or p, not n - z or p - z
         total = steps.through_magnitude(total * g, scale, scheme)

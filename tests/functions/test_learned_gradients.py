@@ -19,7 +19,7 @@ from qfunc.functions.pact import Clipping
 from qfunc.functions.tqt import Threshold
 from qfunc.numerics import Affine
 from qfunc.numerics.qparams import blocks, qparams_shape
-from qfunc.specs import E2M1, E4M3FN, Float, Int, Levels, PerBlock, PerChannel, PerToken, Scale, Scheme, ZeroPoint
+from qfunc.specs import E2M1, E4M3FN, Float, Int, Levels, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.testing import oracle, strategies
 
 S4, U4 = Int(4), Int(4, signed=False)
@@ -76,6 +76,20 @@ def test_the_gradient_of_the_scale_is_multiplied(fmt: Any, given_scale: bool | f
     _, found = trained(Lsq(gradient_scale=given_scale), params, x, scheme, weights(x))
 
     torch.testing.assert_close(found["scale"], plain["scale"] * g, rtol=2**-22, atol=0)  # two roundings in float32
+
+
+@pytest.mark.parametrize("function", [Lsq, LsqPlus])
+@pytest.mark.parametrize(("per", "count"), [(PerTensor(), 20), (PerChannel(1), 5), (PerChannel(0), 20)])
+def test_an_activations_gradient_is_scaled_by_one_example(function: Any, per: Any, count: int) -> None:
+    """The paper's N_F: of x [6, 4, 5] the features that share a scale, so that parts of a batch have the same factor."""
+    scheme = Scheme(U4, Scale(per))
+    x = torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(1))
+    held = qparams_shape(scheme, x.shape)
+    params = function().init(Affine(torch.full(held, 0.3), torch.zeros(held)), x, scheme)
+
+    _, plain = trained(function(gradient_scale=False), params, x, scheme, weights(x))
+    for found in (trained(function(batch_axis=axis), params, x, scheme, weights(x))[1] for axis in (0, -3)):
+        torch.testing.assert_close(found["scale"], plain["scale"] * (count * 15) ** -0.5, rtol=2**-22, atol=0)  # two roundings
 
 
 @pytest.mark.parametrize("fmt", [E2M1, E4M3FN, Float(3, 2), Levels((-1.0, -0.25, 0.0, 0.5, 1.5))])

@@ -294,6 +294,8 @@ def test_functions_are_values(function: Any) -> None:
          " True is the paper's 1 / sqrt(N Q_p), False is 1."),
         (lambda: LsqPlus("on"), "LsqPlus.gradient_scale: found 'on', wanted True, False or a positive number."
          " True is the paper's 1 / sqrt(N Q_p), False is 1."),
+        (lambda: LsqPlus(batch_axis=0.5), "LsqPlus.batch_axis: found 0.5, wanted None or a whole number."
+         " 0 leaves the first axis of activations out of N; None is for weights."),
         (lambda: Pact(0.0), "Pact.alpha: found 0.0, wanted a finite positive number or None. Give such a number."),
         (lambda: Dsq(0.7), "Dsq.alpha: found 0.7, wanted a number in [0.001, 0.499]. Use the usual 0.4 or 0.2."),
         (lambda: Dsq(trains_alpha=1), "Dsq.trains_alpha: found 1, wanted bool. Give True or False."),

@@ -19,7 +19,7 @@ FUNCTIONS = (
     ),
     Mutation(
         "lsq-factor-without-the-count", LSQ,
-        "(steps.sharing(x, scale) * steps.largest_level(scheme))",
+        "(steps.sharing(x, scale, batch_axis) * steps.largest_level(scheme))",
         "steps.largest_level(scheme)",
         GRADIENTS + "test_the_gradient_of_the_scale_is_multiplied",
     ),

@@ -31,8 +31,8 @@ ROWS: tuple[Row, ...] = (
      "SetAlgorithm.estimator: found 'mse', wanted a frozen value with the methods init, update, finalize or None. Add "
      "init, update, finalize."),
     ("a function as estimator", lambda w: edit.weights(estimator=Lsq()), "SpecError",
-     "SetAlgorithm.estimator: found Lsq(gradient_scale=True), wanted a frozen value with the methods init, update, "
-     "finalize or None. Add update, finalize."),
+     "SetAlgorithm.estimator: found Lsq(gradient_scale=True, batch_axis=None), wanted a frozen value with the methods "
+     "init, update, finalize or None. Add update, finalize."),
     ("an estimator as function", lambda w: edit.weights(function=Mse()), "SpecError",
      "SetAlgorithm.function: found Mse(p=2.0, candidates=95, apart=True), wanted a frozen value with the methods init, "
      "apply, export or None. Add apply, export."),
