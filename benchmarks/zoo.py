@@ -10,7 +10,8 @@ that its import needs (`zoo_models.shim`).
 
 A network passes when at least 99 % of the multiply-accumulates of its convolutions, linears and matrix products have
 quantized operands, the artifact runs in ONNX Runtime at full optimisation, and each output's cosine between artifact and
-simulation is at least 0.9999; of a convolutional one the runtime's integer units must be the predicted ones too.
+simulation is at least 0.9999 ("float" is that of float network and simulation, "alike" that of the outputs for two
+images); of a convolutional one the runtime's integer units must be the predicted ones too.
 On a CPU whose int8 kernels saturate (x86-64 without VNNI) weights have 7 bits.
 
 Each network runs in a process of its own, within --seconds; its row is appended to FILE (JSON lines), and rows that are
@@ -30,7 +31,21 @@ from typing import Any
 from tqdm import tqdm
 from zoo_models import ZOO
 
-HEAD = ("network", "passed", "road", "GMAC", "quantized %", "integer %", "units", "cosine", "float", "s", "MiB", "why not")
+HEAD = (
+    "network",
+    "passed",
+    "road",
+    "GMAC",
+    "quantized %",
+    "integer %",
+    "units",
+    "cosine",
+    "float",
+    "alike",
+    "s",
+    "MiB",
+    "why not",
+)
 
 
 def rows_of(file: Path) -> dict[str, dict[str, Any]]:
@@ -70,7 +85,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{row[k] / 1e9:.2f}" if k == "macs" else f"{100 * row[k]:.2f}" for k in ("macs", "quantized", "integer") if k in row
     ]
     figures += [""] * (3 - len(figures))
-    closeness = [f"{row[k]:.6f}" if k in row else "" for k in ("cosine", "cosine_float")]
+    closeness = [f"{row[k]:.6f}" if k in row else "" for k in ("cosine", "cosine_float", "alike")]
     resources = [f"{row[k]:.0f}" if k in row else "" for k in ("total_seconds", "peak_mib")]
     why = f"{row['stage']}: {row['reason']}"[:150] if row["reason"] else ""
     passed = "yes" if row["passed"] else "NO"

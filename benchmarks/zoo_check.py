@@ -122,6 +122,7 @@ def _checked(entry: Entry, row: Row) -> None:
         real, simulated = (tensors(m(*held[0])) for m in (model, calibrated))
     row["cosine"] = min(cosine(a, b) for a, b in zip(runtime, simulated, strict=True))
     row["cosine_float"] = min(cosine(a, b) for a, b in zip(real, simulated, strict=False))
+    row["alike"] = min((cosine(v[0], v[1]) for v in real if v.ndim and len(v) == 2), default=1.0)
     partition = Partition(calibrated, target)
     row["macs"], row["quantized"], row["integer"], row["left"] = stage("count", lambda: shares(partition, held[0]))
     row["units"] = sum(u.integer for u in partition.units)

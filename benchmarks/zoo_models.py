@@ -1,9 +1,12 @@
 """The networks of zoo.py: what makes each, and inputs for it.  Random weights, seeded; nothing is downloaded.
 
-BatchNorms scale by 1/4 to 1/2 and shift by 2 to 3, at random.  With 1 and 0, as they are initialised, deep networks are
-chaotic: each layer makes a difference between two inputs larger, against their size, until a single code that rounds
-otherwise somewhere at the front decides all codes at the end (Yang et al., A Mean Field Theory of Batch Normalization,
-arXiv:1902.08129), and no two ways to add floats give the same outputs.  Training takes networks out of that state.
+Where a network has norms, BatchNorms scale by 1/2 to 1 and shift by 2 to 3, at random, and each bias of a convolution or a
+linear shifts by 2 to 3 times the deviation of what it is added to.  As they are initialised (1, 0 and about 0), deep
+networks are chaotic: each layer makes a difference between two inputs larger, against their size (Yang et al., A Mean Field
+Theory of Batch Normalization, arXiv:1902.08129), and rounding makes a small difference larger still: of d codes'
+difference, d much less than 1, every d-th code flips by a whole one.  So one code in 50,000 that rounds otherwise at the
+front, because floats were added in another order, decides a tenth of the codes twenty layers on.  Training takes networks
+out of that state.  The table shows that the signal lives all the same: how alike the outputs of two images are.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ import torch
 import torch.nn.functional as F
 from attrs import frozen
 from torch import Tensor, nn
+
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 
 @frozen
@@ -57,11 +63,12 @@ def images(batch: int, pixels: int, generator: torch.Generator) -> Tensor:
 
 
 def settled(model: nn.Module, inputs: Callable[[int, int], tuple[Tensor, ...]]) -> nn.Module:
-    """The model, whose BatchNorms, frozen ones too, have random scales and shifts, and the statistics of random images.
+    """The model, as the head of this file says, with the statistics of random images in its BatchNorms, frozen ones too.
 
-    One that sees a few numbers a channel (of pooled features) keeps the statistics that it was made with.
+    A BatchNorm that sees a few numbers a channel (of pooled features) keeps the statistics that it was made with.
     """
     generator = torch.Generator().manual_seed(0)
+    shifted = set()
 
     def settle(norm: Any, given: tuple[Tensor, ...]) -> None:
         x = given[0].transpose(0, 1).flatten(1)
@@ -69,14 +76,25 @@ def settled(model: nn.Module, inputs: Callable[[int, int], tuple[Tensor, ...]]) 
             norm.running_mean.copy_(x.mean(1))
             norm.running_var.copy_(x.var(1))
 
+    def shift(layer: Any, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        if layer in shifted:
+            return out
+        shifted.add(layer)
+        more = (torch.rand(layer.bias.shape, generator=generator) + 2) * out.std()
+        layer.bias.data.add_(more)
+        return out + (more if isinstance(layer, nn.Linear) else more.reshape(-1, *[1] * (layer.weight.ndim - 2)))
+
     norms: list[Any] = [m for m in model.modules() if getattr(m, "running_mean", None) is not None]
     for norm in norms:
         if norm.weight is not None:
-            norm.weight.data.copy_(torch.rand(norm.weight.shape, generator=generator) / 4 + 0.25)
+            norm.weight.data.copy_(torch.rand(norm.weight.shape, generator=generator) / 2 + 0.5)
             norm.bias.data.copy_(torch.rand(norm.weight.shape, generator=generator) + 2)
+    layers = [m for m in model.modules() if isinstance(m, _LAYERS) and m.bias is not None]
+    normed = any("Norm" in type(m).__name__ for m in model.modules())
     hooks = [norm.register_forward_pre_hook(settle) for norm in norms]
+    hooks += [layer.register_forward_hook(shift) for layer in layers if normed]
     with torch.no_grad():
-        if norms:
+        if hooks:
             model(*inputs(16, 1))
     for hook in hooks:
         hook.remove()

@@ -29,8 +29,10 @@ def derived(model: fx.GraphModule, places: tuple[Seat, ...], qparams: dict[str, 
 def sources(model: fx.GraphModule, seat: Seat) -> dict[str, str]:
     """Slot -> seat path of what a derived site is derived from."""
     value = seat.module.site.value
-    bias = next(n for n in model.graph.nodes if kind_of(n) == "fake_quantize" and n.target == seat.path)
-    return {slot: _quantizer_of(bias, slot) for slot in value.of} if isinstance(value, Derived) else {}
+    if not isinstance(value, Derived):
+        return {}
+    bias = next(iter(model.graph.find_nodes(op="call_module", target=seat.path)))
+    return {slot: _quantizer_of(bias, slot) for slot in value.of}
 
 
 def _quantizer_of(bias: fx.Node, slot: str) -> str:

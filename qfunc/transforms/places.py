@@ -113,8 +113,9 @@ def require_float_model(model: Any, whole: bool) -> None:
     record, do = record_of(model), "Quantize the float model that it came from."
     if record is not None and record.target is not None:
         raise CalibrationError(where="quantize", found=kind_of_model(record), wanted="a float model", do=do)
+    done = parts(model) if whole else {}
     for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        if whole and (path in parts(model) or isinstance(module, FakeQuantize)):
+        if whole and (path in done or isinstance(module, FakeQuantize)):
             found = f"a model with a quantized submodule, {path!r}"
             raise CalibrationError(where="quantize", found=found, wanted="a float model", do=do)
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, TypeVar, cast, overload
 
 import torch
@@ -228,7 +229,7 @@ def _estimated(site: Site, value: Tensor) -> Affine:
 
 
 def _device(network: fx.GraphModule) -> torch.device:
-    first = next((t for t in (*network.parameters(), *network.buffers()) if t.is_floating_point()), None)
+    first = next((t for t in chain(network.parameters(), network.buffers()) if t.is_floating_point()), None)
     return torch.device("cpu") if first is None else first.device
 
 
