@@ -1,6 +1,6 @@
 """Runs the README's examples and compares what they print with what it says.
 
-    python .ci/readme.py [--write] [--python: without the programs]
+    python .ci/readme.py [--write]
 
 Blocks come in pairs, ```python or ```sh followed by ```text.  In the output of a program, what differs
 between machines (accuracies, sizes and times in the last column) counts only by its unit.
@@ -35,7 +35,7 @@ def comparable(text: str) -> str:
     return re.sub(r" +[\d.,]+ (%|ms|bytes)", r" N \1", text)
 
 
-def main(write: bool, programs: bool) -> int:
+def main(write: bool) -> int:
     """0 if every block is what its example prints."""
     path = ROOT / "README.md"
     readme = path.read_text()
@@ -43,8 +43,6 @@ def main(write: bool, programs: bool) -> int:
     wrong = abs(readme.count("```text") - len(pairs)) + abs(readme.count("```python") + readme.count("```sh") - len(pairs))
     for pair in reversed(pairs):
         language, code, told = pair.groups()
-        if language == "sh" and not programs:
-            continue
         output = produced(language, code)
         if comparable(output) == comparable(told):
             continue
@@ -58,4 +56,4 @@ def main(write: bool, programs: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main("--write" in sys.argv, "--python" not in sys.argv))
+    sys.exit(main("--write" in sys.argv))

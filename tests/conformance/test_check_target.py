@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from attrs import evolve, frozen
@@ -38,13 +35,14 @@ def chains(draw):
     return net, torch.randn((2, 3, 11, 13), generator=torch.Generator().manual_seed(net.seed))
 
 
-@pytest.mark.parametrize("target", [TARGET, targets.tensorrt], ids=lambda t: t.name)
-def test_our_targets_pass(target):
-    check_target(target, examples=12)
+@pytest.mark.parametrize(("target", "examples"), [(TARGET, 8), (targets.tensorrt, 4)], ids=lambda v: getattr(v, "name", ""))
+def test_our_targets_pass(target, examples):
+    """Every target has a network of its own in test_wrong_targets.py, the runtime thirty in test_random.py."""
+    check_target(target, examples=examples)
 
 
 def test_a_right_chip_passes():
-    check_target(TARGET, run=Chip(), models=chains(), examples=15)
+    check_target(TARGET, run=Chip(), models=chains(), examples=10)
 
 
 UNSHRUNK = settings(max_examples=15, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
@@ -93,8 +91,3 @@ def test_codes_that_are_not_those_of_the_simulation_are_found():
     net = SmallNet((Step("conv", 3, 4, 3), Step("mean"), Step("linear", 4, 5)))
     with pytest.raises(AssertionError, match="law 'exported_codes_are_the_simulations'"):
         check_target(wrong, models=[(net, torch.randn(2, 3, 7, 5))])
-
-
-def test_the_library_does_not_import_its_testing_kit():
-    program = "import qfunc, sys; from qfunc import targets; assert not [m for m in sys.modules if m.startswith(('qfunc.testing', 'hypothesis'))]"
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -28,7 +28,7 @@ def ours() -> list[Any]:
     """Every public estimator, and the average of each that has a range but the slow searches; all with their defaults
     but OrtEntropy, whose graph has a part for every few ranges that it tries."""
     made = [getattr(estimators, name)() for name in estimators.__all__ if name not in ("Ema", "OrtEntropy")]
-    made.append(OrtEntropy(bins=256, groups=224))
+    made.append(OrtEntropy(bins=256, groups=248))
     return [*made, *(Ema(e, 0.75) for e in made if hasattr(e, "range") and not isinstance(e, Entropy | OrtEntropy))]
 
 
@@ -39,7 +39,10 @@ SKIPPED = {"PotMode": {"equivariant": "its exponents end at 2^-12, the finest st
 @pytest.mark.parametrize("estimator", ours(), ids=repr)
 def test_our_estimators_keep_every_law(estimator: Any) -> None:
     inner = estimator.inner if isinstance(estimator, Ema) else estimator
-    check_estimator(estimator, examples=8, skip=SKIPPED.get(type(inner).__name__))
+    skipped = dict(SKIPPED.get(type(inner).__name__, {}))
+    if inner is not estimator and inner != MinMax():
+        skipped["compiles"] = "its trace is that of the average of MinMax and that of what it averages"
+    check_estimator(estimator, examples=8, skip=skipped)
 
 
 @frozen

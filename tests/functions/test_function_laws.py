@@ -37,7 +37,7 @@ ROLES = {"AdaRound": ("weight",)}
 @pytest.mark.parametrize(("name", "role"), [(n, r) for n in NAMES for r in ROLES.get(n, ("weight", "activation"))])
 def test_every_public_function_keeps_the_laws(name: str, role: str) -> None:
     """With its defaults, on every format that it takes; what a method breaks by its nature is declared."""
-    check_function(getattr(qfunc.functions, name)(), role=role, exempt=EXEMPT.get(name))
+    check_function(getattr(qfunc.functions, name)(), role=role, exempt=EXEMPT.get(name), examples=2)
 
 
 @pytest.mark.parametrize("function", [QDrop(AdaRound()), QDrop(Fixed(), p=1.0), AdaRound(Fixed(), zeta=1.3, gamma=-0.3)])

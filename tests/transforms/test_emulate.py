@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -73,17 +71,3 @@ def test_weights_of_fewer_bits_are_emulated_too() -> None:
     report = qfunc.verify(target)(done, [x, x + 1])
     assert report.verdict.startswith("bit-exact: 0 of")
     assert report.float_units == ()
-
-
-def test_neither_onnx_nor_a_runtime_is_imported() -> None:
-    code = """
-import sys, torch, qfunc
-assert not {"onnx", "onnxruntime", "qfunc.targets"} & sys.modules.keys()
-from qfunc import targets
-net = torch.nn.Linear(3, 2)
-done = qfunc.calibrate([torch.ones(1, 3)])(qfunc.quantize(targets.onnxruntime)(net))
-qfunc.emulate(targets.onnxruntime)(done)(torch.ones(1, 3))
-print(sorted({"onnx", "onnxruntime"} & sys.modules.keys()))
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
