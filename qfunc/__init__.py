@@ -10,6 +10,7 @@ from qfunc import errors, estimators, functions, recipes, specs
 from qfunc.graph.capture import capture
 from qfunc.transforms.bypass import bypass
 from qfunc.transforms.calibrate import calibrate
+from qfunc.transforms.checkpointing import checkpoint_contexts
 from qfunc.transforms.compare import compare
 from qfunc.transforms.compose import compose
 from qfunc.transforms.correct_bias import correct_bias
@@ -27,7 +28,7 @@ from qfunc.transforms.verify import verify
 __version__ = "0.1.0"
 
 __all__ = [
-    "BatchStatistics", "Float", "Folded", "Quantized", "bypass", "calibrate", "capture", "compare", "compose", "correct_bias",
-    "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load",
-    "parameter_groups", "quantize", "recipes", "save", "sensitivity", "specs", "verify",
+    "BatchStatistics", "Float", "Folded", "Quantized", "bypass", "calibrate", "capture", "checkpoint_contexts", "compare",
+    "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms",
+    "functions", "load", "parameter_groups", "quantize", "recipes", "save", "sensitivity", "specs", "verify",
 ]  # fmt: skip

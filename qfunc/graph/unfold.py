@@ -12,6 +12,7 @@ from qfunc.graph.batch_norm import folded_bias, folded_weight, normalized, unfol
 from qfunc.graph.captured import at
 from qfunc.graph.norms import Norms
 from qfunc.graph.record import attach, record_of
+from qfunc.graph.sync_norm import SyncNorm
 from qfunc.graph.vocabulary import attribute, kind_of, op_of
 from qfunc.graph.weighted import weighted
 
@@ -66,8 +67,9 @@ def unfold(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[Norm, .
         for path in (each.weight, each.bias):
             _restore(network, before, path)
         owner, _, name = each.norm.rpartition(".")
-        if not isinstance(getattr(at(network, owner), name, None), type(before.get_submodule(each.norm))):
+        if not hasattr(getattr(at(network, owner), name, None), "first_batch"):  # else another op has brought it back
             norm: Any = copy.deepcopy(before.get_submodule(each.norm))
+            norm = SyncNorm(norm) if isinstance(norm, nn.SyncBatchNorm) else norm
             norm.register_buffer("first_batch", norm.num_batches_tracked.clone())
             setattr(at(network, owner), name, norm)
     for each, op, weight, bias in folded:
