@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 from pathlib import Path
 
 from attrs import field, fields, frozen
@@ -17,13 +18,18 @@ from qfunc.graph.select import Context
 from qfunc.graph.site import FakeQuantize
 from qfunc.graph.units import Partition
 from qfunc.specs import Keep, PerTensor, Rule, Unknown
-from qfunc.transforms.page import Section, page, write_page
+from qfunc.transforms.histogram import Counter, Histogram
+from qfunc.transforms.page import Section, page, section, write_page
+from qfunc.transforms.plots import histogram_plot
 from qfunc.transforms.table import table
 
 
 @frozen
 class SiteRow:
-    """One quantized tensor: what holds it, which rule of the target asked, where the user's code made it."""
+    """One quantized tensor: what holds it, which rule of the target asked, where the user's code made it.
+
+    `histogram` is that of a weight; activations need batches: `compare`.
+    """
 
     tensor: str
     slot: str
@@ -34,6 +40,7 @@ class SiteRow:
     zero_point: str
     rule: int
     source: str
+    histogram: Histogram | None = field(default=None, repr=False)
 
 
 @frozen
@@ -60,7 +67,7 @@ class Explanation:
 
     def sections(self) -> tuple[Section, ...]:
         """The tables: quantized tensors, rules, what is in float, what was nearly fused."""
-        names, float_names = [f.name for f in fields(SiteRow)], [f.name for f in fields(FloatRow)]
+        names, float_names = [f.name for f in fields(SiteRow) if f.repr], [f.name for f in fields(FloatRow)]
         head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
         rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
         floats = tuple([str(getattr(f, n)) for n in float_names] for f in self.floats)
@@ -77,8 +84,10 @@ class Explanation:
         return "\n\n".join(f"{s.title}\n{table(s.head, s.rows, 220)}" for s in shown)
 
     def html(self) -> str:
-        """The tables as one page."""
-        return page(f"{self.target}: what was quantized", "Each tensor with the rule that asked.", self.sections())
+        """The tables as one page, and a histogram of each weight with its clipping range."""
+        drawn = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
+        intro = "Each tensor with the rule that asked. `compare` draws activations, and what quantization costs."
+        return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", drawn)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page.
@@ -136,7 +145,8 @@ def _explained(model: fx.GraphModule) -> Explanation:
         shared = site.scheme.scale.shared
         where = "per tensor" if isinstance(shared, PerTensor) else repr(shared)
         source = context.fact(nodes[seat.tensor]).source if seat.tensor in nodes else ""
-        rows.append(SiteRow(site.name, site.slot, site.op, repr(site.scheme.format), where, scale, zero, site.rule, source))
+        text, drawn = repr(site.scheme.format), _histogram(module, network, nodes.get(seat.tensor))
+        rows.append(SiteRow(site.name, site.slot, site.op, text, where, scale, zero, site.rule, source, drawn))
     found = fuse(context, target.fusions)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     if public and all(s.module.ready and in_integers(s) for s in seats(model)):
@@ -180,6 +190,14 @@ def _shown(module: FakeQuantize) -> tuple[str, str]:
         return word, word
     found = module.qparams()
     return _span(found.scale), _span(found.zero_point)
+
+
+def _histogram(module: FakeQuantize, network: fx.GraphModule, node: fx.Node | None) -> Histogram | None:
+    if node is None or node.op != "get_attr" or module.site.slot != "weight" or module.dynamic or not module.ready:
+        return None
+    counter = Counter(module)
+    counter.add(attrgetter(str(node.target))(network))
+    return counter.histogram()
 
 
 def _span(values: Tensor) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.dom import minidom
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -106,6 +108,21 @@ def test_the_page_holds_the_tables(tmp_path: Path) -> None:
     assert text == said.html()
     assert text.count("<tr>") == 1 + len(said.sites) + 1 + len(said.rules) + (1 + len(said.floats)) * bool(said.floats)
     assert all(s.tensor in text for s in said.sites)
+
+
+def test_the_page_draws_each_weight_over_its_clipping_range() -> None:
+    net = nn.Linear(4, 2, bias=False)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[1.27, 0, 0, -1.0], [0, 2.54, -2.5, 0]]))
+    made = qfunc.quantize(TARGET)(net)
+    said = qfunc.explain(made)  # weights need no calibration
+    (drawn,) = [s.histogram for s in said.sites if s.histogram]
+    assert (drawn.total, drawn.clipped, drawn.minimum, drawn.maximum) == (8, 0, -2.5, float(torch.tensor(2.54)))
+    assert drawn.high == pytest.approx(2.54, rel=2**-20)  # of the wider row; float32 scales
+    text = said.html()
+    assert text.count("<svg") == 1
+    assert "<b>weight</b> -2.5 to 2.54, 0 % clipped" in text
+    minidom.parseString(text.replace("<!doctype html>", "").replace('<meta charset="utf-8">', ""))
 
 
 def test_near_misses_say_why() -> None:
