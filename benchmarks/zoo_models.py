@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import Tensor, nn
 
-
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 

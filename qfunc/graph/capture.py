@@ -29,7 +29,7 @@ from qfunc.graph.leaves import (
 )
 from qfunc.graph.record import record_of
 from qfunc.graph.sources import ran, source_line
-from qfunc.graph.spelling import DROPOUTS, short_name
+from qfunc.graph.spelling import DROPOUTS, canonical, short_name
 from qfunc.graph.torch_modules import root_of
 from qfunc.graph.tracer import Tracer, tracing_error
 from qfunc.graph.training import norms_as_modules, prepare, take_modes, train
@@ -187,6 +187,22 @@ def _trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
         raise tracing_error(e, model) from e
 
 
+def _dropping(evaluated: fx.Node, trained: fx.Node) -> tuple[Any, ...] | None:
+    # The arguments of attention that drops in training and not in evaluation, or None where more differs.
+    if not short_name(evaluated) == short_name(trained) == "scaled_dot_product_attention":
+        return None
+    calls = canonical(evaluated), canonical(trained)
+    if calls[0] is None or calls[1] is None:
+        return None
+    kept, p = (*calls[0][1][:_P], *calls[0][1][_P + 1 :]), calls[1][1][_P]
+    same = str(kept) == str((*calls[1][1][:_P], *calls[1][1][_P + 1 :]))
+    return (*kept[:_P], p, *kept[_P:]) if same and calls[0][1][_P] == 0 and isinstance(p, float) else None
+
+
+_P = 4
+"""The place of dropout_p among the arguments of attention."""
+
+
 def _dropouts(evaluated: fx.Graph, trained: fx.Graph) -> set[str]:
     # The dropout calls that training switches; any other difference is refused.
     a, b = list(evaluated.nodes), list(trained.nodes)
@@ -195,6 +211,10 @@ def _dropouts(evaluated: fx.Graph, trained: fx.Graph) -> set[str]:
         if (x.op, x.target, str(x.args), str(x.kwargs)) == (y.op, y.target, str(y.args), str(y.kwargs)):
             continue
         if x.target == y.target and short_name(x) in DROPOUTS:
+            found.add(x.name)
+            continue
+        if (dropping := _dropping(x, y)) is not None:
+            x.args, x.kwargs = dropping, {}
             found.add(x.name)
             continue
         raise CaptureError(

@@ -7,9 +7,12 @@ import re
 from typing import Any
 
 import torch
+from attrs import evolve
 from torch import fx, nn
 
+from qfunc.graph.attention import attend
 from qfunc.graph.captured import CapturedModule, at, with_tensors
+from qfunc.graph.float_ops import repeat_heads
 from qfunc.graph.float_spellings import SEVERAL, picked, stays
 from qfunc.graph.index_ops import arange, full
 from qfunc.graph.index_spellings import casts_nothing, dtype_of
@@ -93,6 +96,8 @@ class _Builder:
             raise refused(node, "out=, a write into another tensor", "a pure operation", "Use the returned value.")
         if (name or "").removesuffix("_") in DROPOUTS and (made := self._dropout(node)) is not None:
             return made
+        if name == "scaled_dot_product_attention" and node.name in (self.dropouts or ()):
+            return self._attention(node)
         if casts_nothing(node, name or "") or stays(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
         call = _made_here(_part(canonical(node)), node.graph)
@@ -116,20 +121,46 @@ class _Builder:
         source = argument(node, 0, "input", "self")
         if self.dropouts is not None and node.name not in self.dropouts:
             return self.env[source]
+        given = argument(node, 1, "p")
+        made = DROPOUTS[str(short_name(node)).removesuffix("_")](0.5 if given is None else float(given))
+        return self._module(node, self._path(node), made, self.env[source])
+
+    def _attention(self, node: fx.Node) -> fx.Node:
+        # Its dropout, which is active in training only, stands behind the softmax: so that must be an op.
+        call = canonical(node)
+        assert call is not None
+        query, key, value, mask, p, causal, factor, grouped = fx.map_arg(call[1], self.env.__getitem__)
         path = self._path(node)
+
+        def emit(function: Any, *arguments: Any) -> fx.Node:
+            return self._create(node, "call_function", function, arguments, {}, self._unique(f"{path}.{function.__name__}"))
+
+        def dropped(weights: fx.Node) -> fx.Node:
+            return self._module(node, self._unique(f"{path.rpartition('.')[0]}.dropout".strip(".")), nn.Dropout(p), weights)
+
+        if grouped:
+            key, value = (emit(repeat_heads, t, query) for t in (key, value))
+        made, _ = attend(emit, query, key, value, (mask,), causal, factor, dropped)
+        fact = self.facts.pop(made.name)
+        made.name = re.sub(r"\W", "_", path)  # the last product bears the name of the whole
+        self.facts[made.name] = evolve(fact, path=path)
+        return made
+
+    def _module(self, node: fx.Node, path: str, module: nn.Module, source: fx.Node) -> fx.Node:
         holder, _, name = path.rpartition(".")
         while hasattr(at(self.owner, holder), name):  # the user's own
             path = self._unique(path)
             name = path.rpartition(".")[2]
-        given = argument(node, 1, "p")
-        made = DROPOUTS[str(short_name(node)).removesuffix("_")](0.5 if given is None else float(given))
-        at(self.owner, holder).add_module(name, made.train(at(self.owner, holder).training))
-        return self._emit(node, "call_module", path, (source,), {}, path)
+        at(self.owner, holder).add_module(name, module.train(at(self.owner, holder).training))
+        return self._create(node, "call_module", path, (source,), {}, path)
 
-    def _emit(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any, path: str = "") -> fx.Node:
-        path = path or self._path(node)
+    def _emit(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
+        path = self._path(node)
         mapped, named = (args, kwargs) if op == "placeholder" else fx.map_arg((args, kwargs), self.env.__getitem__)
-        made = self.graph.create_node(op, target, mapped, named, re.sub(r"\W", "_", path), node.type)
+        return self._create(node, op, target, mapped, named, path)
+
+    def _create(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any, path: str) -> fx.Node:
+        made = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
         held = dtype_of(node)
         whole = held is not None and not held.is_floating_point and not held.is_complex
         self.facts[made.name] = Fact(path, tuple(kind for _, _, kind in module_stack(node)), source_line(node), whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -153,8 +154,11 @@ def require_float(value: Any, name: str) -> None:
     """
     if not isinstance(value, Tensor) or not value.is_floating_point():
         found = f"{value.dtype} values" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        do = "Use edit.skip for ops on such values."
+        several = isinstance(value, list | tuple | Mapping)
+        do = "Give quantize example_inputs=(...,), whose tensors are then inputs of their own." if several else _SKIP
         raise CalibrationError(where=f"site {name!r}", found=found, wanted="a float tensor", do=do)
 
+
+_SKIP = "Use edit.skip for ops on such values."
 
 __all__ = ["Observer", "Statistic", "require_float", "statistics"]

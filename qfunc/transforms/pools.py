@@ -34,7 +34,7 @@ def window_sum(job: Job, arithmetic: Interior) -> fx.Node:
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
             adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"),
-            job.output.scale, zero, low, high, arithmetic.rounding, name=job.name, result=True,
+            job.output.scale, zero, low, high, arithmetic.rounding, job.unit.path, name=job.name, result=True,
         )  # fmt: skip
     rank = _rank(job.root)
 
@@ -61,15 +61,25 @@ def average_pool_codes(
 
 
 def adaptive_pool_codes(
-    codes: Tensor, scale_in: float, zero_in: int, size: Any, scale: float, zero_point: int, low: int, high: int, rounding: str
-) -> Tensor:
-    """Codes of average pooling to a size that divides the input's: windows that do not overlap."""
+    codes: Tensor, scale_in: float, zero_in: int, size: Any, scale: float, zero_point: int, low: int, high: int, rounding: str,
+    path: str,
+) -> Tensor:  # fmt: skip
+    """Codes of average pooling to a size that divides the input's: windows that do not overlap.
+
+    Raises:
+        EmulationError: another size, whose windows are no average pool of any runtime.
+    """
     spatial = list(codes.shape[2:])
     wanted = (
         [size] * len(spatial)
         if isinstance(size, int)
         else [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
     )
+    if any(n % s for n, s in zip(spatial, wanted, strict=True)):
+        raise EmulationError(
+            where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(wanted)}", wanted="whole windows",
+            do="Resize the input, or pool to a divisor of its size.",
+        )  # fmt: skip
     kernel = [n // s for n, s in zip(spatial, wanted, strict=True)]
     none = [0] * len(kernel)
     return average_pool_codes(

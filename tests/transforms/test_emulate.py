@@ -6,9 +6,11 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import EmulationError
 from qfunc.graph.network import seats
 from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, leaves
@@ -71,3 +73,19 @@ def test_weights_of_fewer_bits_are_emulated_too() -> None:
     report = qfunc.verify(target)(done, [x, x + 1])
     assert report.verdict.startswith("bit-exact: 0 of")
     assert report.float_units == ()
+
+
+@pytest.mark.parametrize(("rank", "found"), [(1, "(7,) to (4,)"), (2, "(7, 9) to (4, 4)")])
+def test_adaptive_windows_that_overlap_are_refused(rank: int, found: str) -> None:
+    conv, pool = ((nn.Conv1d, nn.AdaptiveAvgPool1d), (nn.Conv2d, nn.AdaptiveAvgPool2d))[rank - 1]
+    net, x = nn.Sequential(conv(3, 4, 3), pool(4), conv(4, 5, 3)), torch.randn(2, 3, *(9, 11)[:rank])
+    done = qfunc.calibrate([x])(qfunc.quantize(TARGET)(net))
+    emulation = qfunc.emulate(TARGET)(done)
+    with pytest.raises(EmulationError) as caught:
+        emulation(x)
+    assert str(caught.value) == (
+        f"unit '1': found adaptive pooling of {found}, wanted whole windows. "
+        "Resize the input, or pool to a divisor of its size."
+    )
+    whole = torch.randn(2, 3, *(10, 14)[:rank])  # 8 and 12 behind the convolution
+    assert emulation(whole).shape == done(whole).shape

@@ -153,6 +153,20 @@ def test_integers_where_activations_should_be() -> None:
     told(lambda: qfunc.calibrate([torch.ones(1, 3, dtype=torch.int64)])(made), "CalibrationError", text)
 
 
+def test_a_list_where_activations_should_be() -> None:
+    class Sum(nn.Module):
+        def forward(self, xs: list[torch.Tensor]) -> torch.Tensor:
+            return xs[0] + xs[1]
+
+    pair = [torch.ones(2, 3), torch.ones(2, 3)]
+    text = (
+        "site 'xs': found a list, wanted a float tensor. "
+        "Give quantize example_inputs=(...,), whose tensors are then inputs of their own."
+    )
+    told(lambda: qfunc.calibrate([(pair,)])(qfunc.quantize(TARGET)(Sum())), "CalibrationError", text)
+    assert len(qfunc.explain(qfunc.calibrate([(pair,)])(qfunc.quantize(TARGET, (pair,))(Sum()))).sites) >= 2
+
+
 QUANTIZE = "First run qfunc.quantize(target)(model)."
 CALIBRATE = "First run qfunc.calibrate(batches)(quantized)."
 
