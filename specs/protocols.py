@@ -24,9 +24,10 @@ class Estimator(Protocol):
 class Function(Protocol):
     """A quantize function: the value that the hardware will hold, with the method's own gradient.
 
-    Two methods are optional.  `learned(scheme)` names the fields of the parameters that train; without it
+    Three methods are optional.  `learned(scheme)` names the fields of the parameters that train; without it
     none do.  `relax(params, x, scheme, noise)` is what training sees instead of `apply`, with noise uniform
-    in [0, 1) of the shape of x.
+    in [0, 1) of the shape of x.  `scaled(params, factor)` are the parameters by which factor * x gets factor times the
+    values of x, for positive factors of their shape; None, or no such method, where there are none.
     """
 
     def init(self, qparams: Any, x: Any, scheme: Any) -> Any:

@@ -32,6 +32,11 @@ def learned_by(inner: Any, scheme: Scheme) -> tuple[str, ...]:
     return tuple(inner.learned(scheme)) if hasattr(inner, "learned") else ()
 
 
+def scaled_by(inner: Any, params: Any, factor: Tensor) -> Any:
+    """The inner function's parameters for factor * x; None if it knows none."""
+    return inner.scaled(params, factor) if hasattr(inner, "scaled") else None
+
+
 def qparams_of(inner: Any, params: Any, x: Tensor, scheme: Scheme) -> Affine:
     """The qparams that the inner function exports, without gradient."""
     qparams: Affine = params if type(inner) is Fixed else inner.export(params, x.detach(), scheme)[1]

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.functions._inner import learned_by, plain, qparams_of, ratio, require_of_x, with_gradient_of
+from qfunc.functions._inner import learned_by, plain, qparams_of, ratio, require_of_x, scaled_by, with_gradient_of
 from qfunc.functions.dorefa import DoReFa
 from qfunc.functions.fixed import Fixed
 from qfunc.numerics.affine import dequantize, spread, widened
@@ -93,6 +93,11 @@ class AdaRound:
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
         """v, and what `inner` trains."""
         return ("v", *(f"inner_{name}" for name in learned_by(self.inner, scheme)))
+
+    def scaled(self, params: Rounding, factor: Tensor) -> Rounding | None:
+        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        inner = scaled_by(self.inner, params.inner, factor)
+        return None if inner is None else params._replace(inner=inner)
 
     def apply(self, params: Rounding, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware will hold it, rounded down where v < 0 and up elsewhere."""

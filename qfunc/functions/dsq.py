@@ -84,6 +84,13 @@ class Dsq:
         """The bounds or the scale, and alpha if it trains."""
         return (*(("low", "high") if steps.is_free(scheme) else ("scale",)), *(("alpha",) if self.trains_alpha else ()))
 
+    def scaled(self, params: Staircase, factor: Tensor) -> Staircase:
+        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        if params.scale is not None:
+            return params._replace(scale=params.scale * factor)
+        assert params.low is not None and params.high is not None  # noqa: PT018
+        return params._replace(low=params.low * factor, high=params.high * factor)
+
     def apply(self, params: Staircase, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware holds it."""
         first, second = (p.detach() if name == "zero_point" else p for name, p in _two(params))

@@ -25,6 +25,10 @@ class Fixed:
         """The qparams themselves."""
         return qparams
 
+    def scaled(self, params: Affine, factor: Tensor) -> Affine:
+        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        return params._replace(scale=params.scale * factor)
+
     def apply(self, params: Affine, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware holds it."""
         return fake_quantize(x, params, scheme)

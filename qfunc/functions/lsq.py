@@ -91,6 +91,10 @@ class Lsq:
         """The scale."""
         return ("scale",)
 
+    def scaled(self, params: Learned, factor: Tensor) -> Learned:
+        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        return params._replace(scale=params.scale * factor)
+
     def apply(self, params: Learned, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware holds it."""
         return by_rule(

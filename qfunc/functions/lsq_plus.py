@@ -67,6 +67,10 @@ class LsqPlus:
         """The scale, and beta where the hardware has a zero point to choose."""
         return ("scale", "beta") if steps.is_free(scheme) else ("scale",)
 
+    def scaled(self, params: Offset, factor: Tensor) -> Offset:
+        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        return Offset(params.scale * factor, params.beta * factor)
+
     def apply(self, params: Offset, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware holds it."""
         beta = params.beta if steps.is_free(scheme) else params.beta.detach()

@@ -74,6 +74,10 @@ class Pact:
         """alpha, and the lower bound where the scheme has a zero point."""
         return ("alpha",) if scheme.zero_point is None else ("alpha", "low")
 
+    def scaled(self, params: Clipping, factor: Tensor) -> Clipping:
+        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        return Clipping(params.alpha * factor, params.low * factor)
+
     def apply(self, params: Clipping, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware holds it."""
         return by_rule(_ClipGradient(scheme), x, params.alpha, params.low)

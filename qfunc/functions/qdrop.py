@@ -8,7 +8,7 @@ import torch
 from attrs import field, frozen
 from torch import Tensor
 
-from qfunc.functions._inner import learned_by, wrapped
+from qfunc.functions._inner import learned_by, scaled_by, wrapped
 from qfunc.functions.fixed import Fixed
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Scheme
@@ -50,6 +50,10 @@ class QDrop:
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
         """What `inner` trains."""
         return learned_by(self.inner, scheme)
+
+    def scaled(self, params: Any, factor: Tensor) -> Any:
+        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        return scaled_by(self.inner, params, factor)
 
     def apply(self, params: Any, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware will hold it: all of it quantized."""

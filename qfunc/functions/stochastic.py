@@ -8,7 +8,7 @@ from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.functions._inner import learned_by, plain, qparams_of, ratio, require_of_x, with_gradient_of
+from qfunc.functions._inner import learned_by, plain, qparams_of, ratio, require_of_x, scaled_by, with_gradient_of
 from qfunc.functions.fixed import Fixed
 from qfunc.numerics import minifloat
 from qfunc.numerics.affine import dequantize, spread, widened
@@ -55,6 +55,10 @@ class Stochastic:
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
         """What `inner` trains."""
         return learned_by(self.inner, scheme)
+
+    def scaled(self, params: Any, factor: Tensor) -> Any:
+        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        return scaled_by(self.inner, params, factor)
 
     def apply(self, params: Any, x: Tensor, scheme: Scheme) -> Tensor:
         """x as the hardware will hold it: by `inner`, without noise."""

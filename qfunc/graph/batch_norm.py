@@ -7,7 +7,8 @@ statistics compute.  With the batch's statistics, training computes
     norm(op(x; Q(w f) / f) + b) + Q(b f + s) - (b f + s),
 
 where norm is the BatchNorm itself, which also updates its running statistics.  If Q changes nothing, both are the
-float model.  The division is one of weights, so it costs no pass over activations.
+float model.  The division is one of weights, so it costs no pass over activations.  Where the scales of Q can follow f
+(`qfunc.graph.following`), there is nothing to divide.
 
 Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
 """
@@ -41,7 +42,7 @@ def vanishes(norm: Any) -> bool:
     >>> before, vanishes(norm)
     (False, True)
     """
-    return bool((_true_factor(norm).detach().abs() < LEAST).any())
+    return bool((factor_of(norm).detach().abs() < LEAST).any())
 
 
 def folded_weight(weight: Tensor, norm: Any, groups: int) -> Tensor:
@@ -61,15 +62,22 @@ def unfolded_weight(quantized: Tensor, weight: Tensor, norm: Any, groups: int) -
     """Q(w f) / f where the norm uses the batch, and w itself where |f| is below the least; else Q(w f)."""
     if not uses_batch(norm):
         return quantized
-    factor = _true_factor(norm).detach()
+    factor = factor_of(norm).detach()
     # No chip's least scale may keep a channel from training that is all but switched off.
     least = _times(torch.ones_like(weight), factor.abs() < LEAST, groups).bool()
     return torch.where(least, weight, _times(quantized, _factor(norm).reciprocal(), groups))
 
 
+def turned(weight: Tensor, norm: Any, groups: int) -> Tensor:
+    """The weight times the sign of f, which is that of gamma."""
+    if norm.weight is None:
+        return weight
+    return _times(weight, torch.where(norm.weight.detach() < 0, -1.0, 1.0).to(weight.dtype), groups)
+
+
 def folded_bias(bias: Tensor | None, norm: Any) -> Tensor:
     """b f + s, of the running statistics."""
-    factor, mean = _true_factor(norm), _now(norm.running_mean)
+    factor, mean = factor_of(norm), _now(norm.running_mean)
     held = mean if bias is None else mean - bias
     shift = -held * factor
     return shift if norm.bias is None else norm.bias + shift
@@ -112,13 +120,14 @@ def _now(statistic: Tensor) -> Tensor:
     return snapshot(statistic) if torch.compiler.is_compiling() else statistic
 
 
-def _true_factor(norm: Any) -> Tensor:
+def factor_of(norm: Any) -> Tensor:
+    """f, of the running statistics."""
     factor = torch.rsqrt(_now(norm.running_var) + norm.eps)
     return factor if norm.weight is None else norm.weight * factor
 
 
 def _factor(norm: Any) -> Tensor:
-    factor = _true_factor(norm)
+    factor = factor_of(norm)
     if not uses_batch(norm):
         return factor
     # Below the least, f counts as constant: its gradient would be of a number that is not used.

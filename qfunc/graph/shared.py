@@ -17,6 +17,10 @@ def connect(model: fx.GraphModule) -> None:
 
     For transforms, on models that they own.
     """
+    for node in model.graph.nodes:
+        if node.op == "call_module" and len(node.args) == 3:  # a weight before it is folded, its BatchNorm, groups
+            module: Any = model.get_submodule(str(node.target))
+            module.follow(model.get_submodule(str(node.args[1].target)), node.args[2])
     model = settled(model)
     places = seats(model)
     modules = {s.path: s.module for s in places}
@@ -36,7 +40,7 @@ def _alike(a: Seat, b: Seat) -> bool:
 
 
 def _share(leader: Seat, seat: Seat) -> None:
-    held = dict(named(leader.module.params()))
+    held = dict(named(leader.module.own()))
     for name, tensor in held.items():
         own: dict[str, Any] = seat.module._parameters if name in seat.module._parameters else seat.module._buffers
         own[name] = tensor

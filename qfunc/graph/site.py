@@ -12,7 +12,8 @@ from attrs import frozen
 from torch import Tensor, nn
 
 from qfunc.errors import CalibrationError
-from qfunc.graph.batch_norm import folded_weight, unfolded_weight
+from qfunc.graph.batch_norm import folded_weight, turned, unfolded_weight, uses_batch
+from qfunc.graph.following import can_follow, followed
 from qfunc.graph.kept_value import KeptValue
 from qfunc.graph.params import named, rebuilt, template
 from qfunc.numerics.noise import uniform
@@ -113,6 +114,7 @@ class FakeQuantize(nn.Module):
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
         self.of: tuple[FakeQuantize, ...] = ()  # whose scales' product a derived scale is; no submodules
+        self.norm: tuple[Any, ...] = ()  # the one that the scales follow; no submodule either
         self.kept = KeptValue()
 
     def _unknown(self, like: Tensor) -> Any:
@@ -130,8 +132,8 @@ class FakeQuantize(nn.Module):
             groups: Of that op, if it is a transposed conv.
         """
         if self.site.constant and not self.training:
-            tensors = [x, *(t for m in (self, *self.of) for t in (*m.parameters(), *m.buffers()))]
-            tensors += [] if norm is None else [*norm.parameters(), *norm.buffers()]
+            norms = [*([] if norm is None else [norm]), *(n for m in (self, *self.of) for n in m.norm)]
+            tensors = [x, *(t for m in (self, *self.of, *norms) for t in (*m.parameters(), *m.buffers()))]
             return self.kept.of(tensors, lambda: self._behind(x, norm, groups))
         self.kept.forget()
         return self._behind(x, norm, groups)
@@ -139,14 +141,16 @@ class FakeQuantize(nn.Module):
     def _behind(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:
         if norm is None:
             return self._quantized(x)
+        if self.norm and uses_batch(norm):
+            return turned(self._quantized(turned(x, norm, groups), unfolded=True), norm, groups)
         return unfolded_weight(self._quantized(folded_weight(x, norm, groups)), x, norm, groups)
 
-    def _quantized(self, x: Tensor) -> Tensor:
+    def _quantized(self, x: Tensor, unfolded: bool = False) -> Tensor:
         function, scheme = self.site.function, self.scheme
         if self.dynamic:
             params = function.init(of_tensor(x, scheme), x.detach(), scheme)
         elif self.ready:
-            params = self.params()
+            params = self.own() if unfolded else self.params()
             if self.by_channel:
                 self._require_channels(x)
         else:
@@ -171,12 +175,35 @@ class FakeQuantize(nn.Module):
         return noise
 
     def params(self) -> Any:
-        """The function's parameters, as its `init` makes them."""
+        """The function's parameters, as its `init` makes them, now."""
         if self.of:
             scale = product([source.scales() for source in self.of], self.held[0])
             derived = Affine(scale, torch.zeros_like(scale))
             return self.site.function.init(derived, scale, self.scheme)
+        own, function = self.own(), self.site.function
+        return function.scaled(own, followed(self.norm[0], self.held)) if self.norm else own  # type: ignore[attr-defined]
+
+    def own(self) -> Any:
+        """The parameters that are held: where they follow a BatchNorm, those for the weight before it is folded."""
         return rebuilt(self.template, lambda name: getattr(self, name))
+
+    def follow(self, norm: Any, groups: int) -> None:
+        """Lets the scales follow a BatchNorm where they can, from now on; for transforms, on models that they own."""
+        if not self.norm and can_follow(self.site, self.held, norm, groups):
+            before = self.site.function.scaled(self.own(), 1 / followed(norm, self.held))  # type: ignore[attr-defined]
+            if before is not None:
+                self._keep(before)
+                self.norm = (norm,)
+
+    def settle(self) -> None:
+        """Lets the scales follow no more: they stay what they are."""
+        now, self.norm = self.params(), ()
+        self._keep(now)
+
+    def _keep(self, params: Any) -> None:
+        with torch.no_grad():
+            for name, value in named(params):
+                getattr(self, name).copy_(value)
 
     def export(self, x: Tensor) -> tuple[Tensor, Affine]:
         """The codes of x and the qparams that give them meaning."""
@@ -210,9 +237,8 @@ class FakeQuantize(nn.Module):
             self._take_shape(tuple(qparams.scale.shape))
         given = qparams._replace(scale=qparams.scale.reshape(self.held), zero_point=qparams.zero_point.reshape(self.held))
         like = torch.zeros(self.like, device=qparams.scale.device) if x is None else x.detach()
-        with torch.no_grad():
-            for name, value in named(self.site.function.init(given, like, self.site.scheme)):
-                getattr(self, name).copy_(value)
+        params = self.site.function.init(given, like, self.site.scheme)
+        self._keep(self.site.function.scaled(params, 1 / followed(self.norm[0], self.held)) if self.norm else params)  # type: ignore[attr-defined]
         self.ready = True
 
     def take_shape_of(self, state: Mapping[str, Any], prefix: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Container
 from typing import Any
 
 from attrs import evolve, frozen
@@ -41,15 +42,16 @@ def norms_of(folded: fx.GraphModule, before: fx.GraphModule) -> tuple[Norm, ...]
         new = ops.get(old.name) if old is not None and held is not None and len(old.users) == 1 else None
         if held is None or old is None or new is None or node.name in ops:
             continue
-        if _names(new.args[:1]) == _names(old.args[:1]) and _names(new.users) == _names(node.users):
+        if _names(new.args[:1], ops) == _names(old.args[:1], ops) and _names(new.users, ops) == _names(node.users, ops):
             bias, groups = attribute(old, "bias"), held.groups if held.kind == "conv_transpose" else 0
             paths = str(attribute(old, "weight").target), None if bias is None else str(bias.target)
             found.append(Norm(old.name, str(node.target), *paths, groups))
     return tuple(found)
 
 
-def _names(nodes: Any) -> list[str]:
-    return sorted(n.name for n in nodes)
+def _names(nodes: Any, ops: Container[str]) -> list[str]:
+    # Of a BatchNorm that was folded the name is that of the op before it.
+    return sorted(n.name if n.name in ops else n.all_input_nodes[0].name for n in nodes)
 
 
 def unfold(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[Norm, ...]) -> fx.GraphModule:

@@ -42,6 +42,7 @@ def check_function(
     * `dtype`: the dtype of x is kept, half precision is computed in float32;
     * `channels`: one scale for each channel is the loop over channels; `permutation`: reversed axis 0 gives
       the reversed result;
+    * `scaled`: by scaled(params, c), where the function has it, c x becomes c apply(params, x), c powers of two;
     * `extremes`: empty, one element, constant, huge and denormal x give finite values that obey `export`;
     * `nan`: NaN stays NaN and changes no other element; `infinity`: infinities are held as +-3e38 are;
     * `gradient`: to x, finite and not always 0; `saturation`: 0 far outside the range;

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qfunc.errors import SpecError
 from qfunc.numerics import minifloat
-from qfunc.numerics.affine import dequantize
+from qfunc.numerics.affine import dequantize, spread
 from qfunc.numerics.qparams import Affine, block_size, of_tensor, qparams_shape
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, PerChannel, PerTensor, Scheme
 from qfunc.testing.function_cases import SHAPE, Case, differ, each, unlike
@@ -130,6 +130,18 @@ def _permutation(case: Case) -> str | None:
     return differ(x, found, case.apply(case.params(), case.x).flip(0), "the reversed result is")
 
 
+def _scaled(case: Case) -> str | None:
+    # Powers of two scale without rounding, one for each scale.
+    scale = case.qparams.scale
+    factor = torch.exp2(torch.arange(scale.numel()).reshape(scale.shape) % 5 - 2)
+    known = getattr(case.function, "scaled", lambda params, factor: None)(case.params(), factor)
+    if known is None or case.scheme.scale.within is not None:
+        return None
+    times = spread(factor, case.x, case.scheme)
+    wanted = case.apply(case.params(), case.x) * times
+    return differ(case.x, case.apply(known, case.x * times), wanted, "factor * apply(x) is")
+
+
 def _extremes(case: Case) -> str | None:
     top = case.x.abs().amax()
     tried = {"constant": torch.full(SHAPE, 2.5), "huge": case.x / top * 1e37, "denormal": case.x / top * 1e-40}
@@ -171,6 +183,7 @@ VALUES: dict[str, Callable[[Case], str | None]] = {
     "dtype": _dtype,
     "channels": _channels,
     "permutation": _permutation,
+    "scaled": _scaled,
     "extremes": _extremes,
     "nan": _nan,
     "infinity": _infinity,

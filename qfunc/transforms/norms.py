@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.kept import keep
-from qfunc.graph.network import require
+from qfunc.graph.network import require, seats
 from qfunc.graph.settled import settled, trained_norms
 from qfunc.graph.unfold import Norm, norms_of
 
@@ -42,8 +42,10 @@ class BatchStatistics:
         y = norm(op(x; Q(w f) / f) + b) + Q(b f + s) - (b f + s);
 
     evaluation, training with frozen statistics (`freeze_norms`) and the chip compute  y = op(x; Q(w f)) + Q(b f + s).
-    A channel with |f| < 1e-3 trains on its float weight, so that gamma = 0 trains on every chip.  Tensors have the names
-    and values of the float model.  A BatchNorm that does not alone follow a conv, transposed conv or linear is folded as
+    Where each channel of a weight has a scale s of its own that may be any number, s follows f: the quantizer holds
+    s' = s / max(|f|, 1e-3), and Q(w f; s' |f|) / f = Q(w; s') does not change with the statistics.  Elsewhere a channel
+    with |f| < 1e-3 trains on its float weight.  So gamma = 0 trains on every chip.  Tensors have the names and values of
+    the float model.  A BatchNorm that does not alone follow a conv, transposed conv or linear is folded as
     by `Folded`.
 
     Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
@@ -131,7 +133,13 @@ def fold_norms(model: fx.GraphModule) -> fx.GraphModule:
     require(model, "quantized", "fold_norms")
     with torch.inference_mode(False):
         folded = settled(model)
-        return copy.deepcopy(model) if folded is model else keep(copy.deepcopy(folded), model)
+        if folded is model:
+            return copy.deepcopy(model)
+        made = keep(copy.deepcopy(folded), model)
+        for seat in seats(made):
+            if seat.module.norm:
+                seat.module.settle()
+        return made
 
 
 __all__ = ["BatchStatistics", "Folded", "fold_norms", "freeze_norms", "require_norms"]

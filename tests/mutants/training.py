@@ -4,7 +4,7 @@ from mutants.mutation import Mutation
 
 NORM, SITE = "qfunc/graph/batch_norm.py", "qfunc/graph/site.py"
 LAW = "tests/training/test_batch_norm.py::test_quantizers_that_pass_through_train_the_float_model"
-TESTS = "tests/training/test_training.py"
+TESTS, FOLLOWING = "tests/training/test_training.py", "tests/training/test_following.py"
 
 TRAINING = (
     Mutation("folded-bias-forgets-the-mean", NORM, "shift = -held * factor", "shift = 0 * held * factor", LAW),
@@ -16,8 +16,16 @@ TRAINING = (
              f"{TESTS}::test_weights_are_quantized_once_in_evaluation"),
     Mutation("bias-scales-stay", SITE, "if self.of:", "if not self.held:",
              f"{TESTS}::test_biases_follow_the_scales_that_train"),
-    Mutation("kept-bias-forgets-its-sources", SITE, "for m in (self, *self.of) for t", "for m in (self,) for t",
+    Mutation("kept-bias-forgets-its-sources", SITE, "for m in (self, *self.of, *norms) for t", "for m in (self, *norms) for t",
              f"{TESTS}::test_a_kept_bias_follows_the_scale_of_the_input"),
+    Mutation("following-forgets-signs", NORM, "norm.weight.detach() < 0, -1.0, 1.0", "norm.weight.detach() < 0, 1.0, 1.0",
+             f"{FOLLOWING}::test_the_chip_has_the_codes_of_training"),
+    Mutation("kept-weight-forgets-its-norm", SITE, "for m in (self, *self.of) for n in m.norm",
+             "for m in self.of for n in m.norm", f"{FOLLOWING}::test_a_kept_weight_follows_its_norm"),
+    Mutation("folded-for-good-and-yet-following", "qfunc/transforms/norms.py", "seat.module.settle()", "seat.module.own()",
+             f"{FOLLOWING}::test_the_chip_has_the_codes_of_training"),
+    Mutation("norms-behind-norms-are-folded", "qfunc/graph/unfold.py", "n.name if n.name in ops else n.all_input_nodes[0].name",
+             "n.name if ops else n.all_input_nodes[0].name", LAW),
     Mutation("ties-train-apart", "qfunc/graph/shared.py", "own[name] = tensor", "own.get(name)",
              f"{TESTS}::test_tied_sites_hold_one_parameter"),
     Mutation("recomputation-with-new-buffers", "qfunc/transforms/checkpointing.py",

@@ -52,6 +52,10 @@ def one(conv: nn.Module, norm: nn.Module) -> nn.Module:
 
 NETWORKS = {
     "branches": (Branches, (7, 3, 8, 9)),
+    "in a row": (
+        lambda: nn.Sequential(one(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))[:2], one(nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2))),
+        (7, 3, 5, 6),
+    ),
     "conv1d": (lambda: one(nn.Conv1d(3, 4, 3, padding=1), nn.BatchNorm1d(4)), (7, 3, 9)),
     "conv3d": (lambda: one(nn.Conv3d(2, 4, 2, groups=2), nn.BatchNorm3d(4)), (5, 2, 4, 3, 6)),
     "deconv1d": (lambda: one(nn.ConvTranspose1d(4, 6, 2, groups=2), nn.BatchNorm1d(6)), (5, 4, 7)),
