@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import fx, nn
 
+from qfunc.errors import CaptureError
 from qfunc.graph.dissolved import ORIGIN, Origin, dress, origin_of, packed, packed_state
+from qfunc.graph.record import record_of
 
 
 class CapturedModule(fx.GraphModule):
@@ -26,6 +28,17 @@ class CapturedModule(fx.GraphModule):
     True
     """
 
+    def train(self, mode: bool = True) -> CapturedModule:
+        """Training mode, or evaluation mode.
+
+        Raises:
+            CaptureError: training, of a program that was exported in evaluation mode.
+        """
+        if mode:
+            require_both_modes(self, "train")
+        super().train(mode)
+        return self
+
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
         for name in ("_in_spec", "_out_spec"):
             if name in vars(self):  # frozen values, which torch cannot copy without a warning
@@ -38,6 +51,21 @@ class CapturedModule(fx.GraphModule):
     def __reduce__(self) -> tuple[Any, ...]:
         parts = packed(_origin(self)), [_packed(n) for n in self.graph.nodes], self.graph._codegen
         return _unpickled, parts, packed_state(_state(self))
+
+
+def require_both_modes(model: fx.GraphModule, where: str) -> None:
+    """Refuses a captured program whose norms and dropouts are those of evaluation.
+
+    Raises:
+        CaptureError: it is one.
+    """
+    record = record_of(model)
+    if record is not None and record.evaluated:
+        do = (
+            "Quantize the nn.Module itself, with example_inputs=(...,) for the road of torch.export; "
+            "or export it in training mode: torch.export.export(model.train(), inputs)."
+        )
+        raise CaptureError(where=where, found=record.evaluated, wanted="a model that knows both modes", do=do)
 
 
 _OF_THE_GRAPH = ("_graph", "_code", "_lineno_map", "_prologue_start")

@@ -11,18 +11,15 @@ from torch import fx, nn
 
 from qfunc.errors import CaptureError
 from qfunc.graph.captured import CapturedModule, at
+from qfunc.graph.exported_norms import form_of, norms_as_modules, take_counters, take_dropouts
 from qfunc.graph.functional import functional
 from qfunc.graph.inlined import inline_regions
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.recurrent_export import open_recurrent
-from qfunc.graph.sources import module_stack, user_line
-from qfunc.graph.training import with_rest
+from qfunc.graph.sources import user_line
 from qfunc.graph.written import written_constants
 
-_NORMS: dict[str, dict[int, type[nn.Module]]] = {
-    "batch_norm": {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d},
-    "instance_norm": {2: nn.InstanceNorm1d, 3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d},
-}
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def program_of(model: nn.Module, example_inputs: Any) -> torch.export.ExportedProgram:
@@ -88,7 +85,7 @@ def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
     """The functional form of an exported program: weights are attributes again, norms and dropouts modules.
 
     Guards on the inputs' shapes are left out: they would fix what may vary.  The modes are those of
-    `modes_of`, submodule by submodule; without it evaluation mode.
+    `modes_of`, submodule by submodule; without it those in which the program was exported.
     """
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
@@ -101,17 +98,17 @@ def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
             graph.erase_node(node)
         elif node.op == "call_function" and not node.users and ("_assert" in name or "sym_constrain" in name):
             graph.erase_node(node)  # what export assumed of symbolic sizes
-    for node in list(graph.nodes):
-        name = getattr(node.target, "__name__", "").removesuffix(".default")
-        if node.op == "call_function" and name in _NORMS:
-            _norm_module(owner, module, node, _NORMS[name])
+    counted = take_counters(graph)
+    trains, fixes = form_of(program) if modes_of is None else (False, "")
+    norms_as_modules(owner, module, counted, modes_of)
     written_constants(graph, owner, module)
-    captured = functional(owner, graph)
+    captured = functional(owner, graph, take_dropouts(graph) if trains else None)
     record = record_of(captured)
     assert record is not None
-    attach(captured, evolve(record, axes=_axes(program)))
+    attach(captured, evolve(record, axes=_axes(program), evaluated=fixes))
     for path, submodule in captured.named_modules():
-        submodule.training = _mode(modes_of, path)
+        frozen = isinstance(submodule, _BATCH_NORMS) and path not in counted
+        submodule.training = trains and not frozen if modes_of is None else _mode(modes_of, path)
     return captured
 
 
@@ -160,56 +157,3 @@ def _tensors_of(module: fx.GraphModule) -> nn.Module:
                 persistent = name in source._buffers and name not in source._non_persistent_buffers_set
                 holder.register_buffer(name, owned(tensor), persistent=persistent)
     return bare
-
-
-def _norm_module(owner: nn.Module, module: fx.GraphModule, node: fx.Node, kinds: dict[int, type[nn.Module]]) -> None:
-    # aten.batch_norm(input, weight, bias, mean, var, training, momentum, eps, cudnn), aten.instance_norm alike,
-    # become the module of the same tensors.  A batch norm without running statistics stays an op.
-    x, weight, bias, mean, var, from_batch, momentum, eps = node.args[:8]
-    tensors = {"weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
-    given = {k: v for k, v in tensors.items() if isinstance(v, fx.Node)}
-    batch = nn.BatchNorm2d in kinds.values()
-    if any(v.op != "get_attr" for v in given.values()) or bool(from_batch) != (mean is None) or (batch and mean is None):
-        return
-    rank = node.meta["val"].ndim if "val" in node.meta else 4
-    found = {k: _tensor(owner, v) for k, v in given.items()}
-    features = next(iter(found.values())).shape[0] if found else node.meta["val"].shape[1]
-    made: Any = kinds[rank](
-        int(features),
-        eps=eps,
-        momentum=momentum,
-        affine=weight is not None or bias is not None,
-        track_running_stats=mean is not None,
-    )
-    for name in tensors:
-        value = found.get(name)
-        if name in ("weight", "bias") and value is not None and not isinstance(value, nn.Parameter):
-            delattr(made, name)  # a frozen norm's are buffers
-            made.register_buffer(name, value)
-        else:
-            setattr(made, name, value)
-    path = str(next(iter(given.values())).target).rpartition(".")[0] if given else _free_path(owner, node)
-    counter = getattr(at(owner, path), "num_batches_tracked", None)
-    if counter is not None:
-        made.num_batches_tracked = counter
-    if path:
-        with_rest(made, at(owner, path))  # a subclass may hold its activation
-        holder, _, last = path.rpartition(".")
-        for root in (owner, module):
-            at(root, holder).add_module(last, made)
-        with node.graph.inserting_before(node):
-            call = node.graph.call_module(path, (x,))
-        call.meta = dict(node.meta)
-        node.replace_all_uses_with(call)
-        node.graph.erase_node(node)
-
-
-def _free_path(owner: nn.Module, node: fx.Node) -> str:
-    stack = module_stack(node)
-    return stack[-1][1] if stack and stack[-1][1] and "norm" in stack[-1][2] else node.name
-
-
-def _tensor(owner: nn.Module, node: fx.Node) -> torch.Tensor:
-    path, _, name = str(node.target).rpartition(".")
-    found: torch.Tensor = getattr(owner.get_submodule(path), name)
-    return found

@@ -37,7 +37,8 @@ class Record:
     BatchNorm1d, which is right for values of rank 2 only; calibration sees whether they are.
     `unfolded` holds (op, step, why) for what almost folded.  `within` is the model's path in the outer module of
     which it is a part, or ""; the paths of `facts` are the model's own, those that users see are the outer module's.
-    `axes` names the axes of each input that torch.export left dynamic, None for the others.
+    `axes` names the axes of each input that torch.export left dynamic, None for the others.  `evaluated` says what was
+    exported in evaluation mode and cannot train, or "".
     """
 
     facts: dict[str, Fact] = field(hash=False)
@@ -48,6 +49,7 @@ class Record:
     unfolded: tuple[tuple[str, str, str], ...] = ()
     within: str = ""
     axes: tuple[tuple[str | None, ...], ...] = ()
+    evaluated: str = ""
 
     def path(self, own: str) -> str:
         """A path of the model's as the user knows it."""

@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.optim import Optimizer
 
 from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.captured import require_both_modes
 from qfunc.graph.kept import keep
 from qfunc.graph.network import require, seats
 from qfunc.graph.settled import settled, trained_norms
@@ -58,7 +59,12 @@ class BatchStatistics:
     """
 
     def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[Norm, ...]:
-        """The BatchNorms that stay."""
+        """The BatchNorms that stay.
+
+        Raises:
+            CaptureError: the model is a program that was exported in evaluation mode.
+        """
+        require_both_modes(before, "quantize, norms=BatchStatistics()")
         return norms_of(folded, before)
 
 
