@@ -25,6 +25,7 @@ import json
 import multiprocessing
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,20 @@ def rows_of(file: Path) -> dict[str, dict[str, Any]]:
     return {r["name"]: r for r in map(json.loads, lines)}
 
 
-def one(name: str, seconds: int) -> dict[str, Any]:
-    """The row of one network, from a process of its own, forked from a server that has imported everything once."""
+def _child(name: str, sender: Any) -> None:
+    from zoo_check import check
+
+    warnings.simplefilter("ignore")
+    sender.send(check(next(e for e in ZOO if e.name == name)))
+
+
+def one(name: str, seconds: int, child: Callable[[str, Any], None] = _child, needs: str = "zoo_check") -> dict[str, Any]:
+    """The row of one network, from a process of its own, forked from a server that has imported `needs` once."""
     row = {"name": name, "passed": False, "stage": "process", "reason": ""}
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["zoo_check"])
+    context.set_forkserver_preload([needs])
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(name, sender))
+    process = context.Process(target=child, args=(name, sender))
     process.start()
     sender.close()
     try:
@@ -70,13 +78,6 @@ def one(name: str, seconds: int) -> dict[str, Any]:
         return row | {"reason": f"ended with {process.exitcode}"}
     finally:
         process.kill()
-
-
-def _child(name: str, sender: Any) -> None:
-    from zoo_check import check
-
-    warnings.simplefilter("ignore")
-    sender.send(check(next(e for e in ZOO if e.name == name)))
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from torch import fx
 from qfunc.errors import CaptureError
 from qfunc.graph.computed import fold_computed
 from qfunc.graph.float_ops import masked, repeat_heads, scaled
+from qfunc.graph.guards import name_guards
 from qfunc.graph.masking import name_masks
 from qfunc.graph.products import open_products
 from qfunc.graph.record import Fact, Record, attach, path_of, record_of
@@ -56,7 +57,7 @@ def attend(
 
 def prepared(network: fx.GraphModule, target: Target) -> fx.GraphModule:
     """The (own) network as placement wants it: products opened, weights that are computed made constants."""
-    return name_masks(fold_computed(open_products(open_attention(network, target))))
+    return name_guards(name_masks(fold_computed(open_products(open_attention(network, target)))))
 
 
 def open_attention(network: fx.GraphModule, target: Target) -> fx.GraphModule:

@@ -34,6 +34,24 @@ def masked(input: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     return input.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else input + mask
 
 
+def guarded(input: Tensor, least: float) -> Tensor:
+    """input + least, for an input that is not negative.
+
+    >>> guarded(torch.zeros(1), 0.5)
+    tensor([0.5000])
+    """
+    return input + least
+
+
+def at_least(input: Tensor, least: float) -> Tensor:
+    """max(input, least).
+
+    >>> at_least(torch.tensor([0.0, 2.0]), 0.5)
+    tensor([0.5000, 2.0000])
+    """
+    return input.clamp_min(least)
+
+
 def left_out(mask: Tensor) -> Tensor:
     """A mask of nn.MultiheadAttention as one of scaled_dot_product_attention: booleans the other way round.
 
@@ -134,6 +152,8 @@ FLOAT_OPS = (
     ("scale", scaled, "input like factor"),
     ("mask", masked, "input mask causal"),
     ("left_out", left_out, "mask"),
+    ("guard", guarded, "input least"),
+    ("guard", at_least, "input least"),
     ("repeat_heads", repeat_heads, "input like"),
     *((name, getattr(torch, name), "input", name, *_ALSO.get(name, ())) for name in _UNARY),
     ("selu", F.selu, "input", "selu"),

@@ -54,7 +54,9 @@ def _rsub(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
 
 
 def _div(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    return bind(BY_NAME["div"], args, kwargs) if kwargs.pop("rounding_mode", None) is None else None
+    mode = kwargs.pop("rounding_mode", None)
+    name = {None: "div", "floor": "floor_divide"}.get(mode)
+    return bind(BY_NAME[name], args, kwargs) if name else None
 
 
 def _pairwise(name: str) -> Rewrite:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qfunc.errors import DeployError
+from qfunc.graph.float_ops import guarded
 from qfunc.lowering.onnx_call import Call, known
 from qfunc.lowering.onnx_places import PLACE_WRITERS
 from qfunc.lowering.onnx_reduce import REDUCE_WRITERS
@@ -133,6 +134,11 @@ def _scaled(c: Call) -> str:
     return c.write("Mul", c.input(), c.graph.number(factor, f"{c.name}.factor"))
 
 
+def _guard(c: Call) -> str:
+    sum_or_max = "Add" if c.node.target is guarded else "Max"
+    return c.write(sum_or_max, c.input(), c.graph.number(float(c["least"]), f"{c.name}.least"))
+
+
 def _masked(c: Call) -> str:
     g, low = c.graph, -math.inf
     if c["causal"]:
@@ -179,7 +185,8 @@ FLOAT_WRITERS: dict[str, Write] = {
     "threshold": _threshold, "glu": _glu, "softmin": _softmin, "einsum": _einsum, "floor_divide": _floor_divide,
     "remainder": _remainder, "fmod": lambda c: c.write("Mod", c.input(), c.input("other"), fmod=1),
     "local_response_norm": _response_norm, "adaptive_max_pool": _adaptive_max, "instance_norm": _instance_norm,
-    "scale": _scaled, "mask": _masked, "left_out": _left_out, "addcmul": _third("Mul"), "addcdiv": _third("Div"),
+    "scale": _scaled, "mask": _masked, "left_out": _left_out, "guard": _guard,
+    "addcmul": _third("Mul"), "addcdiv": _third("Div"),
     "lerp": _lerp, **REDUCE_WRITERS, **PLACE_WRITERS,
 }  # fmt: skip
 """The writers of this file and of those two, by kind."""

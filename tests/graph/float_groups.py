@@ -57,7 +57,9 @@ FLOAT_GROUPS: dict[str, Group] = {
                                 lambda m, x: torch.repeat_interleave(x, 3, dim=0)),
     "tile": _group("tile", lambda m, x: x.tile(2, 1), lambda m, x: torch.tile(x, (2,))),
     "remainder": _group("remainder", lambda m, x: x % 0.7, lambda m, x: torch.remainder(x, 0.7), lambda m, x: x.remainder(2)),
-    "floor_divide": _group("floor_divide", lambda m, x: x // 0.7, lambda m, x: torch.floor_divide(x, 0.7)),
+    "floor_divide": _group("floor_divide", lambda m, x: x // 0.7, lambda m, x: torch.floor_divide(x, 0.7),
+                           lambda m, x: torch.div(x, 0.7, rounding_mode="floor"),
+                           lambda m, x: x.div(0.7, rounding_mode="floor")),
     "fmod": _group("fmod", lambda m, x: x.fmod(0.7), lambda m, x: torch.fmod(x, 0.7)),
     "addcmul": _group("addcmul", lambda m, x: torch.addcmul(x, x, x, value=0.5), lambda m, x: x.addcmul(x, x)),
     "addcdiv": _group("addcdiv", lambda m, x: torch.addcdiv(x, x, x.exp(), value=0.5)),
@@ -74,7 +76,7 @@ FLOAT_GROUPS: dict[str, Group] = {
 }  # fmt: skip
 
 ELSEWHERE = {
-    "lstm", "gru", "rnn", "topk", "sort", "max", "min", "scale", "mask", "left_out", "repeat_heads", "normalize", "softsign",
-    "tanhshrink", "softmin", "local_response_norm", "adaptive_max_pool", "take",
+    "lstm", "gru", "rnn", "topk", "sort", "max", "min", "scale", "mask", "left_out", "guard", "repeat_heads", "normalize",
+    "softsign", "tanhshrink", "softmin", "local_response_norm", "adaptive_max_pool", "take",
 }  # fmt: skip
 """Kinds with several results, of attention, or that torch.export spells in other ops: tests/networks deploys them."""

@@ -736,7 +736,7 @@ GROUPS: dict[str, Group] = {
             lambda m, x: m.a(x, x),
             lambda m, x: torch.add(x, x, alpha=2),
             lambda m, x: torch.special.i0(x),
-            lambda m, x: torch.div(x, 2, rounding_mode="floor"),
+            lambda m, x: torch.div(x, 2, rounding_mode="trunc"),
             lambda m, x: x.clamp(min=x * 0.5),
             lambda m, x: torch.cdist(x, x),
         ),
