@@ -31,6 +31,11 @@ GUARDS: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x / y.clamp_min(1e-6).expand_as(x),
     lambda x, y: x / (y + 1e-5).transpose(-1, -2).unsqueeze(0),
 ]
+def read_twice(x: Any, y: Any) -> Any:
+    divisor = y + 1e-5
+    return x / divisor + divisor
+
+
 NONE: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x / (y + 1.0),  # no guard, but a number like others
     lambda x, y: x / (y - 1e-5),
@@ -39,6 +44,7 @@ NONE: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x / (y + 1e-5) + (y + 1e-5).relu(),
     lambda x, y: x * (y + 1e-5),
     lambda x, y: x / y.clamp(1e-6, 2.0),
+    read_twice,
 ]
 
 

@@ -13,6 +13,18 @@ TRANSFORMERS = (
         f"{TEST}::test_a_mask_that_is_added_is_in_no_scale[export]",
     ),
     Mutation(
+        "guard-rounded-to-zero", "qfunc/graph/attention.py",
+        "return name_guards(name_masks(fold_computed(open_products(open_attention(network, target)))))",
+        "return name_masks(fold_computed(open_products(open_attention(network, target))))",
+        "tests/graph/test_guards.py::test_linear_attention_is_finite_and_runs_as_simulated",
+    ),
+    Mutation(
+        "guard-of-one-reader-of-two", "qfunc/graph/guards.py",
+        "all(divided(u) or kind_of(u)",
+        "any(divided(u) or kind_of(u)",
+        "tests/graph/test_guards.py::test_other_sums_are_not",
+    ),
+    Mutation(
         "positions-quantized", "qfunc/graph/plan.py",
         "in slots(node) if node not in self.positions else ():",
         "in slots(node):",
