@@ -31,6 +31,8 @@ GUARDS: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x / y.clamp_min(1e-6).expand_as(x),
     lambda x, y: x / (y + 1e-5).transpose(-1, -2).unsqueeze(0),
 ]
+
+
 def read_twice(x: Any, y: Any) -> Any:
     divisor = y + 1e-5
     return x / divisor + divisor
