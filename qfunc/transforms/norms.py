@@ -94,7 +94,7 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
     Returns:
         The model.
     Raises:
-        CalibrationError: nothing in the model trains as a BatchNorm.
+        CalibrationError: nothing in the model trains as a BatchNorm, or something does that quantize did not make.
         SpecError: `after` without an optimizer.
 
     >>> import qfunc
@@ -107,6 +107,10 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
     if not norms:
         do = "Quantize with norms=qfunc.BatchStatistics()."
         raise CalibrationError(where="freeze_norms", found="no BatchNorm that trains", wanted="at least one", do=do)
+    other = next((type(n).__name__ for n in norms if not hasattr(n, "first_batch")), None)
+    if other is not None:
+        do = "Convert the float model, nn.SyncBatchNorm.convert_sync_batchnorm(model), before it is quantized."
+        raise CalibrationError(where="freeze_norms", found=f"a {other} of another's", wanted="norms that quantize made", do=do)
     if type(after) is not int or after < 0 or (after > 0) != (optimizer is not None):
         found, do = f"after={after!r}, optimizer={type(optimizer).__name__}", "Write freeze_norms(model, 1000, optimizer)."
         raise SpecError(where="freeze_norms", found=found, wanted="a number of batches and an optimizer, or neither", do=do)

@@ -30,7 +30,7 @@ def dropping() -> nn.Module:
 
 
 def program(model: nn.Module) -> torch.export.ExportedProgram:
-    return torch.export.export(model, (batch(0),), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=True)
+    return torch.export.export(model, (batch(0),))
 
 
 CURE = (

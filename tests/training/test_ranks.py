@@ -10,6 +10,7 @@ from torch import nn
 
 import qfunc
 from qfunc import recipes, targets
+from qfunc.errors import CalibrationError
 from tests.training.nets import batch, loss_of, net, student
 from tests.training.ranks import CASES, NOISY, made, other, side_by_side, steps, trained
 
@@ -74,3 +75,9 @@ def test_a_sync_batch_norm_alone_is_a_batch_norm() -> None:
     assert files[0] == files[1]
     qfunc.freeze_norms(other.train())
     assert torch.equal(other(batch(3)), one(batch(3)))
+    late = nn.SyncBatchNorm.convert_sync_batchnorm(one)
+    with pytest.raises(CalibrationError) as caught:
+        qfunc.freeze_norms(late)
+    cure = "Convert the float model, nn.SyncBatchNorm.convert_sync_batchnorm(model), before it is quantized."
+    found = "found a SyncBatchNorm of another's, wanted norms that quantize made."
+    assert str(caught.value) == f"freeze_norms: {found} {cure}"
