@@ -17,6 +17,7 @@ from qfunc.graph.masking import name_masks
 from qfunc.graph.products import open_products
 from qfunc.graph.record import Fact, Record, attach, path_of, record_of
 from qfunc.graph.vocabulary import attribute, kind_of
+from qfunc.graph.written_norms import name_norms
 from qfunc.specs import Target
 from qfunc.specs import selectors as s
 
@@ -56,8 +57,9 @@ def attend(
 
 
 def prepared(network: fx.GraphModule, target: Target) -> fx.GraphModule:
-    """The (own) network as placement wants it: products opened, weights that are computed made constants."""
-    return name_guards(name_masks(fold_computed(open_products(open_attention(network, target)))))
+    """The (own) network as placement wants it: products opened, norms, masks, guards named, computed weights constants."""
+    named = name_norms(open_products(open_attention(network, target)))
+    return name_guards(name_masks(fold_computed(named)))
 
 
 def open_attention(network: fx.GraphModule, target: Target) -> fx.GraphModule:

@@ -140,7 +140,7 @@ class _Builder:
 
         if grouped:
             key, value = (emit(repeat_heads, t, query) for t in (key, value))
-        made, _ = attend(emit, query, key, value, (mask,), causal, factor, dropped)
+        made: fx.Node = attend(emit, query, key, value, (mask,), causal, factor, dropped)[0]
         fact = self.facts.pop(made.name)
         made.name = re.sub(r"\W", "_", path)  # the last product bears the name of the whole
         self.facts[made.name] = evolve(fact, path=path)

@@ -67,6 +67,12 @@ REPORTS = (
         "tests/transforms/test_through.py::test_the_default_is_the_float_network",
     ),
     Mutation(
+        "weights-drawn-of-no-site", "qfunc/transforms/explain.py",
+        'node.op != "get_attr" or module.site.slot != "weight"',
+        'node.op != "get_attr" or module.site.slot == "weight"',
+        "tests/transforms/test_explain.py::test_the_page_draws_each_weight_over_its_clipping_range",
+    ),
+    Mutation(
         "skipped-op-without-its-rule", "qfunc/transforms/explain.py",
         "if asked and speaks_of(rule, group, context):",
         "if asked and not speaks_of(rule, group, context):",

@@ -14,8 +14,8 @@ TRANSFORMERS = (
     ),
     Mutation(
         "guard-rounded-to-zero", "qfunc/graph/attention.py",
-        "return name_guards(name_masks(fold_computed(open_products(open_attention(network, target)))))",
-        "return name_masks(fold_computed(open_products(open_attention(network, target))))",
+        "return name_guards(name_masks(fold_computed(named)))",
+        "return name_masks(fold_computed(named))",
         "tests/graph/test_guards.py::test_linear_attention_is_finite_and_runs_as_simulated",
     ),
     Mutation(
@@ -41,5 +41,23 @@ TRANSFORMERS = (
         'getattr(target.lowering, "opset", OPSET), record.axes)',
         'getattr(target.lowering, "opset", OPSET))',
         f"{TEST}::test_axes_that_vary_have_names_in_the_artifact",
+    ),
+    Mutation(
+        "norm-of-another-value", "qfunc/graph/written_norms.py",
+        "    return squared and (given is value",
+        "    return squared or (given is value",
+        "tests/graph/test_written_norms.py::test_what_is_no_norm_keeps_its_steps",
+    ),
+    Mutation(
+        "norm-that-hides-a-value", "qfunc/graph/written_norms.py",
+        "    if any(user not in steps for step in steps - {root} for user in step.users):",
+        "    if False:",
+        "tests/graph/test_written_norms.py::test_what_is_no_norm_keeps_its_steps",
+    ),
+    Mutation(
+        "attention-never-drops", "qfunc/graph/functional.py",
+        "(mask,), causal, factor, dropped)[0]",
+        "(mask,), causal, factor)[0]",
+        "tests/graph/test_capture_attention.py::test_both_modes_are_the_model_s",
     ),
 )  # fmt: skip
