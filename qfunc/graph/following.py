@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from qfunc.graph.batch_norm import LEAST, factor_of
-from qfunc.specs import FLOAT32, PerChannel, Scheme
+from qfunc.specs import FLOAT32, Int, PerChannel, Scheme
 
 
 def can_follow(site: Any, held: tuple[int, ...], norm: Any, groups: int) -> bool:
@@ -34,6 +34,13 @@ def can_follow(site: Any, held: tuple[int, ...], norm: Any, groups: int) -> bool
     return free and isinstance(scale.shared, PerChannel) and _channels(held) == len(norm.running_var)
 
 
+def is_odd(scheme: Scheme) -> bool:
+    """Whether Q(-x) = -Q(x), so that the sign of f changes nothing."""
+    held = scheme.format
+    symmetric = isinstance(held, Int) and held.qmin == -held.qmax and scheme.zero_point is None
+    return symmetric and scheme.rounding in ("half_even", "half_away", "half_to_zero", "trunc")
+
+
 def followed(norm: Any, held: tuple[int, ...]) -> Tensor:
     """max(|f|, 1e-3) in the shape of the qparams: what the parameters before the fold are multiplied by."""
     return factor_of(norm).abs().clamp(min=LEAST).reshape(held)
@@ -46,4 +53,4 @@ def _channels(held: tuple[int, ...]) -> int:
     return count
 
 
-__all__ = ["can_follow", "followed"]
+__all__ = ["can_follow", "followed", "is_odd"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qfunc.errors import CalibrationError
 from qfunc.graph.batch_norm import folded_weight, turned, unfolded_weight, uses_batch
-from qfunc.graph.following import can_follow, followed
+from qfunc.graph.following import can_follow, followed, is_odd
 from qfunc.graph.kept_value import KeptValue
 from qfunc.graph.params import named, rebuilt, template
 from qfunc.numerics.noise import uniform
@@ -114,6 +114,7 @@ class FakeQuantize(nn.Module):
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
         self.of: tuple[FakeQuantize, ...] = ()  # whose scales' product a derived scale is; no submodules
+        self.odd = is_odd(self.scheme) and not hasattr(function, "relax")
         self.norm: tuple[Any, ...] = ()  # the one that the scales follow; no submodule either
         self.kept = KeptValue()
 
@@ -142,6 +143,8 @@ class FakeQuantize(nn.Module):
         if norm is None:
             return self._quantized(x)
         if self.norm and uses_batch(norm):
+            if self.odd:
+                return self._quantized(x, unfolded=True)
             return turned(self._quantized(turned(x, norm, groups), unfolded=True), norm, groups)
         return unfolded_weight(self._quantized(folded_weight(x, norm, groups)), x, norm, groups)
 

@@ -1,0 +1,160 @@
+"""Accuracy after training, on a trained CIFAR ResNet-20 and real images: float, min/max calibration, three seeds of training.
+
+Called by `qat.py --data DIR`.  DIR holds `load.py` with `load("cifar10", 20, n_calib=N) -> (model, (inputs, labels) to train,
+(inputs, labels) to test)`.  The first 5,000 test images count.  Of targets with an emulation the trained model's classes are
+compared with the emulated ones, and for ONNX Runtime with those of the deployed model, one by one.
+
+The float network teaches: the loss is the divergence from its classes' probabilities, SGD with momentum 0.9, batches of 100,
+rates falling along a cosine.  Rows (one seed of one recipe) are appended to a file and not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from artifacts import runnable
+from attrs import frozen
+from fidelity import loader
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import qfunc
+from qfunc import recipes, targets
+from qfunc.estimators import Mse
+from qfunc.lowering import OnnxRuntime
+from qfunc.specs import Target, edit
+from qfunc.transforms.table import table
+
+TRAINED, TESTED, BATCH = 20_000, 5_000, 100
+
+
+@frozen(eq=False)
+class Recipe:
+    """A row: what is trained from what, for how many steps, with which rates; what MQBench reached, where it was measured."""
+
+    name: str
+    target: Target
+    edit: Callable[[Target], Target]
+    steps: int
+    lr: float
+    quantizer_lr: float
+    mqbench: float | None = None
+    full: bool = False
+
+
+def lsq(target: Target) -> Target:
+    """LSQ from the least square error."""
+    return edit.pipe(target, recipes.lsq(), edit.weights(estimator=Mse()), edit.activations(estimator=Mse()))
+
+
+def lsq_plus(target: Target) -> Target:
+    """LSQ+ from the least square error."""
+    return edit.pipe(target, recipes.lsq_plus(), edit.weights(estimator=Mse()))
+
+
+ROWS = (
+    Recipe("onnxruntime LSQ W8A8", runnable(targets.onnxruntime), lsq, 40, 0.002, 0.002),
+    Recipe("tensorrt LSQ W8A8", targets.tensorrt, lsq, 40, 0.002, 0.002, 87.42),
+    Recipe("vitis TQT W8A8", targets.vitis, recipes.tqt(), 40, 0.002, 0.002, 86.96),
+    Recipe("academic LSQ W4A4", targets.academic(4, 4), lsq, 120, 0.02, 0.01, 86.20),
+    Recipe("academic LSQ+ W4A4", targets.academic(4, 4), lsq_plus, 120, 0.02, 0.01),
+    Recipe("academic LSQ W2A4", targets.academic(2, 4), lsq, 200, 0.04, 0.01, 79.26),
+    Recipe("academic PACT W4A4", targets.academic(4, 4), recipes.pact(), 200, 0.02, 0.01, full=True),
+    Recipe("academic DSQ W4A4", targets.academic(4, 4), recipes.dsq(), 200, 0.02, 0.01, full=True),
+    Recipe("academic DoReFa W4A4", targets.academic(4, 4), recipes.dorefa(), 200, 0.02, 0.01, full=True),
+)  # fmt: skip
+"""MQBench: one seed, its own schedule of 100 steps (SGD 0.01); of 8 bits its calibration, it was not trained."""
+
+Set = tuple[Tensor, Tensor]
+
+
+def classes(run: Any, x: Tensor) -> Tensor:
+    """The class of each input."""
+    with torch.inference_mode():
+        return torch.cat([torch.as_tensor(run(part)).argmax(1) for part in x.split(100)])
+
+
+def accuracy(found: Tensor, y: Tensor) -> float:
+    """In percent."""
+    return 100 * float((found == y).double().mean())
+
+
+def calibrated(target: Target, model: nn.Module, x: Tensor, norms: Any) -> Any:
+    """The quantized model, calibrated by 1,000 images."""
+    return qfunc.calibrate(x[:1000].split(100), progress=False)(qfunc.quantize(target, norms=norms)(model))
+
+
+def trained(recipe: Recipe, teacher: nn.Module, x: Tensor, seed: int) -> Any:
+    """The model after the recipe's steps, in evaluation."""
+    student = calibrated(recipe.edit(recipe.target), teacher, x, qfunc.BatchStatistics()).train()
+    learns = any(True for m in student.modules() if hasattr(m, "site") for _ in m.parameters())
+    groups: Any = (
+        qfunc.parameter_groups(student, lr=recipe.lr, quantizer_lr=recipe.quantizer_lr) if learns else student.parameters()
+    )
+    optimizer = torch.optim.SGD(groups, lr=recipe.lr, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, recipe.steps)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.cat([torch.randperm(len(x), generator=generator) for _ in range(1 + recipe.steps * BATCH // len(x))])
+    bar = tqdm(order.split(BATCH)[: recipe.steps], f"{recipe.name}, seed {seed}", leave=False, disable=not sys.stderr.isatty())
+    for batch in bar:
+        with torch.no_grad():
+            wanted = teacher(x[batch]).log_softmax(1)
+        optimizer.zero_grad()
+        F.kl_div(student(x[batch]).log_softmax(1), wanted, log_target=True, reduction="batchmean").backward()
+        optimizer.step()
+        schedule.step()
+    return student.eval()
+
+
+def row(recipe: Recipe, teacher: nn.Module, x: Tensor, test: Set, seed: int) -> dict[str, Any]:
+    """One seed: the accuracy of the simulation, and how many classes the emulation and ONNX Runtime change."""
+    start = time.process_time()
+    student = trained(recipe, teacher, x, seed)
+    found: dict[str, Any] = {"name": recipe.name, "seed": seed, "cpu_seconds": round(time.process_time() - start, 1)}
+    simulated = classes(student, test[0])
+    found["accuracy"] = accuracy(simulated, test[1])
+    target = recipe.edit(recipe.target)
+    if target.name.startswith("onnxruntime"):
+        exact = classes(qfunc.emulate(target)(student), test[0])
+        session = OnnxRuntime(threads=1).session(qfunc.deploy(target)(student).files["model.onnx"])
+        found["emulated"] = accuracy(exact, test[1])
+        found["unlike_runtime"] = int((exact != classes(lambda v: session.run([v])[0], test[0])).sum())
+    return found
+
+
+def table_of(data: Path, file: Path, full: bool, only: str) -> None:
+    """Runs what the file lacks and prints the table."""
+    teacher, (x, _), (inputs, labels) = loader(data)("cifar10", 20, n_calib=TRAINED)
+    test = inputs[:TESTED], labels[:TESTED]
+    real = accuracy(classes(teacher, test[0]), test[1])
+    have = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    chosen = [r for r in ROWS if only in r.name and (full or not r.full)]
+    rows = []
+    for recipe in chosen:
+        first = accuracy(classes(calibrated(recipe.target, teacher, x, qfunc.Folded()), test[0]), test[1])
+        for seed in range(3):
+            if not any((h["name"], h["seed"]) == (recipe.name, seed) for h in have):
+                have.append(row(recipe, teacher, x, test, seed))
+                with file.open("a") as out:
+                    out.write(json.dumps(have[-1]) + "\n")
+        mine = [h for h in have if h["name"] == recipe.name]
+        reached = [h["accuracy"] for h in mine]
+        same = f"{sum(h['unlike_runtime'] for h in mine)} of {len(mine) * TESTED:,}" if "unlike_runtime" in mine[0] else ""
+        seconds = statistics.mean(h["cpu_seconds"] for h in mine)
+        rows.append([recipe.name, f"{real:.2f}", f"{first:.2f}", f"{statistics.mean(reached):.2f}",
+                     f"{min(reached):.2f} to {max(reached):.2f}", "" if recipe.mqbench is None else f"{recipe.mqbench:.2f}",
+                     f"{recipe.steps}", f"{seconds:.0f}", same])  # fmt: skip
+        print(table(HEAD, rows[-1:]), flush=True)
+    print(f"\ntop-1 in percent on {TESTED:,} test images, trained on {TRAINED:,}; {runnable(targets.onnxruntime).name}")
+    print(table(HEAD, rows, 200))
+
+
+HEAD = ("recipe", "float", "min/max", "trained", "seeds", "MQBench", "steps", "CPU s", "emulated otherwise than run")
