@@ -205,3 +205,11 @@ def _resolved(value: Any, env: dict[str, fx.Node]) -> Any:
         made = [_resolved(v, env) for v in value]
         return tuple(made) if isinstance(value, tuple) else made
     return value
+
+
+def evaluated(module: nn.Module) -> nn.Module:
+    """A shallow copy in evaluation mode, which shares the tensors; the module keeps its own mode."""
+    twin = copy.copy(module)
+    twin._modules = {k: evaluated(m) for k, m in module._modules.items() if m is not None}
+    twin.training = False
+    return twin

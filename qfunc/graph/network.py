@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, QfuncError
-from qfunc.graph.captured import CapturedModule
+from qfunc.graph.captured import CapturedModule, evaluated
 from qfunc.graph.record import Record, attach, path_of, record_of
 from qfunc.graph.settled import settled
 from qfunc.graph.site import FakeQuantize
@@ -110,14 +109,6 @@ def _descend(root: nn.Module, path: str) -> nn.Module:
     return root
 
 
-def evaluated(module: nn.Module) -> nn.Module:
-    """A shallow copy in evaluation mode, which shares the tensors; the module keeps its own mode."""
-    twin = copy.copy(module)
-    twin._modules = {k: evaluated(m) for k, m in module._modules.items() if m is not None}
-    twin.training = False
-    return twin
-
-
 def require(model: Any, stage: str, step: str) -> Record:
     """The record of a model that has reached `stage` ("quantized" or "calibrated").
 
@@ -206,6 +197,6 @@ def same_network(a: fx.GraphModule, b: fx.GraphModule) -> bool:
 
 
 __all__ = [
-    "Seat", "Walk", "evaluated", "float_network", "kind_of_model", "network_so_far", "refused", "require", "require_unwrapped",
+    "Seat", "Walk", "float_network", "kind_of_model", "network_so_far", "refused", "require", "require_unwrapped",
     "same_network", "seats",
 ]  # fmt: skip

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
 from qfunc.graph.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
-from qfunc.graph.captured import CapturedModule
+from qfunc.graph.captured import CapturedModule, evaluated
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.vocabulary import attribute, kind_of
@@ -77,7 +76,7 @@ def _free(path: str, taken: dict[fx.Node, tuple[str, Tensor]]) -> str:
 def _values(model: fx.GraphModule, args: tuple[Any, ...]) -> tuple[Any, ...]:
     def value(node: fx.Node) -> Any:
         held = _get(model, node)
-        return _evaluated(held) if isinstance(held, nn.Module) else held.detach()
+        return evaluated(held) if isinstance(held, nn.Module) else held.detach()
 
     found: tuple[Any, ...] = fx.map_arg(args, value)
     return found
@@ -85,12 +84,6 @@ def _values(model: fx.GraphModule, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _get(model: fx.GraphModule, node: fx.Node) -> Any:
     return read_attr(model, node) if node.op == "get_attr" else model.get_submodule(str(node.target))
-
-
-def _evaluated(norm: nn.Module) -> nn.Module:
-    twin = copy.copy(norm)
-    twin.training = False
-    return twin
 
 
 __all__ = ["settled", "trained_norms"]

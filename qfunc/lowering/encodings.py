@@ -8,7 +8,8 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.opset import opset_field
-from qfunc.lowering.sidecar import by_tensor, json_bytes, refused, require_integers, require_per_tensor
+from qfunc.lowering.refusal import refused, require_integers, require_per_tensor
+from qfunc.lowering.sidecar import by_tensor, json_bytes
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
 from qfunc.specs._repr import readable

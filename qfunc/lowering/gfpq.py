@@ -9,7 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.opset import opset_field
-from qfunc.lowering.refusal import require, require_per_tensor
+from qfunc.lowering.refusal import require, require_one_scale
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Log
 from qfunc.specs._repr import readable
@@ -86,7 +86,7 @@ def clip(site: QuantizedTensor) -> float:
 def _require(site: QuantizedTensor) -> None:
     wanted = "NNIE's one format"
     require(site, site.format == FORMAT, repr(site.format), f"{FORMAT!r}, {wanted}", "Use that, or edit.deploy(Qdq()).")
-    require_per_tensor(site, "NNIE")
+    require_one_scale(site, "NNIE")
 
 
 __all__ = ["Gfpq", "clip"]

@@ -8,14 +8,8 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.opset import opset_field
-from qfunc.lowering.sidecar import (
-    by_tensor,
-    derived,
-    refused,
-    require_integers,
-    require_per_tensor,
-    require_symmetric,
-)
+from qfunc.lowering.refusal import refused, require_integers, require_per_tensor, require_symmetric
+from qfunc.lowering.sidecar import by_tensor, derived
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs._repr import readable
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.sidecar import by_tensor, derived, json_bytes, require_integers
+from qfunc.lowering.refusal import require_integers
+from qfunc.lowering.sidecar import by_tensor, derived, json_bytes
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs._repr import readable
 

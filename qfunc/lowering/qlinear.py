@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.opset import opset_field
-from qfunc.lowering.refusal import require, require_per_tensor
+from qfunc.lowering.refusal import require, require_one_scale
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
 from qfunc.specs._repr import readable
@@ -68,7 +68,7 @@ def _require(site: QuantizedTensor) -> None:
     wanted = "Int(8) or Int(8, signed=False), biases Int(32), as QLinear operators have them"
     require(site, said, repr(site.format), wanted, do)
     if site.role == "activation":
-        require_per_tensor(site, "a QLinear operator")
+        require_one_scale(site, "a QLinear operator")
 
 
 __all__ = ["QLinear"]

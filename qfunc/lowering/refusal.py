@@ -1,9 +1,10 @@
-"""What the lowerings to vendors' formats have in common: how a tensor that a format cannot say is refused."""
+"""How the lowerings to vendors' formats refuse a tensor that a format cannot say."""
 
 from __future__ import annotations
 
 from qfunc.errors import DeployError
 from qfunc.lowering.tensors import QuantizedTensor
+from qfunc.specs import Int
 
 
 def require(site: QuantizedTensor, said: bool, found: str, wanted: str, do: str) -> None:
@@ -21,8 +22,8 @@ def require(site: QuantizedTensor, said: bool, found: str, wanted: str, do: str)
         raise DeployError(where=f"tensor {site.name!r}", found=found, wanted=wanted, do=do)
 
 
-def require_per_tensor(site: QuantizedTensor, artifact: str) -> None:
-    """Refuses scales per channel.
+def require_one_scale(site: QuantizedTensor, artifact: str) -> None:
+    """Refuses several scales, even if they are equal.
 
     Raises:
         DeployError: names the tensor.
@@ -31,4 +32,42 @@ def require_per_tensor(site: QuantizedTensor, artifact: str) -> None:
     require(site, len(site.scale) == 1, f"{len(site.scale)} scales", wanted, do)
 
 
-__all__ = ["require", "require_per_tensor"]
+def refused(site: QuantizedTensor, tensor: str, found: str, wanted: str, do: str) -> DeployError:
+    """The error of a format that cannot hold a site."""
+    return DeployError(where=f"{site.role} {tensor!r}", found=found, wanted=wanted, do=do)
+
+
+def require_integers(site: QuantizedTensor, tensor: str, artifact: str) -> Int:
+    """The integer format of a site.
+
+    Raises:
+        DeployError: another format.
+    """
+    if isinstance(site.format, Int):
+        return site.format
+    raise refused(site, tensor, repr(site.format), f"integers: {artifact} has no other formats", "Edit the scheme.")
+
+
+def require_symmetric(site: QuantizedTensor, tensor: str, artifact: str) -> None:
+    """Refuses zero points.
+
+    Raises:
+        DeployError: a zero point that is not 0.
+    """
+    if any(site.zero_point):
+        found, wanted = f"zero point {next(z for z in site.zero_point if z)}", f"0: {artifact} has no zero points"
+        raise refused(site, tensor, found, wanted, "Edit the scheme: zero_point=None.")
+
+
+def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> None:
+    """Refuses scales that differ, which one number in a file beside the model cannot say.
+
+    Raises:
+        DeployError: a scale a channel.
+    """
+    if len(set(zip(site.scale, site.zero_point, strict=True))) > 1:
+        wanted = f"one: {artifact} has one number a tensor"
+        raise refused(site, tensor, f"{len(site.scale)} scales", wanted, "Edit the scheme: Scale(PerTensor()).")
+
+
+__all__ = ["refused", "require", "require_integers", "require_one_scale", "require_per_tensor", "require_symmetric"]

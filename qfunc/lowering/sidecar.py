@@ -1,4 +1,4 @@
-"""Files of qparams beside an ONNX model: which tensors they may name, what a format cannot say, their bytes."""
+"""Files of qparams beside an ONNX model: which tensors they may name, and their bytes."""
 
 from __future__ import annotations
 
@@ -45,44 +45,6 @@ def derived(site: QuantizedTensor) -> bool:
     return site.role == "bias" and isinstance(site.format, Int) and site.format.bits == 32
 
 
-def refused(site: QuantizedTensor, tensor: str, found: str, wanted: str, do: str) -> DeployError:
-    """The error of a format that cannot hold a site."""
-    return DeployError(where=f"{site.role} {tensor!r}", found=found, wanted=wanted, do=do)
-
-
-def require_integers(site: QuantizedTensor, tensor: str, artifact: str) -> Int:
-    """The integer format of a site.
-
-    Raises:
-        DeployError: another format.
-    """
-    if isinstance(site.format, Int):
-        return site.format
-    raise refused(site, tensor, repr(site.format), f"integers: {artifact} has no other formats", "Edit the scheme.")
-
-
-def require_symmetric(site: QuantizedTensor, tensor: str, artifact: str) -> None:
-    """Refuses zero points.
-
-    Raises:
-        DeployError: a zero point that is not 0.
-    """
-    if any(site.zero_point):
-        found, wanted = f"zero point {next(z for z in site.zero_point if z)}", f"0: {artifact} has no zero points"
-        raise refused(site, tensor, found, wanted, "Edit the scheme: zero_point=None.")
-
-
-def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> None:
-    """Refuses several scales.
-
-    Raises:
-        DeployError: a scale a channel.
-    """
-    if len(set(zip(site.scale, site.zero_point, strict=True))) > 1:
-        wanted = f"one: {artifact} has one number a tensor"
-        raise refused(site, tensor, f"{len(site.scale)} scales", wanted, "Edit the scheme: Scale(PerTensor()).")
-
-
 def json_bytes(content: Mapping[str, Any]) -> bytes:
     """JSON in the order given; every number reads back as the same float64."""
     return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
@@ -96,9 +58,5 @@ __all__ = [
     "by_tensor",
     "derived",
     "json_bytes",
-    "refused",
-    "require_integers",
-    "require_per_tensor",
-    "require_symmetric",
     "tensors_of",
 ]

@@ -13,15 +13,8 @@ from onnx import numpy_helper
 
 from qfunc.errors import DeployError
 from qfunc.lowering.float_model import prune
-from qfunc.lowering.sidecar import (
-    by_tensor,
-    derived,
-    refused,
-    require_integers,
-    require_per_tensor,
-    require_symmetric,
-    tensors_of,
-)
+from qfunc.lowering.refusal import refused, require_integers, require_per_tensor, require_symmetric
+from qfunc.lowering.sidecar import by_tensor, derived, tensors_of
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
 

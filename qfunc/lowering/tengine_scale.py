@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.opset import opset_field
-from qfunc.lowering.refusal import require, require_per_tensor
+from qfunc.lowering.refusal import require, require_one_scale
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
 from qfunc.specs._repr import readable
@@ -76,7 +76,7 @@ def _require(site: QuantizedTensor) -> None:
     fine = site.format == (Int(32) if site.role == "bias" else BYTE)
     require(site, fine, repr(site.format), f"{BYTE!r}, biases Int(32), as Tengine's uint8 has it", do)
     if site.role != "bias":
-        require_per_tensor(site, "Tengine's uint8")
+        require_one_scale(site, "Tengine's uint8")
     spaced = [t for t in site.tensors if any(c.isspace() for c in t)]
     require(
         site, not spaced, f"the name {spaced[:1]}", "names without spaces, which end a name in the file", "Rename the module."

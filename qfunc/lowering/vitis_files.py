@@ -9,7 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.opset import opset_field
-from qfunc.lowering.refusal import require, require_per_tensor
+from qfunc.lowering.refusal import require, require_one_scale
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Format, Int
 from qfunc.specs._repr import readable
@@ -75,7 +75,7 @@ def _byte(fmt: Format, constant: bool) -> bool:
 def _require(site: QuantizedTensor) -> None:
     do = "Use the schemes of targets.vitis, or edit.deploy(Qdq())."
     require(site, _byte(site.format, site.role != "activation"), repr(site.format), "Int(8), as the DPU has it", do)
-    require_per_tensor(site, "the DPU")
+    require_one_scale(site, "the DPU")
     require(site, not any(site.zero_point), f"zero point {site.zero_point[0]}", "none, for the DPU has none", do)
     scale = site.scale[0]
     require(site, math.frexp(scale)[0] == 0.5, f"scale {scale!r}", "a power of two, for a fix position is -log2 of it", do)

@@ -13,7 +13,8 @@ from attrs import evolve
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
-from qfunc.graph.network import evaluated, require
+from qfunc.graph.captured import evaluated
+from qfunc.graph.network import require
 from qfunc.graph.parts import parts
 from qfunc.graph.record import Record, TensorInfo
 from qfunc.graph.site import FakeQuantize

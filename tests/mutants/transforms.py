@@ -79,7 +79,7 @@ TRANSFORMS = (
     ),
     # calibrate
     Mutation(
-        "calibrate-in-training-mode", NETWORK,
+        "calibrate-in-training-mode", "qfunc/graph/captured.py",
         "twin.training = False",
         "twin.training = module.training",
         "tests/transforms/test_purity.py::test_evaluation_semantics_whatever_the_mode",
