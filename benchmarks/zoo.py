@@ -14,8 +14,8 @@ simulation is at least 0.9999 ("float" is that of float network and simulation, 
 images); of a convolutional one the runtime's integer units must be the predicted ones too.
 On a CPU whose int8 kernels saturate (x86-64 without VNNI) weights have 7 bits.
 
-Each network runs in a process of its own, within --seconds; its row is appended to FILE (JSON lines), and rows that are
-there are not run again.
+Each network runs in a process of its own, on one thread, within --seconds of processor time; its row is appended to FILE
+(JSON lines), and rows that are there are not run again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import resource
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -33,20 +35,9 @@ from tqdm import tqdm
 from zoo_models import ZOO
 
 HEAD = (
-    "network",
-    "passed",
-    "road",
-    "GMAC",
-    "quantized %",
-    "integer %",
-    "units",
-    "cosine",
-    "float",
-    "alike",
-    "s",
-    "MiB",
+    "network", "passed", "road", "GMAC", "quantized %", "integer %", "units", "cosine", "float", "alike", "s", "CPU s", "MiB",
     "why not",
-)
+)  # fmt: skip
 
 
 def rows_of(file: Path) -> dict[str, dict[str, Any]]:
@@ -62,19 +53,26 @@ def _child(name: str, sender: Any) -> None:
     sender.send(check(next(e for e in ZOO if e.name == name)))
 
 
+def _limited(child: Callable[[str, Any], None], seconds: int, name: str, sender: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 10))
+    child(name, sender)
+
+
 def one(name: str, seconds: int, child: Callable[[str, Any], None] = _child, needs: str = "zoo_check") -> dict[str, Any]:
     """The row of one network, from a process of its own, forked from a server that has imported `needs` once."""
     row = {"name": name, "passed": False, "stage": "process", "reason": ""}
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([needs])
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=child, args=(name, sender))
+    process = context.Process(target=_limited, args=(child, seconds, name, sender))
     process.start()
     sender.close()
     try:
-        return row | (receiver.recv() if receiver.poll(seconds) else {"reason": f"took more than {seconds} s"})
+        return row | (receiver.recv() if receiver.poll(10 * seconds) else {"reason": f"took more than {10 * seconds} s"})
     except EOFError:
         process.join()
+        if process.exitcode == -signal.SIGXCPU:
+            return row | {"reason": f"took more than {seconds} s of processor time"}
         return row | {"reason": f"ended with {process.exitcode}"}
     finally:
         process.kill()
@@ -87,7 +85,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
     figures += [""] * (3 - len(figures))
     closeness = [f"{row[k]:.6f}" if k in row else "" for k in ("cosine", "cosine_float", "alike")]
-    resources = [f"{row[k]:.0f}" if k in row else "" for k in ("total_seconds", "peak_mib")]
+    resources = [f"{row[k]:.0f}" if k in row else "" for k in ("total_seconds", "cpu_seconds", "peak_mib")]
     why = f"{row['stage']}: {row['reason']}"[:150] if row["reason"] else ""
     passed = "yes" if row["passed"] else "NO"
     return [row["name"], passed, row.get("road", ""), *figures, str(row.get("units", "")), *closeness, *resources, why]
@@ -99,7 +97,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="networks whose names hold this word")
     parser.add_argument("--file", type=Path, default=Path("zoo.jsonl"))
     parser.add_argument("--again", action="store_true", help="also networks that failed before")
-    parser.add_argument("--seconds", type=int, default=180, help="limit for each network")
+    parser.add_argument("--seconds", type=int, default=180, help="limit of processor time for each network")
     options = parser.parse_args()
     entries = [e for e in ZOO if options.only in e.name]
     have = rows_of(options.file)

@@ -97,7 +97,7 @@ def check(entry: Entry) -> Row:
         _checked(entry, row)
     except Exception as e:
         row["reason"] = f"{type(e).__name__}: {' | '.join(str(e).strip().splitlines())[:600]}"
-    row["total_seconds"] = time.monotonic() - began
+    row["total_seconds"], row["cpu_seconds"] = time.monotonic() - began, time.process_time()
     row["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return row
 
