@@ -110,7 +110,6 @@ def row(target: Target, model: nn.Module, train_set: tuple[Tensor, Tensor], test
     found = [classes(m, x_test) for m in (model, calibrated)]
     groups = qfunc.parameter_groups(calibrated, lr=0.003, weight_decay=1e-4, quantizer_lr=1e-4)
     optimizer = torch.optim.SGD(groups, momentum=0.9)
-    qfunc.freeze_norms(calibrated, EPOCHS * -(-len(x) // 64) // 2, optimizer)
     student = trained(calibrated, x, y, optimizer, EPOCHS, target.name)
     exact, artifact = qfunc.emulate(target)(student), qfunc.deploy(target)(student)
     session = OnnxRuntime(threads=1).session(artifact.files["model.onnx"])
