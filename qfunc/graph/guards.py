@@ -52,7 +52,7 @@ def _guard(node: fx.Node) -> tuple[fx.Node, float, object] | None:
 
 
 def _split(values: tuple[object, ...]) -> tuple[list[fx.Node], list[float]]:
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     return [v for v in values if isinstance(v, fx.Node)], numbers
 
 
