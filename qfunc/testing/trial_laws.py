@@ -10,11 +10,12 @@ from torch import Tensor
 
 from qfunc.errors import SpecError
 from qfunc.graph.capture import capture
+from qfunc.graph.captured import evaluated
 from qfunc.graph.coding import Coding
 from qfunc.graph.fold import fold_batch_norm, read_attr
 from qfunc.graph.leaves import present
 from qfunc.graph.legality import breaches
-from qfunc.graph.network import Seat, evaluated, seats
+from qfunc.graph.network import Seat, seats
 from qfunc.graph.plan import moves_codes, plan
 from qfunc.graph.select import selects
 from qfunc.graph.units import Unit

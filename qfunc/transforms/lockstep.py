@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from torch import fx
 
 from qfunc.errors import QfuncError
-from qfunc.graph.network import evaluated, refused
+from qfunc.graph.captured import evaluated
+from qfunc.graph.network import refused
 from qfunc.graph.site import FakeQuantize
 from qfunc.graph.vocabulary import kind_of
 
