@@ -123,8 +123,8 @@ class Partition:
         """Whether a runtime may leave a unit out, because it changes no code.
 
         Casts, ops that only move codes (transposes that cancel, slices over everything), a Relu or Clip whose
-        bounds lie at or beyond the codes' ends before or after it, arithmetic with a neutral number, and what
-        is computed from constants alone.
+        bounds lie at or beyond the codes' ends before or after it, arithmetic with a neutral number, with or without
+        such a Relu behind it, and what is computed from constants alone.
         """
         node = unit.group.root
         if unit.kind == "cast" or (unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)) or _constant(node):
@@ -133,7 +133,11 @@ class Partition:
         if unit.kind in ("relu", "clip"):
             after = [self.coding(node, reader) for reader in node.users]
             return any(c is not None and _inside(node, c, self.context) for c in (given, *after[:1]))
-        return len(unit.group.nodes) == 1 and _neutral(node, unit.kind)
+        output = self.output_coding(unit.group.output)
+        rest = unit.group.nodes[1:]
+        return _neutral(node, unit.kind) and (
+            not rest or (output is not None and all(_inside(n, output, self.context) for n in rest))
+        )
 
     def _unit(self, group: Group) -> Unit:
         kernel, reason = self._kernel(group)
