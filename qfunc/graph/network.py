@@ -11,9 +11,9 @@ from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, QfuncError
 from qfunc.graph.captured import CapturedModule, evaluated
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.record import Record, attach, path_of, record_of
 from qfunc.graph.settled import settled
-from qfunc.graph.site import FakeQuantize
 from qfunc.graph.vocabulary import kind_of
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.fuse import Group, fuse
 from qfunc.graph.network import float_network, require, seats
 from qfunc.graph.parts import require_parts
 from qfunc.graph.select import Context
 from qfunc.graph.settled import settled
-from qfunc.graph.site import FakeQuantize
 from qfunc.transforms.agreement import Sums
 from qfunc.transforms.batches import require_batches
 from qfunc.transforms.errors_by_layer import LayerError, LayerErrors

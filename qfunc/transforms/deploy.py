@@ -14,10 +14,10 @@ from torch import Tensor, fx
 
 from qfunc.errors import DeployError
 from qfunc.graph.captured import evaluated
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.network import require
 from qfunc.graph.parts import parts
 from qfunc.graph.record import Record, TensorInfo
-from qfunc.graph.site import FakeQuantize
 from qfunc.graph.units import Partition
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import Target, to_json

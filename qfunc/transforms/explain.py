@@ -10,12 +10,12 @@ from attrs import field, fields, frozen
 from torch import Tensor, fx, nn
 
 from qfunc.graph.coding import in_integers
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.fuse import Group, fuse
 from qfunc.graph.network import float_network, require, seats
 from qfunc.graph.parts import around, require_parts
 from qfunc.graph.plan import speaks_of
 from qfunc.graph.select import Context
-from qfunc.graph.site import FakeQuantize
 from qfunc.graph.units import Partition
 from qfunc.specs import Keep, PerTensor, Rule, Unknown
 from qfunc.transforms.histogram import Counter, Histogram

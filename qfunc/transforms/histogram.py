@@ -8,7 +8,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from qfunc.graph.site import FakeQuantize
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.numerics import minifloat
 from qfunc.numerics.affine import inside
 from qfunc.numerics.qparams import Affine

@@ -9,8 +9,8 @@ from torch import fx
 
 from qfunc.errors import QfuncError
 from qfunc.graph.captured import evaluated
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.network import refused
-from qfunc.graph.site import FakeQuantize
 from qfunc.graph.vocabulary import kind_of
 
 TRANSPARENT = ("fake_quantize", "dropout")

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.site import FakeQuantize
+from qfunc.graph.fake_quantize import FakeQuantize
 
 
 def parameter_groups(

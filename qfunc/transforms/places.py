@@ -15,12 +15,12 @@ from torch import fx, nn
 
 from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError
 from qfunc.graph.capture import unwrapped
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.hooks import without_hooks
 from qfunc.graph.leaves import leaf_classes, require_arguments
 from qfunc.graph.network import kind_of_model
 from qfunc.graph.parts import parts, running
 from qfunc.graph.record import attach, record_of
-from qfunc.graph.site import FakeQuantize
 from qfunc.specs import Keep, Target
 from qfunc.transforms.outer import positional
 

@@ -16,6 +16,7 @@ from qfunc.errors import CalibrationError
 from qfunc.graph.attention import prepared
 from qfunc.graph.batch_norm import folded_weight, vanishes
 from qfunc.graph.capture import capture, unwrapped
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.fold import fold_batch_norm, read_attr
 from qfunc.graph.leaves import Leaves, present, require_inputs, require_leaves
 from qfunc.graph.legality import require_legal
@@ -24,7 +25,7 @@ from qfunc.graph.parts import rebuilt
 from qfunc.graph.plan import Placed, Plan, plans
 from qfunc.graph.record import Fact, attach, record_of
 from qfunc.graph.shared import connect
-from qfunc.graph.site import FakeQuantize, Site, seat_path
+from qfunc.graph.site import Site, seat_path
 from qfunc.graph.unfold import Norm, unfold
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived, Fixed, Target

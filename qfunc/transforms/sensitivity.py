@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc.errors import QfuncError
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.network import refused, seats
 from qfunc.graph.parts import require_parts
 from qfunc.graph.record import record_of
 from qfunc.graph.settled import settled
-from qfunc.graph.site import FakeQuantize
 from qfunc.graph.vocabulary import kind_of
 from qfunc.transforms.agreement import Sums
 from qfunc.transforms.batches import require_batches, tensors_of

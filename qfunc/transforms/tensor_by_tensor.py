@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.graph.site import FakeQuantize
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.transforms.batches import tensors_of
 

@@ -3,7 +3,7 @@
 from mutants.mutation import Mutation
 
 TESTS = "tests/transforms/test_channels.py"
-SITE, OBSERVING, UNITS = "qfunc/graph/site.py", "qfunc/transforms/observing.py", "qfunc/graph/units.py"
+SITE, OBSERVING, UNITS = "qfunc/graph/fake_quantize.py", "qfunc/transforms/observing.py", "qfunc/graph/units.py"
 PLAN, WRITER = "qfunc/graph/plan.py", "qfunc/lowering/onnx_quantizers.py"
 
 CHANNELS = (

@@ -2,7 +2,7 @@
 
 from mutants.mutation import Mutation
 
-NORM, SITE = "qfunc/graph/batch_norm.py", "qfunc/graph/site.py"
+NORM, SITE = "qfunc/graph/batch_norm.py", "qfunc/graph/fake_quantize.py"
 LAW = "tests/training/test_batch_norm.py::test_quantizers_that_pass_through_train_the_float_model"
 TESTS, FOLLOWING = "tests/training/test_training.py", "tests/training/test_following.py"
 

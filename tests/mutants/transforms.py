@@ -4,7 +4,7 @@ from mutants.mutation import Mutation
 
 RECONCILE, CALIBRATE, SAVING = (f"qfunc/transforms/{name}.py" for name in ("reconcile", "calibrate", "saving"))
 OBSERVING = "qfunc/transforms/observing.py"
-NETWORK, SITE, ARTIFACT = "qfunc/graph/network.py", "qfunc/graph/site.py", "qfunc/lowering/artifact.py"
+NETWORK, SITE, ARTIFACT = "qfunc/graph/network.py", "qfunc/graph/fake_quantize.py", "qfunc/lowering/artifact.py"
 
 TESTS = "tests/transforms/test_calibrate.py"
 LEADERS = f"{TESTS}::test_other_leaders_of_a_tie"
@@ -52,13 +52,13 @@ TRANSFORMS = (
         "tests/transforms/test_algorithms.py::test_what_the_hardware_dictates_does_not_train",
     ),
     Mutation(
-        "surrogate-in-evaluation", "qfunc/graph/site.py",
+        "surrogate-in-evaluation", "qfunc/graph/fake_quantize.py",
         "if self.training else None",
         "if not self.training else None",
         "tests/transforms/test_algorithms.py::test_training_sees_the_surrogate_with_noise_of_seed_and_step",
     ),
     Mutation(
-        "dynamic-scale-of-the-range-before", "qfunc/graph/site.py",
+        "dynamic-scale-of-the-range-before", "qfunc/graph/fake_quantize.py",
         "of_tensor(x, scheme), x.detach()",
         "of_tensor(2 * x, scheme), x.detach()",
         "tests/transforms/test_algorithms.py::test_a_dynamic_scale_is_that_of_each_tensor",

@@ -15,7 +15,7 @@ import qfunc
 from qfunc import functions, recipes, targets
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.estimators import Ema
-from qfunc.graph.site import FakeQuantize
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.specs import Target, edit
 
 
