@@ -66,6 +66,7 @@ class SchemeChange:
             fmt, zero_point = fmt if self.signed is not None else around_zero(fmt), None
         elif self.symmetric is False:
             zero_point = zero_point or ZeroPoint()
+            scale = evolve(scale, divisor="qmax", signed=False)  # a range with two ends is divided by all codes
         return evolve(value, format=fmt, scale=scale, zero_point=zero_point, rounding=rounding)
 
     def _or(self, name: str, old: Any, fmt: Format) -> Any:

@@ -45,7 +45,9 @@ class _ByRule(torch.autograd.Function):
 
 def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
     """rule.forward(*tensors), whose gradient is what rule.backward says; only the tensors are kept for it."""
-    if not torch.is_grad_enabled():
+    # Dynamo takes no Function of which no gradient is wanted; under torch.func a tensor does not say whether one is.
+    unwanted = torch.compiler.is_compiling() and not any(t.requires_grad for t in tensors)
+    if unwanted or not torch.is_grad_enabled():
         return rule.forward(*tensors)
     result: Tensor = _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
     return result

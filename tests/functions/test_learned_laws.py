@@ -245,6 +245,16 @@ def test_compiles_whole_with_equal_values_and_gradients(function: Any, scheme: S
     compare_compiled(function, scheme, "aot_eager")
 
 
+@pytest.mark.parametrize("function", [Lsq(), LsqPlus(), Pact(), Dsq(), Tqt()], ids=lambda f: type(f).__name__)
+def test_compiles_where_nothing_asks_for_a_gradient(function: Any) -> None:
+    """A model that was frozen whole: the same bits, in one graph."""
+    x, scheme = tensor(5), Scheme()
+    params = function.init(qparams(scheme), x, scheme)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda v: function.apply(params, v, scheme), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), function.apply(params, x, scheme))
+
+
 # Inductor's own imports warn about deprecated modules of Python and of torch.
 @pytest.mark.filterwarnings("ignore")
 def test_inductor_compiles_lsq() -> None:

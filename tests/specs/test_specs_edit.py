@@ -196,3 +196,9 @@ def test_edits_are_values():
     assert hash(edit.skip(edit.name("a"))) == hash(edit.skip(edit.name("a")))
     assert edit.activations(granularity=PerChannel(1)) != edit.activations(granularity=PerChannel(2))
     assert edit.pipe(ORT, lambda t: edit.weights(bits=4)(t)) == edit.pipe(ORT, edit.weights(bits=4))
+
+
+def test_a_zero_point_takes_the_divisor_of_symmetric_scales_with_it() -> None:
+    """MQBench's w_qscheme.symmetry=False on its academic back-end, whose symmetric scales are of half the range."""
+    found = edit.weights(symmetric=False)(targets.academic(4, 8)).rules[-1].weight
+    assert found == Scheme(Int(4), Scale(PerChannel()), ZeroPoint())
