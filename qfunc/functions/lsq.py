@@ -52,7 +52,7 @@ class Lsq:
 
         d x_hat / d s = g * {R(x/s) - x/s where qmin < t < qmax;  qmin - z where t <= qmin;  qmax - z where t >= qmax}
         d x_hat / d x = 1 where qmin < t < qmax, else 0
-        g = 1 / sqrt(N qmax), N the elements that share the scale, of one example
+        g = 1 / sqrt(N qmax), N the elements of x that share the scale, but for `batch_axis`
 
     `Float` and `Levels` formats have their smallest and largest value in place of qmin and qmax.
 

@@ -7,6 +7,7 @@ where codes are few.  So the quantizer keeps s' = s / |f|, by which  Q(w f; s' |
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -31,7 +32,7 @@ def can_follow(site: Any, held: tuple[int, ...], norm: Any, groups: int) -> bool
         return False
     scale = site.value.scale
     free = not (scale.power_of_two or scale.dynamic or scale.within or scale.minimum_range) and scale.format == FLOAT32
-    return free and isinstance(scale.shared, PerChannel) and _channels(held) == len(norm.running_var)
+    return free and isinstance(scale.shared, PerChannel) and prod(held) == len(norm.running_var)
 
 
 def is_odd(scheme: Scheme) -> bool:
@@ -44,13 +45,6 @@ def is_odd(scheme: Scheme) -> bool:
 def followed(norm: Any, held: tuple[int, ...]) -> Tensor:
     """max(|f|, 1e-3) in the shape of the qparams: what the parameters before the fold are multiplied by."""
     return factor_of(norm).abs().clamp(min=LEAST).reshape(held)
-
-
-def _channels(held: tuple[int, ...]) -> int:
-    count = 1
-    for size in held:
-        count *= size
-    return count
 
 
 __all__ = ["can_follow", "followed", "is_odd"]
