@@ -6,6 +6,7 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 """
 
 from qfunc.specs import edit
+from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.arithmetic import (
     AveragePool,
     Copy,
@@ -89,8 +90,8 @@ __all__ = [
     "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "InsideActivation", "Int", "Interior", "Keep", "Kernel", "Last",
     "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3",
     "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NonNegative", "Not", "Op", "OpKind",
-    "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "Refuse", "Require", "Rule", "Runner", "Runtime",
-    "SameQParams", "Scale", "Scheme", "Selector", "Shift", "SoftmaxTable", "Step", "SumFma", "SumScaled", "SumShifted",
-    "Target", "ThroughReal", "Tie", "Unknown", "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json",
-    "to_json",
+    "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ROUNDINGS", "Refuse", "Require", "Rule", "Runner",
+    "Runtime", "SameQParams", "Scale", "Scheme", "Selector", "Shift", "SoftmaxTable", "Step", "SumFma", "SumScaled",
+    "SumShifted", "Target", "ThroughReal", "Tie", "Unknown", "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit",
+    "from_json", "to_json",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qfunc import estimators, functions
+from qfunc import estimators, functions, specs
 from tests.equations.render import GROUPS, PAGE, START, line
 from tests.equations.row import Row
 
@@ -18,9 +18,11 @@ def test_ours_equals_the_oracle_and_the_docs_say_so(row: Row) -> None:
 
 
 def test_nothing_is_without_a_row() -> None:
-    """Estimators and functions by their public names."""
+    """Estimators, functions, formats and ready schemes by their public names, and every rounding."""
     named = {row.name.split(",")[0] for row in ROWS}
     public = {*estimators.__all__, *functions.__all__} - {"WithGradient"}  # the class that with_gradient makes
+    public |= {name for name in specs.__all__ if isinstance(getattr(specs, name), specs.Float | specs.Scheme)}
+    public |= {f"rounding {mode}" for mode in specs.ROUNDINGS}
     assert public - named == set()
 
 

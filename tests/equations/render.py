@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.equations import estimators, formats, functions
+from tests.equations import blocks, estimators, formats, functions
 from tests.equations.row import Row
 
 PAGE = Path(__file__).parents[2] / "docs" / "numerics.md"
@@ -13,6 +13,7 @@ GROUPS = (
     ("Estimators", estimators.ROWS),
     ("Quantize functions", functions.ROWS),
     ("Formats, roundings, zero points", formats.ROWS),
+    ("Schemes of blocks", blocks.ROWS),
 )
 
 
