@@ -30,7 +30,8 @@ def from_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> Affine:
     fmt, rule = scheme.format, scheme.zero_point
     if isinstance(fmt, Log):  # its scales are steps of 1/steps_per_octave of an octave, which a range rounds to
         return from_range(-scale * largest(fmt), scale * largest(fmt), scheme)
-    held, outer = allowed(scale.clamp(max=torch.finfo(torch.float32).max), scheme)
+    # The rounding to float32 makes no infinity; one that was there stays visible.
+    held, outer = allowed(torch.where(scale.isinf(), scale, scale.clamp(max=torch.finfo(torch.float32).max)), scheme)
     if rule is None:
         return Affine(held, torch.zeros_like(held), outer)
     assert isinstance(fmt, Int)  # Scheme's own rule

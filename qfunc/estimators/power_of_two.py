@@ -30,7 +30,8 @@ def _inner(instance: object, attribute: object, value: object) -> None:
 def _rounding(instance: object, attribute: object, value: object) -> None:
     if value not in ROUNDINGS:
         wanted = "one of " + ", ".join(ROUNDINGS)
-        raise SpecError(where="PowerOfTwo.rounding", found=repr(value), wanted=wanted, do="Give one of them.")
+        do = "Give one of them; PowerOfTwo(Mse(), finest=12) takes the power of two of the smallest error."
+        raise SpecError(where="PowerOfTwo.rounding", found=repr(value), wanted=wanted, do=do)
 
 
 def position(instance: Any, attribute: Any, value: Any) -> None:

@@ -154,7 +154,8 @@ REFUSED = (
     *((lambda inner=inner: PowerOfTwo(inner), f"PowerOfTwo.inner: found {inner!r}, wanted an estimator without powers of "
        "two of its own. Use it as it is.") for inner in (PotMode(), PowerOfTwo(), Ema(PotMode()))),
     (lambda: PowerOfTwo(rounding="up"),
-     "PowerOfTwo.rounding: found 'up', wanted one of ceil, floor, half_even. Give one of them."),
+     "PowerOfTwo.rounding: found 'up', wanted one of ceil, floor, half_even. Give one of them; "
+     "PowerOfTwo(Mse(), finest=12) takes the power of two of the smallest error."),
     (lambda: PotMode(None), "PotMode.finest: found None, wanted an int in [-127, 126]. Give the largest e of a scale 2^-e."),  # type: ignore[arg-type]
 )  # fmt: skip
 

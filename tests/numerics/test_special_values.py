@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from qfunc import estimators
 from qfunc.numerics import Affine, fake_quantize, quantize
 from qfunc.specs import Int, Scheme, ZeroPoint
 from qfunc.testing import oracle
@@ -104,3 +105,14 @@ def test_float64_is_computed_in_float64_with_float32_qparams() -> None:
     assert found.dtype == torch.float64
     assert found.tolist() == [oracle.rounded(Fraction(v) / Fraction(s), "half_even") for v in x.tolist()]
     assert len(set(x.float().tolist())) < len(x)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_an_estimator_never_hides_what_is_not_finite(name: str, bad: float) -> None:
+    """Of the signed symmetric scheme the scale is no number, whatever was seen before and after."""
+    estimator, scheme = getattr(estimators, name)(), Scheme()
+    state = estimator.init(scheme, torch.empty(5))
+    for x in ([0.5, -1.0, 2.0, 0.0, 1.5], [0.5, bad, 0.25, 1.0, -2.0], [1.0, -1.0, 0.5, 0.5, 3.0]):
+        state = estimator.update(state, torch.tensor(x), scheme)
+    assert not estimator.finalize(state, scheme).scale.isfinite()
