@@ -133,7 +133,12 @@ def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
         split = x.reshape(*shape[: axes[0]], -1, shared.size, *shape[axes[0] + 1 :])
         low, high = split.amin(axes[0] + 1), split.amax(axes[0] + 1)
     else:
-        low, high = x.amin(axes, keepdim=True), x.amax(axes, keepdim=True)
+        # What lies together inside a channel first, then over the images: torch reduces so faster than all at once.
+        inner = [axis for axis in axes if axis > axes[0] + axes.index(axis)]
+        outer = axes[: len(axes) - len(inner)] if inner else []
+        low, high = x.amin(inner or axes, keepdim=True), x.amax(inner or axes, keepdim=True)
+        if outer:
+            low, high = low.amin(outer, keepdim=True), high.amax(outer, keepdim=True)
     return low.float(), high.float()
 
 
