@@ -10,7 +10,8 @@ from torch import fx
 
 from qfunc.errors import SpecError
 from qfunc.graph.fuse import Group
-from qfunc.graph.plan import TRANSPARENT, Placed, Plan
+from qfunc.graph.moving import TRANSPARENT
+from qfunc.graph.plan import Placed, Plan
 from qfunc.graph.select import Context, constant_shape, is_personal, selects
 from qfunc.graph.vocabulary import channel_axis, kind_of, slots
 from qfunc.specs import Format, Int, Keep, PerTensor, PerToken, Refuse, Require, Scheme, Target

@@ -13,15 +13,14 @@ from qfunc.errors import SpecError
 from qfunc.graph.fuse import Group, Groups, fuse, with_roots
 from qfunc.graph.masking import of_positions
 from qfunc.graph.matches import require_matches
+from qfunc.graph.moving import TRANSPARENT, moved, moves, moves_codes
 from qfunc.graph.record import record_of
 from qfunc.graph.select import Context, constant_shape, is_personal, selects
 from qfunc.graph.site import Site
+from qfunc.graph.slot_values import narrow, with_axis
 from qfunc.graph.vocabulary import channel_axis, is_constant, slots
 from qfunc.graph.whole import is_whole
-from qfunc.specs import Cases, Derived, Fixed, Int, Keep, Override, PerChannel, PerTensor, Rule, Scheme, Target
-from qfunc.specs.edit import narrowed
-
-TRANSPARENT = ("dropout",)
+from qfunc.specs import Cases, Derived, Fixed, Override, Rule, Scheme, Target
 
 
 @frozen
@@ -124,23 +123,16 @@ class _Placement:
         if slot == "weight":
             if not is_constant(producer):
                 return
-            value = _with_axis(value, channel_axis(node), len(constant_shape(producer) or ()))
+            value = with_axis(value, channel_axis(node), len(constant_shape(producer) or ()))
         elif source.op != "get_attr" and self._follows_alone(source, producer, value):
             # What only moves codes stands behind the quantizer, as in the runtime.
-            path = [n for n in self._chain(source, producer) if _moved(n) is source]
+            path = [n for n in moves(source, producer) if moved(n) is source]
             producer, node = (source, path[0]) if path else (producer, node)
         self._place(producer, group, slot, value, rule, (node,))
 
-    def _chain(self, source: fx.Node, last: fx.Node) -> list[fx.Node]:
-        chain = []
-        while last is not source:
-            chain.append(last)
-            last = _moved(last)
-        return chain
-
     def _follows_alone(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
         # Through ops that only move codes, a tensor without a site reaches readers that all want this value.
-        chain = self._chain(source, producer)
+        chain = moves(source, producer)
         group = {n: g for g in self.groups.groups for n in g.nodes}
         readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in slots(u))]
         wanted = [self._speaks("input", group[u], source, producer)[0] if u in group else None for u in readers]
@@ -182,7 +174,7 @@ class _Placement:
             if change.role == role and self._touches(change, tensor, group):
                 estimator, function = change.estimator or estimator, change.function or function
                 bits = change.bits or bits
-        value = value if bits is None else _narrow(value, bits)
+        value = value if bits is None else narrow(value, bits)
         if isinstance(value, Fixed | Derived):  # the hardware dictates these scales: nothing trains them
             function = functions.Fixed()
         path = self.context.fact(tensor).path if tensor.op != "get_attr" else self.context.path(str(tensor.target))
@@ -232,8 +224,8 @@ class _Placement:
     def of_input(self, tensor: fx.Node, reader: fx.Node) -> Placed | None:
         """The site of a tensor as a reader sees it."""
         source, edges = self.source(tensor), [(tensor, reader)]
-        for node in self._chain(source, tensor):
-            edges.append((_moved(node), node))
+        for node in moves(source, tensor):
+            edges.append((moved(node), node))
         direct = (p for t, r in edges for p in self.made.values() if p.tensor is t and r in p.readers)
         return next(direct, None) or self.of_tensor.get(source)
 
@@ -255,51 +247,9 @@ def speaks_of(rule: Rule, group: Group, context: Context) -> bool:
     return any(selects(rule.select, n, context) for n in nodes)
 
 
-def _moved(node: fx.Node) -> fx.Node:
-    return next(n for s, n in slots(node) if s == "input")
-
-
-def moves_codes(node: fx.Node) -> bool:
-    """Whether an op of a commuting kind really only moves codes: padding by anything but 0 does not."""
-    if node.op != "call_function":
-        return True
-    from qfunc.graph.vocabulary import attribute, kind_of
-
-    match kind_of(node):
-        case "pad":
-            return attribute(node, "mode") != "constant" or not attribute(node, "value")
-        case "resize":
-            return str(attribute(node, "mode")).startswith("nearest")
-    return True
-
-
 def _is_number(node: fx.Node) -> bool:
     # def forward(self, x, gain=1.0): what has a number as default is no tensor.
     return node.op == "placeholder" and any(isinstance(default, int | float) for default in node.args)
 
 
-def _with_axis(value: Any, axis: int, rank: int) -> Any:
-    scheme = value.scheme if isinstance(value, Fixed) else value
-    if not isinstance(scheme.scale.shared, PerChannel) or scheme.scale.shared.axis != "channel":
-        return value
-    if axis < 0 and rank != 2:  # a stack of matrices has no single channel axis
-        return evolve(value, scale=evolve(scheme.scale, shared=PerTensor()))
-    return evolve(value, scale=evolve(scheme.scale, shared=PerChannel(axis)))
-
-
-def _narrow(value: Any, bits: int) -> Any:
-    fmt = value.format if isinstance(value, Scheme) else None
-    if not isinstance(fmt, Int):
-        wanted = f"None, for the hardware's weights are {'fixed' if fmt is None else repr(fmt)}, whose codes have one width"
-        raise SpecError(where="Override.bits", found=repr(bits), wanted=wanted, do="Drop bits, or choose other hardware.")
-    if bits > fmt.bits:
-        raise SpecError(
-            where="Override.bits",
-            found=repr(bits),
-            wanted=f"at most the {fmt.bits} bits of the hardware's {fmt}",
-            do="Choose fewer bits, or other hardware.",
-        )
-    return evolve(value, format=narrowed(fmt, bits, fmt.signed)) if bits < fmt.bits else value
-
-
-__all__ = ["Keep", "Placed", "Plan", "moves_codes", "plan", "speaks_of"]
+__all__ = ["Placed", "Plan", "plan", "plans", "speaks_of"]

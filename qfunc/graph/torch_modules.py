@@ -1,4 +1,7 @@
-"""Modules of torch.nn that branch on their inputs, said again in ops that can be traced: recurrence, attention."""
+"""Modules of torch.nn that branch on their inputs, said again in ops that can be traced: recurrence, attention.
+
+Those made of attention are in `torch_transformers`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from qfunc.graph.attention import attend
 from qfunc.graph.float_ops import left_out
 from qfunc.graph.indexing import element
 from qfunc.graph.recurrent import gated, gru, lstm, rnn, unrolled
+from qfunc.graph.torch_transformers import decoder, decoder_layer, encoder, encoder_layer, transformer
 
 
 def _emit(like: fx.Proxy) -> Callable[..., Any]:
@@ -141,95 +145,6 @@ def _projected(module: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any,
     return q, k, v
 
 
-def _encoder_layer(
-    module: Any, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
-) -> Any:
-    def attention(x: Any) -> Any:
-        given = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask, "need_weights": False, "is_causal": is_causal}
-        return module.dropout1(module.self_attn(x, x, x, **given)[0])
-
-    def forward(x: Any) -> Any:
-        return module.dropout2(module.linear2(module.dropout(module.activation(module.linear1(x)))))
-
-    if module.norm_first:
-        x = src + attention(module.norm1(src))
-        return x + forward(module.norm2(x))
-    x = module.norm1(src + attention(src))
-    return module.norm2(x + forward(x))
-
-
-def _decoder_layer(
-    module: Any,
-    tgt: Any,
-    memory: Any,
-    tgt_mask: Any = None,
-    memory_mask: Any = None,
-    tgt_key_padding_mask: Any = None,
-    memory_key_padding_mask: Any = None,
-    tgt_is_causal: bool = False,
-    memory_is_causal: bool = False,
-) -> Any:
-    def attention(x: Any) -> Any:
-        given = {"attn_mask": tgt_mask, "key_padding_mask": tgt_key_padding_mask, "is_causal": tgt_is_causal}
-        return module.dropout1(module.self_attn(x, x, x, need_weights=False, **given)[0])
-
-    def cross(x: Any) -> Any:
-        given = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask, "is_causal": memory_is_causal}
-        return module.dropout2(module.multihead_attn(x, memory, memory, need_weights=False, **given)[0])
-
-    def forward(x: Any) -> Any:
-        return module.dropout3(module.linear2(module.dropout(module.activation(module.linear1(x)))))
-
-    if module.norm_first:
-        x = tgt + attention(module.norm1(tgt))
-        x = x + cross(module.norm2(x))
-        return x + forward(module.norm3(x))
-    x = module.norm1(tgt + attention(tgt))
-    x = module.norm2(x + cross(x))
-    return module.norm3(x + forward(x))
-
-
-def _encoder(module: Any, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
-    for layer in module.layers:
-        src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask)
-    return src if module.norm is None else module.norm(src)
-
-
-def _decoder(
-    module: Any,
-    tgt: Any,
-    memory: Any,
-    tgt_mask: Any = None,
-    memory_mask: Any = None,
-    tgt_key_padding_mask: Any = None,
-    memory_key_padding_mask: Any = None,
-    tgt_is_causal: Any = None,
-    memory_is_causal: bool = False,
-) -> Any:
-    masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
-    for layer in module.layers:
-        tgt = layer(tgt, memory, *masks)
-    return tgt if module.norm is None else module.norm(tgt)
-
-
-def _transformer(
-    module: Any,
-    src: Any,
-    tgt: Any,
-    src_mask: Any = None,
-    tgt_mask: Any = None,
-    memory_mask: Any = None,
-    src_key_padding_mask: Any = None,
-    tgt_key_padding_mask: Any = None,
-    memory_key_padding_mask: Any = None,
-    src_is_causal: Any = None,
-    tgt_is_causal: Any = None,
-    memory_is_causal: bool = False,
-) -> Any:
-    memory = module.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask)
-    return module.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
-
-
 FORWARDS: dict[type[nn.Module], Callable[..., Any]] = {
     nn.LSTM: _recurrent,
     nn.GRU: _recurrent,
@@ -238,11 +153,11 @@ FORWARDS: dict[type[nn.Module], Callable[..., Any]] = {
     nn.GRUCell: _cell,
     nn.RNNCell: _cell,
     nn.MultiheadAttention: _attention,
-    nn.TransformerEncoderLayer: _encoder_layer,
-    nn.TransformerDecoderLayer: _decoder_layer,
-    nn.TransformerEncoder: _encoder,
-    nn.TransformerDecoder: _decoder,
-    nn.Transformer: _transformer,
+    nn.TransformerEncoderLayer: encoder_layer,
+    nn.TransformerDecoderLayer: decoder_layer,
+    nn.TransformerEncoder: encoder,
+    nn.TransformerDecoder: decoder,
+    nn.Transformer: transformer,
     nn.Softmax2d: lambda module, input: torch.softmax(input, -3),
 }
 """Forwards by exact class: forward(module, *arguments)."""

@@ -8,8 +8,8 @@ from torch import Tensor, fx
 from qfunc.graph.coding import Coding, require_static
 from qfunc.graph.derived import derived
 from qfunc.graph.fuse import Group, fuse, with_roots
+from qfunc.graph.moving import moves_codes
 from qfunc.graph.network import float_network, seats
-from qfunc.graph.plan import moves_codes
 from qfunc.graph.select import Context, selects
 from qfunc.graph.settled import settled
 from qfunc.graph.vocabulary import attribute, is_constant, kind_of, slots

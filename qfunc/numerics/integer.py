@@ -1,22 +1,19 @@
-"""Integer kernels: exact accumulators and the steps that turn them into codes.
+"""Integer kernels: the steps that turn accumulators and codes into codes.
 
-Codes and accumulators are integers carried in floating point, float32 where a bound proves every partial
-sum below 2^24, else float64 (2^53).  Scales are Python floats or tensors exactly representable in float32.
+Codes and accumulators are integers carried in floating point (`accumulators` makes the exact ones).  Scales are Python
+floats or tensors exactly representable in float32.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise, product
-from typing import Any
+from itertools import product
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qfunc.numerics.rounding import round_by
-
-EXACT_FLOAT32 = 2**24
 
 
 def quantize_codes(
@@ -208,89 +205,6 @@ def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
         total += term
     y = torch.round(e * torch.floor(1 / torch.tensor(scale, dtype=torch.float32)) / total)
     return (torch.where(torch.isinf(y), 0.0, y) + zero_point).clamp(max=high).movedim(0, dim)
-
-
-def exact_chunks(weight: Tensor, largest_input: float, axis: int = 1) -> list[int]:
-    """Where to split the input channels so that float32 accumulates each run exactly.
-
-    bound = max over outputs of sum |w| * largest_input < 2^24 for each run.
-
-    Args:
-        weight: Integer codes, outputs along axis 0 and inputs along `axis`.
-        largest_input: The largest |q - z| of the input.
-    Returns:
-        Ends of the runs, the last one the number of channels; empty if one channel alone is beyond the
-        bound, so that float64 is needed.
-
-    >>> exact_chunks(torch.full((1, 4), 127.0), 255 * 300)
-    [1, 2, 3, 4]
-    """
-    size = weight.abs().double().movedim(axis, 1)
-    per_channel = size.reshape(size.shape[0], size.shape[1], -1).sum(2) * largest_input
-    if per_channel.numel() and float(per_channel.max()) >= EXACT_FLOAT32:
-        return []
-    ends = []
-    running = torch.zeros(per_channel.shape[0], dtype=torch.float64)
-    for i in range(per_channel.shape[1]):
-        running = running + per_channel[:, i]
-        if float(running.max()) >= EXACT_FLOAT32:
-            ends.append(i)
-            running = per_channel[:, i].clone()
-    return [*ends, per_channel.shape[1]]
-
-
-def conv_codes(
-    x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
-    ends: list[int],
-) -> Tensor:  # fmt: skip
-    """The exact accumulator of a convolution: sum (q_x - z) * q_w + q_b; padding counts as q_x = z.
-
-    Args:
-        x: Codes [N, C, ...]; weight: codes [O, C/groups, ...] in float32; bias: int32 codes [O] or None.
-        ends: What `exact_chunks` gave; empty computes in float64.  Groups cannot be cut: more than one run
-            computes them in float64 too.
-
-    >>> conv_codes(torch.full((1, 1, 3), 5.0), 4, torch.ones(1, 1, 3), None, 1, 0, 1, 1, [1]).item()
-    3.0
-    """
-    conv = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[weight.ndim]
-    x = x - zero_point if zero_point else x
-    if not ends or (groups > 1 and len(ends) > 1):
-        acc = conv(x.double(), weight.double(), None, stride, padding, dilation, groups)
-    elif len(ends) == 1:
-        acc = conv(x, weight, None, stride, padding, dilation, groups)
-    else:
-        acc = conv(x[:, : ends[0]], weight[:, : ends[0]], None, stride, padding, dilation, groups).double()
-        for a, b in pairwise(ends):
-            acc += conv(x[:, a:b], weight[:, a:b], None, stride, padding, dilation, groups)
-    return acc if bias is None else acc + bias.reshape(-1, *[1] * (weight.ndim - 2))
-
-
-def linear_codes(x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, ends: list[int]) -> Tensor:
-    """The exact accumulator of a linear layer: sum (q_x - z) * q_w + q_b over the last axis; weight [O, I].
-
-    >>> linear_codes(torch.tensor([[5.0, 6.0]]), 4, torch.tensor([[1.0, -1.0]]), None, [2]).tolist()
-    [[-1.0]]
-    """
-    x = x - zero_point if zero_point else x
-    if not ends:
-        acc = F.linear(x.double(), weight.double())
-    else:
-        acc = F.linear(x[..., : ends[0]], weight[:, : ends[0]])
-        acc = acc.double() if len(ends) > 1 else acc
-        for a, b in pairwise(ends):
-            acc += F.linear(x[..., a:b], weight[:, a:b])
-    return acc if bias is None else acc + bias
-
-
-def matmul_codes(a: Tensor, zero_a: int, b: Tensor, zero_b: int, largest: float) -> Tensor:
-    """The exact accumulator of a product of two code tensors; `largest` bounds |(q_a - z_a) * (q_b - z_b)|.
-
-    >>> matmul_codes(torch.tensor([[2.0]]), 1, torch.tensor([[5.0]]), 2, 255.0 * 255).item()
-    3.0
-    """
-    a, b = a - zero_a, b - zero_b
-    return a @ b if a.shape[-1] * largest < EXACT_FLOAT32 else a.double() @ b.double()
 
 
 def global_average_codes(

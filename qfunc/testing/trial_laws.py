@@ -15,8 +15,9 @@ from qfunc.graph.coding import Coding
 from qfunc.graph.fold import fold_batch_norm, read_attr
 from qfunc.graph.leaves import present
 from qfunc.graph.legality import breaches
+from qfunc.graph.moving import moves_codes
 from qfunc.graph.network import Seat, seats
-from qfunc.graph.plan import moves_codes, plan
+from qfunc.graph.plan import plan
 from qfunc.graph.select import selects
 from qfunc.graph.units import Unit
 from qfunc.graph.vocabulary import channel_axis, slots

@@ -15,6 +15,7 @@ from qfunc.graph.fold import read_attr
 from qfunc.graph.units import takes_float_bias
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import fixed_point, integer
+from qfunc.numerics.accumulators import EXACT_FLOAT32, conv_codes, exact_chunks, linear_codes, matmul_codes
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Derived, FixedPoint, FloatMultiplier, Shift, ThroughReal
 from qfunc.transforms.job import Job, exponents, two
@@ -109,7 +110,7 @@ def _accumulator(job: Job, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | N
         a, b = two(job)
         largest = math.prod(float(_largest(v.coding)) for v in (a, b))
         acc = job.emitter.call(
-            integer.matmul_codes, a.node, a.coding.zero_point, b.node, b.coding.zero_point, largest, name=f"{job.name}_acc"
+            matmul_codes, a.node, a.coding.zero_point, b.node, b.coding.zero_point, largest, name=f"{job.name}_acc"
         )
         return acc, a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
     return _weighted(job, tensors, arithmetic)
@@ -126,13 +127,13 @@ def _weighted(job: Job, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[f
     if weight.ndim != 2 and matmul:
         held = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
         largest = float(_largest(x.coding) * weight.abs().max())
-        acc = job.emitter.call(integer.matmul_codes, x.node, x.coding.zero_point, held, 0, largest, name=f"{job.name}_acc")
+        acc = job.emitter.call(matmul_codes, x.node, x.coding.zero_point, held, 0, largest, name=f"{job.name}_acc")
         return acc, x.coding.qparams.scale.double() * weight_coding.qparams.scale.double(), None
     largest, groups = _largest(x.coding), attribute(job.root, "groups") if job.unit.kind == "conv" else 1
-    ends = integer.exact_chunks(weight, largest)
+    ends = exact_chunks(weight, largest)
     if groups > 1:
         whole = float(weight.abs().double().flatten(1).sum(1).max()) * largest
-        ends = [weight.shape[1]] if whole < integer.EXACT_FLOAT32 else []
+        ends = [weight.shape[1]] if whole < EXACT_FLOAT32 else []
     product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()
     if weight_coding.qparams.scale.ndim == 0:
         product = product.reshape(())
@@ -146,18 +147,18 @@ def _weighted(job: Job, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[f
         else:
             own, behind = _aligned(job, bias_node, coding, product)
             bound = float(weight.abs().double().flatten(1).sum(1).max()) * largest + float(own.abs().max())
-            small = bound < integer.EXACT_FLOAT32
+            small = bound < EXACT_FLOAT32
             bias = job.emitter.constant(own.float() if small else own, str(bias_node.target))
     held = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
     product, within = product * 2.0**-behind, None if behind else bias
     if job.unit.kind != "conv":
-        acc = job.emitter.call(integer.linear_codes, x.node, x.coding.zero_point, held, within, ends, name=f"{job.name}_acc")
+        acc = job.emitter.call(linear_codes, x.node, x.coding.zero_point, held, within, ends, name=f"{job.name}_acc")
         if behind:
             acc = job.emitter.call(with_bits_behind, acc, bias, behind, 0, name=f"{job.name}_sum")
         return acc, product, real_bias
     arguments = [attribute(job.root, n) for n in ("stride", "padding", "dilation")]
     acc = job.emitter.call(
-        integer.conv_codes, x.node, x.coding.zero_point, held, within, *arguments, groups, ends, name=f"{job.name}_acc"
+        conv_codes, x.node, x.coding.zero_point, held, within, *arguments, groups, ends, name=f"{job.name}_acc"
     )
     if behind:
         acc = job.emitter.call(with_bits_behind, acc, bias, behind, weight.ndim - 2, name=f"{job.name}_sum")

@@ -80,8 +80,8 @@ EMULATION = (
     ),
     Mutation(
         "bias-left-out", PRODUCTS,
-        "integer.linear_codes, x.node, x.coding.zero_point, held, within, ends",
-        "integer.linear_codes, x.node, x.coding.zero_point, held, None, ends",
+        "linear_codes, x.node, x.coding.zero_point, held, within, ends",
+        "linear_codes, x.node, x.coding.zero_point, held, None, ends",
         f"{INTEGER}[linear rank 2]",
     ),
     Mutation(

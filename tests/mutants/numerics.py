@@ -4,6 +4,7 @@ from mutants.mutation import Mutation
 
 ROUNDING, QPARAMS = (f"qfunc/numerics/{name}.py" for name in ("rounding", "qparams"))
 FIXED_POINT, INTEGER = "qfunc/numerics/fixed_point.py", "qfunc/numerics/integer.py"
+ACCUMULATORS = "qfunc/numerics/accumulators.py"
 
 TIES = "tests/numerics/test_rounding.py::test_every_mode_is_exact_on_and_beside_its_ties"
 CODE_TIES = "tests/numerics/test_affine.py::test_every_tie_goes_the_right_way"
@@ -101,32 +102,32 @@ NUMERICS = (
     ),
     # accumulators
     Mutation(
-        "conv-pads-with-code-zero", INTEGER,
+        "conv-pads-with-code-zero", ACCUMULATORS,
         "acc = conv(x, weight, None, stride, padding, dilation, groups)",
         "acc = conv(x + zero_point, weight, None, stride, padding, dilation, groups) "
         "- zero_point * weight.flatten(1).sum(1).reshape(-1, *[1] * (weight.ndim - 2))",
         CONVOLUTIONS,
     ),
     Mutation(
-        "conv-runs-in-float32", INTEGER,
+        "conv-runs-in-float32", ACCUMULATORS,
         "padding, dilation, groups).double()",
         "padding, dilation, groups)",
         ACCUMULATION,
     ),
     Mutation(
-        "chunks-forget-the-next-channel", INTEGER,
+        "chunks-forget-the-next-channel", ACCUMULATORS,
         "running = per_channel[:, i].clone()",
         "running = torch.zeros_like(running)",
         "tests/numerics/test_integer.py::test_no_run_can_reach_two_to_the_24",
     ),
     Mutation(
-        "chunks-of-25-bits", INTEGER,
+        "chunks-of-25-bits", ACCUMULATORS,
         "EXACT_FLOAT32 = 2**24",
         "EXACT_FLOAT32 = 2**25",
         "tests/numerics/test_integer.py::test_the_bound_is_sharp",
     ),
     Mutation(
-        "matmul-always-in-float32", INTEGER,
+        "matmul-always-in-float32", ACCUMULATORS,
         "return a @ b if a.shape[-1] * largest < EXACT_FLOAT32 else a.double() @ b.double()",
         "return a @ b",
         "tests/numerics/test_integer.py::test_products_of_activations_equal_int64",

@@ -29,8 +29,8 @@ PLACEMENT = (
     # placement
     Mutation(
         "weight-axis-zero", PLAN,
-        "value = _with_axis(value, channel_axis(node)",
-        "value = _with_axis(value, 0",
+        "value = with_axis(value, channel_axis(node)",
+        "value = with_axis(value, 0",
         f"{PLACED}::test_weights_are_scaled_along_their_output_channels",
     ),
     Mutation(
@@ -76,7 +76,7 @@ PLACEMENT = (
         "tests/transforms/test_quantize.py::test_override_narrows_the_weights_it_names",
     ),
     Mutation(
-        "pads-move-codes", PLAN,
+        "pads-move-codes", "qfunc/graph/moving.py",
         'return attribute(node, "mode") != "constant" or not attribute(node, "value")',
         "return True",
         f"{PLACED}::test_a_pad_by_a_value_outside_the_range_has_its_own_qparams",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.numerics import integer
+from qfunc.numerics.accumulators import conv_codes, exact_chunks, linear_codes, matmul_codes
 from qfunc.testing import integer_oracle, oracle
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -44,9 +45,9 @@ def test_convolutions_equal_int64(rank: int, kind: str, zero: int) -> None:
         "dilation": 2 if kind == "dilated" else 1,
         "groups": groups,
     }
-    ends = integer.exact_chunks(weight, 255)
+    ends = exact_chunks(weight, 255)
 
-    found = integer.conv_codes(x, zero, weight, bias, ends=ends, **options)
+    found = conv_codes(x, zero, weight, bias, ends=ends, **options)
 
     assert torch.equal(found.long(), int64_conv(x, zero, weight, bias, **options))
     assert torch.equal(found, found.round())
@@ -59,10 +60,10 @@ def test_every_accumulation_path_is_exact(largest: int, path: str, groups: int) 
     weight = torch.full((3 * groups, 24, 3, 3), 127.0)
     weight[::2, ::2] -= 1
     x = codes((1, 24 * groups, 7, 5), largest - 1, largest, 4)
-    ends = integer.exact_chunks(weight, largest)
+    ends = exact_chunks(weight, largest)
     assert (len(ends) == 1, len(ends) > 1, not ends) == (path == "one run", path == "runs", path == "float64")
 
-    found = integer.conv_codes(x, 0, weight, None, 1, 1, 1, groups, ends)
+    found = conv_codes(x, 0, weight, None, 1, 1, 1, groups, ends)
 
     assert torch.equal(found.long(), int64_conv(x, 0, weight, None, padding=1, groups=groups))
     assert (found.abs().max() >= 2**24) == (path != "one run")
@@ -73,9 +74,9 @@ def test_linear_layers_equal_int64(largest: int, length: int) -> None:
     """One run, runs and float64, with zero point and bias, 3-d input."""
     weight, x = codes((5, length), -127, 127, 1), codes((2, 3, length), 0, largest, 2)
     weight[0], x[0, 0], bias = 127.0, largest, codes((5,), -(2**22), 2**22, 3).double()
-    ends = integer.exact_chunks(weight, largest)
+    ends = exact_chunks(weight, largest)
 
-    found = integer.linear_codes(x, 7, weight, bias, ends)
+    found = linear_codes(x, 7, weight, bias, ends)
 
     assert torch.equal(found.long(), (x.long() - 7) @ weight.long().T + bias.long())
 
@@ -85,7 +86,7 @@ def test_products_of_activations_equal_int64(length: int) -> None:
     """Below and beyond the bound length * 255^2 < 2^24, which length 258 crosses."""
     a, b = codes((2, 1, 5, length), 250, 255, 1), codes((3, length, 4), 250, 255, 2)
 
-    found = integer.matmul_codes(a, 0, b, 1, 255.0 * 255)
+    found = matmul_codes(a, 0, b, 1, 255.0 * 255)
 
     assert torch.equal(found.long(), a.long() @ (b.long() - 1))
     assert found.dtype == (torch.float64 if length > 258 else torch.float32)
@@ -98,7 +99,7 @@ def test_no_run_can_reach_two_to_the_24(data: st.DataObject) -> None:
     largest = data.draw(st.sampled_from((1, 255, 4095, 65535, 2**17)))
     flat = data.draw(st.lists(st.integers(-127, 127), min_size=outputs * channels, max_size=outputs * channels))
     weight = torch.tensor(flat, dtype=torch.float32).reshape(outputs, channels)
-    ends = integer.exact_chunks(weight, largest)
+    ends = exact_chunks(weight, largest)
 
     sums = weight.abs().long() * largest
     if not ends:
@@ -115,10 +116,10 @@ def test_the_bound_is_sharp() -> None:
     """2^24 - 1 is one run; 2^24 in one channel is none; 2^24 in two channels is two."""
     one, two = torch.tensor([[1.0]]), torch.tensor([[1.0, 1.0]])
 
-    assert integer.exact_chunks(one, 2**24 - 1) == [1]
-    assert integer.exact_chunks(one, 2**24) == []
-    assert integer.exact_chunks(two, 2**23) == [1, 2]
-    assert integer.exact_chunks(two, 2**23 - 1) == [2]
+    assert exact_chunks(one, 2**24 - 1) == [1]
+    assert exact_chunks(one, 2**24) == []
+    assert exact_chunks(two, 2**23) == [1, 2]
+    assert exact_chunks(two, 2**23 - 1) == [2]
 
 
 @pytest.mark.parametrize("keepdim", [True, False])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics import integer
+from qfunc.numerics.accumulators import conv_codes, exact_chunks, linear_codes, matmul_codes
 from tests.runtime.single_op import Codes, Draw, Model, tensor
 
 
@@ -73,9 +74,9 @@ def test_conv(kind: tuple[Any, ...], tmp_path: Path) -> None:
         found = m.run(m.node("Conv", inputs, kernel_shape=kernel, **shape), s_y, zero, "QLinearConv", tmp_path)
 
         weight, largest = torch.tensor(w).float(), max(z_x, 255 - z_x)
-        acc = integer.conv_codes(
+        acc = conv_codes(
             tensor(x), z_x, weight, None if bias is None else torch.tensor(bias).double(), stride, pad, dilation, groups,
-            integer.exact_chunks(weight, largest),
+            exact_chunks(weight, largest),
         )  # fmt: skip
         along = (torch.tensor(s_w) * torch.tensor(s_x) / torch.tensor(s_y)).reshape(-1, *[1] * n)
         expected = integer.requantize(acc, along, zero, 0, 255, "half_even", "after")
@@ -104,13 +105,13 @@ def test_matrix_products(kernel: str, tmp_path: Path) -> None:
             )
             out = m.node("Gemm", [m.real(a, s_a, z_a), m.held(w, s_w), m.held(b, np.float32(s_a) * s_w)], transB=1)
             weight = torch.tensor(w).float()
-            acc = integer.linear_codes(tensor(a), z_a, weight, torch.tensor(b).double(), integer.exact_chunks(weight, 255))
+            acc = linear_codes(tensor(a), z_a, weight, torch.tensor(b).double(), exact_chunks(weight, 255))
             multiplier = torch.tensor(s_a) * torch.tensor(s_w) / torch.tensor(s_y)
         else:
             a, b, s_b, z_b = d.codes(2, rows, length), d.codes(2, length, columns), d.scale(), d.zero()
             s_y = sized(s_a, np.array([s_b]), length)
             out = m.node("MatMul", [m.real(a, s_a, z_a), m.real(b, s_b, z_b)])
-            acc = integer.matmul_codes(tensor(a), z_a, tensor(b), z_b, 255.0 * 255)
+            acc = matmul_codes(tensor(a), z_a, tensor(b), z_b, 255.0 * 255)
             multiplier = torch.tensor(s_a) * torch.tensor(s_b) / torch.tensor(s_y)
         found = m.run(out, s_y, zero, kernel, tmp_path)
 
