@@ -12,6 +12,8 @@ A network passes when at least 99 % of the multiply-accumulates of its convoluti
 quantized operands, the artifact runs in ONNX Runtime at full optimisation, and each output's cosine between artifact and
 simulation is at least 0.9999 ("float" is that of float network and simulation, "alike" that of the outputs for two
 images); of a convolutional one the runtime's integer units must be the predicted ones too.
+Where that cosine is lower, the row says what the simulation itself makes of it with its sums in float64: a code that falls to
+the other side of a tie pushes others over theirs, layer by layer (docs/exactness.md), and no simulation in float is nearer.
 On a CPU whose int8 kernels saturate (x86-64 without VNNI) weights have 7 bits.
 
 Each network runs in a process of its own, on one thread, within --seconds of processor time; its row is appended to FILE

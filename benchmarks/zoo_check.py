@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from artifacts import runnable
+from float64 import in_float64
 from torch import Tensor, fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -121,6 +122,10 @@ def _checked(entry: Entry, row: Row) -> None:
     with torch.no_grad():
         real, simulated = (tensors(m(*held[0])) for m in (model, calibrated))
     row["cosine"] = min(cosine(a, b) for a, b in zip(runtime, simulated, strict=True))
+    if row["cosine"] < COSINE:
+        wide = tuple(t.double() if t.is_floating_point() else t for t in held[0])
+        with torch.no_grad():
+            row["itself"] = min(cosine(a, b) for a, b in zip(tensors(in_float64(calibrated)(*wide)), simulated, strict=True))
     row["cosine_float"] = min(cosine(a, b) for a, b in zip(real, simulated, strict=False))
     row["alike"] = min((cosine(v[0], v[1]) for v in real if v.ndim and len(v) == 2), default=1.0)
     partition = Partition(calibrated, target)
@@ -146,8 +151,9 @@ def _failure(row: Row) -> str:
     if row["quantized"] < QUANTIZED:
         found.append(f"{row['quantized']:.2%} of the MACs quantized; {'; '.join(row['left'][:3])}")
     if not row["cosine"] >= COSINE:
+        itself = f", of the simulation to itself in float64 {row['itself']:.6f}" if "itself" in row else ""
         exact = f", and of the emulation: {row['verdict']}" if "verdict" in row else ""
-        found.append(f"cosine artifact-simulation {row['cosine']:.6f}{exact}")
+        found.append(f"cosine artifact-simulation {row['cosine']:.6f}{itself}{exact}")
     found += row.get("disagreements", [])[:2]
     return " || ".join(found)
 
