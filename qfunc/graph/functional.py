@@ -22,6 +22,7 @@ from qfunc.graph.sources import module_stack, source_line
 from qfunc.graph.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
 from qfunc.graph.storage import VIEWS, Storage, refused
 
+_MADE_OF_PARTS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
 RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention", "Transformer", "TransformerEncoder",
              "TransformerDecoder", "TransformerEncoderLayer", "TransformerDecoderLayer")  # fmt: skip
@@ -106,11 +107,12 @@ class _Builder:
         if name == "detach_":
             return self._emit(node, "call_function", torch.detach, node.args, {})
         if name == "setitem":
-            do = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
-            raise refused(node, "x[...] = value, an in-place write into a part of a tensor", "a pure operation", do)
+            raise refused(node, "x[...] = value, an in-place write into a part of a tensor", "a pure operation", _MADE_OF_PARTS)
         if is_in_place(node):
             found = f"{name}, an in-place write that has no pure form in the op vocabulary"
-            raise refused(node, found, "a pure operation", f"Write x = x.{str(name).strip('_')}(...).")
+            pure = str(name).strip("_")
+            do = f"Write x = x.{pure}(...)." if hasattr(torch.Tensor, pure) else _MADE_OF_PARTS
+            raise refused(node, found, "a pure operation", do)
         return self._emit(node, node.op, node.target, node.args, node.kwargs)
 
     def _dropout(self, node: fx.Node) -> fx.Node | None:

@@ -215,6 +215,12 @@ def no_pure_form(m: Net, x: Tensor, b: Tensor) -> Tensor:
     return y
 
 
+def zeroed_part(m: Net, x: Tensor, b: Tensor) -> Tensor:
+    y = x * 1.0
+    y[:1].zero_()  # here
+    return y
+
+
 def out_argument(m: Net, x: Tensor, b: Tensor) -> Tensor:
     torch.add(x, b, out=b)  # here
     return b
@@ -236,6 +242,8 @@ REFUSED = {
     "Return the new value instead of storing it.",
     no_pure_form: "found bernoulli_, an in-place write that has no pure form in the op vocabulary, wanted a pure operation. "
     "Write x = x.bernoulli(...).",
+    zeroed_part: "found zero_, an in-place write that has no pure form in the op vocabulary, wanted a pure operation. "
+    "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill.",
     out_argument: "found out=, a write into another tensor, wanted a pure operation. Use the returned value.",
 }
 
