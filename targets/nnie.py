@@ -35,8 +35,11 @@ LOG = Scheme(Log(magnitude_bits=7, steps_per_octave=16))
 CONVS = Op(("conv", "conv_transpose"))
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 MODES = "MQBench user guide, hardware/nnie: '8/16 bit per-layer logarithmic quantization'"
+POOLING = "MQBench user guide, hardware/nnie: 'Pooling: ceil_mode = True'"
+BLOBS = "HiSVP API reference, SVP_BLOB_S: a blob has a number, channels, a height and a width"
 UPSAMPLE = "MQBench user guide, hardware/nnie: 'Only support 2x nearest neighbor upsample'"
 LAYERS = "HiSVP development guide, 3.1: the mapper takes Caffe's layers and some extensions, the rest runs on the CPU"
+DENSE = Attr("stride", 1) | Attr("stride", (1, 1))  # where rounding down and up are one
 TWICE = Attr("scale_factor", 2.0) | Attr("scale_factor", (2.0, 2.0))
 RUN = (
     "conv", "conv_transpose", "linear", "batch_norm", *POOLS, "mean", "sum", "add", "sub", "mul", "maximum", "abs", "neg",
@@ -59,6 +62,12 @@ nnie = Target(
             because=UPSAMPLE,
             do="Resize by mode='nearest', scale_factor=2, or leave it to the CPU by edit.skip.",
         ),
+        Refuse(
+            Op(("max_pool", "avg_pool")) & Attr("ceil_mode", False) & ~DENSE,
+            because=POOLING,
+            do="Pool with ceil_mode=True, the same where windows fit exactly, or leave it to the CPU by edit.skip.",
+        ),
+        Refuse(Attr("spatial", 3), because=BLOBS, do="Slide along 2 dimensions, or leave it to the CPU by edit.skip."),
         Refuse(~Op(RUN), because=LAYERS, do="Replace it by ops that Caffe has, or leave it to the CPU by edit.skip."),
     ),
     runtime=Runtime("nnie", cpu="Hi35xx"),

@@ -23,6 +23,9 @@ from qfunc.specs import (
     Interior,
     Kernel,
     Op,
+    PerChannel,
+    PerTensor,
+    Refuse,
     Require,
     Rule,
     Runtime,
@@ -41,6 +44,9 @@ POOLS = Op(("avg_pool", "adaptive_avg_pool", "global_avg_pool"))
 CLAMPS = Step(Op(("relu", "clip")))
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
+SCALARS = "Apache TVM, relay/frontend/onnx.py, get_scalar: 'scale and zero_point input must be scalars'"
+VECTORS = "ONNX operator specification, QLinearConv-10, w_scale: one scale, or one an output channel"
+CONV2D = "Apache TVM, src/relay/qnn/op/convolution.cc: of convolutions on codes there is qnn.conv2d alone"
 LEVELS = "MQBench, deploy_onnx_qnn.py: QLinear operators with codes of 256 levels, uint8"
 
 
@@ -63,7 +69,12 @@ onnx_qnn = Target(
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),
-    legality=(Require(Everything(), ("input", "weight", "output"), formats=U8, because=LEVELS),),
+    legality=(
+        Require(Everything(), ("input", "weight", "output"), formats=U8, because=LEVELS),
+        Require(Everything(), ("input", "output"), shared=PerTensor(), because=SCALARS),
+        Require(Everything(), "weight", shared=(PerTensor(), PerChannel()), because=VECTORS),
+        Refuse(Op("conv") & ~Attr("spatial", 2), because=CONV2D, do="Use nn.Conv2d, or leave it in float by edit.skip."),
+    ),
     runtime=Runtime("tvm", "0.8 to 0.18, Relay QNN", runner=OnnxRuntime(optimise=False)),
     lowering=QLinear(),
     source=(

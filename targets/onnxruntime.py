@@ -23,6 +23,8 @@ from qfunc.specs import (
     Kernel,
     Op,
     PerChannel,
+    PerTensor,
+    Require,
     Rule,
     Runtime,
     SameQParams,
@@ -44,6 +46,7 @@ MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", 
 MASKS = ("mask", "where")  # they write -infinity, or what stands for it
 POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
 ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", *POOLS, "leaky_relu", "sigmoid"))
+VECTORS = "onnxruntime 1.31, QLinearConv: 'filter scale shape invalid' but for one scale, or one an output channel"
 BYTES = (("input", (U8,)), ("weight", (S8,)), ("output", (U8,)))
 
 onnxruntime = Target(
@@ -72,6 +75,7 @@ onnxruntime = Target(
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),  # Pad runs in float, with the same qparams on both sides
+    legality=(Require(Op(("conv", "linear", "matmul")), "weight", shared=(PerTensor(), PerChannel()), because=VECTORS),),
     runtime=Runtime("onnxruntime", ">=1.31", "x86-64 VNNI", "MLAS", OnnxRuntime()),
     lowering=Qdq(),
     source=("onnxruntime 1.31 CPUExecutionProvider, quantization documentation and measurements",),

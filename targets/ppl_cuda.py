@@ -35,6 +35,7 @@ WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
 NUMBER = "MQBench, deploy_linear.py: the artifact has one number a tensor, max(|low|, |high|)"
+CHANNELS = "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: weights have a scale an output channel"
 CODES = "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: codes [-128, 127], which the runtime finds from that number"
 
 
@@ -54,6 +55,7 @@ ppl_cuda = Target(
     legality=(
         Require(Everything(), ("input", "weight", "output"), zero_point=False, because=NUMBER),
         Require(Everything(), ("input", "output"), shared=PerTensor(), because=NUMBER),
+        Require(Everything(), "weight", shared=(PerTensor(), PerChannel()), because=CHANNELS),
         Require(Everything(), ("input", "weight", "output"), formats=Int(8), narrower=False, because=CODES),
     ),
     runtime=Runtime("ppl.nn", cpu="NVIDIA GPU"),

@@ -13,6 +13,8 @@ from qfunc.specs import (
     Int,
     Kernel,
     Op,
+    PerChannel,
+    PerTensor,
     Require,
     Rule,
     Runtime,
@@ -29,6 +31,8 @@ WEIGHT = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
+TENSORS = "MQBench, prepare_by_platform.py, backend PPLW8A16, and PPQ, PPL_DSP_INT8: activations have one scale a tensor"
+LISTS = "MQBench, deploy_linear.py: a number a tensor, or for weights a list over their output channels"
 WIDTHS = "MQBench, prepare_by_platform.py, backend PPLW8A16: weights have 8 bits, activations 16"
 
 ppl_w8a16 = Target(
@@ -44,6 +48,8 @@ ppl_w8a16 = Target(
     legality=(
         Require(Everything(), "weight", formats=(WEIGHT.format, Int(8)), narrower=False, because=WIDTHS),
         Require(Everything(), ("input", "output"), formats=(ACTIVATION.format, Int(16)), because=WIDTHS),
+        Require(Everything(), ("input", "output"), shared=PerTensor(), because=TENSORS),
+        Require(Everything(), "weight", shared=(PerTensor(), PerChannel()), because=LISTS),
     ),
     runtime=Runtime("ppl", cpu="DSP"),
     lowering=PplJson(),

@@ -12,6 +12,7 @@ from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import TengineScale
 from qfunc.specs import (
     Algorithm,
+    Attr,
     Copy,
     Derived,
     Everything,
@@ -23,6 +24,7 @@ from qfunc.specs import (
     Kernel,
     Op,
     PerTensor,
+    Refuse,
     Require,
     Rule,
     Runtime,
@@ -37,11 +39,13 @@ from qfunc.specs import (
 U8 = Int(8, signed=False)
 BYTE = Scheme(U8, zero_point=ZeroPoint("trunc"), rounding="half_away")
 WEIGHTED = Op(("conv", "conv_transpose", "linear"))
+SLIDING = Op(("conv", "conv_transpose", "max_pool", "avg_pool"))
 FLOAT = ("add", "mul", "concat", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "sigmoid", "hardswish", "prelu", "resize")
 IN_PLACE = ("relu", "clip")
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
 SCALES = "MQBench, deploy to Tengine: quant_tool_uint8 reads one line 'tensor scale zero_point' for each tensor"
+KERNELS = "OAID Tengine, tools/convert_tool/onnx/onnx2tengine.cpp: a kernel has a height and a width"
 WEIGHTS = "OAID Tengine, tools/quantize: quant_tool_uint8 finds the codes of weights itself, 255 steps from least to largest"
 
 
@@ -67,6 +71,7 @@ tengine_u8 = Target(
         Require(Everything(), ("input", "weight", "output"), shared=PerTensor(), because=SCALES),
         Require(Everything(), ("input", "output"), formats=U8, because=SCALES),
         Require(Everything(), "weight", formats=U8, narrower=False, because=WEIGHTS),
+        Refuse(SLIDING & ~Attr("spatial", 2), because=KERNELS, do="Slide along 2 dimensions."),
     ),
     runtime=Runtime("tengine", "1.5", "CPU reference, uint8"),
     lowering=TengineScale(),

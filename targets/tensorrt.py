@@ -38,6 +38,8 @@ WEIGHT = Scheme(Int(8, low=-127), Scale(PerChannel()))
 TYPES = "TensorRT 11, Working with Quantized Types: INT8, FP8E4M3, FP4E2M1 and, for weights only, INT4, all signed"
 SYMMETRIC = "TensorRT 11, Working with Quantized Types: 'TensorRT uses a symmetric quantization scheme'"
 SCALES = "TensorRT 11, quantization schemes: activations have one scale, or one a block of 32 (MXFP8) or 16 (NVFP4)"
+BLOCKS = (PerBlock(-1, 32), PerBlock(-1, 16), *(PerBlock(axis, size) for size in (64, 128) for axis in (-1, -2)))
+WEIGHTS = "TensorRT 11, quantization schemes: 'The supported block sizes are {64, 128}' (INT4), 32 (MXFP8) or 16 (NVFP4)"
 WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
 
 tensorrt = Target(
@@ -57,7 +59,8 @@ tensorrt = Target(
         Require(Everything(), ("input", "weight", "output"), zero_point=False, because=SYMMETRIC),
         Require(Everything(), "weight", formats=(Int(8), E4M3FN, E2M1), because=TYPES),
         Require(Everything(), ("input", "output"), formats=(Int(8), Int(8, low=-127), E4M3FN, E2M1), because=TYPES),
-        Require(Everything(), ("input", "output"), shared=(PerTensor(), PerBlock(-1, 32), PerBlock(-1, 16)), because=SCALES),
+        Require(Everything(), ("input", "output"), shared=(PerTensor(), *BLOCKS[:2]), because=SCALES),
+        Require(Everything(), "weight", shared=(PerTensor(), PerChannel(), *BLOCKS), because=WEIGHTS),
     ),
     runtime=Runtime("tensorrt", ">=10", "NVIDIA GPU"),
     lowering=Together((ExplicitQdq(), ClipRanges())),

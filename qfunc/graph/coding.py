@@ -36,6 +36,11 @@ class Coding:
         """The zero point of a per-tensor coding."""
         return int(self.qparams.zero_point)
 
+    def of_outputs(self, axis: int) -> bool:
+        """Whether a weight with output channels along `axis` has one scale, or one for each: sums of products have one then."""
+        scale = self.qparams.scale
+        return scale.numel() == 1 or scale.shape[axis] == scale.numel()
+
     def codes(self, constant: Tensor) -> Tensor:
         """The integers that the hardware stores for a weight or bias."""
         site, value = self.seat.module.site, constant.detach()

@@ -48,7 +48,7 @@ class FakeQuantize(nn.Module):
         self.site = site
         self.like = tuple(like.shape)
         self.scheme = site.scheme  # once: a compiler cannot build it in a trace
-        self.dynamic = site.scheme.scale.dynamic and not site.constant
+        self.dynamic = site.dynamic
         self.by_channel = site.by_channel
         late = self.dynamic or self.by_channel
         self.held: tuple[int, ...] = () if late else qparams_shape(site.scheme, self.like)

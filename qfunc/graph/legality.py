@@ -9,12 +9,29 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.errors import SpecError
+from qfunc.graph.feasible import infeasible
 from qfunc.graph.fuse import Group
 from qfunc.graph.moving import TRANSPARENT
 from qfunc.graph.plan import Placed, Plan
-from qfunc.graph.select import Context, constant_shape, is_personal, selects
+from qfunc.graph.select import Context, attributes, constant_shape, is_personal, selects
+from qfunc.graph.site import Site
 from qfunc.graph.vocabulary import channel_axis, kind_of, slots
-from qfunc.specs import Format, Int, Keep, PerTensor, PerToken, Refuse, Require, Scheme, Target
+from qfunc.specs import (
+    AllOf,
+    AnyOf,
+    Attr,
+    Format,
+    Int,
+    Keep,
+    Not,
+    PerTensor,
+    PerToken,
+    Refuse,
+    Require,
+    Scheme,
+    Selector,
+    Target,
+)
 from qfunc.specs.scheme import Granularity
 
 _LISTED = 5
@@ -39,7 +56,7 @@ class Breach:
 
 
 def require_legal(plan: Plan, target: Target) -> None:
-    """Refuses what the target's `legality` or its lowering does.
+    """Refuses what the target's `legality` or its lowering does, and what is not feasible at all.
 
     Raises:
         SpecError: names every op and tensor that is refused (a handful, then a count), the vendor's rule and the
@@ -121,29 +138,38 @@ class _Check:
             elsewhere = self._kept(group, "input") and self._kept(group, "output")
             if isinstance(rule, Refuse) and not elsewhere and selects(rule.select, node, self.context):
                 wanted = f"an op that it runs: {rule.because}"
-                kind = self.context.kind(node)
-                found = f"{_called(node)}, an op of no known kind" if kind == "unknown" else f"the kind {kind!r}"
-                yield Breach(self._path(node), "", "", found, wanted, rule.do)
+                yield Breach(self._path(node), "", "", self._what(node, rule.select), wanted, rule.do)
+
+    def _what(self, node: fx.Node, select: Selector) -> str:
+        # The kind, and the attributes that the rule looks at.
+        kind, has = self.context.kind(node), attributes(node)
+        if kind == "unknown":
+            return f"{getattr(node.target, '__name__', node.target)}, an op of no known kind"
+        told = [f"{name}={has[name]!r}" for name in dict.fromkeys(_named(select)) if name in has]
+        return f"the kind {kind!r}" + (f" with {', '.join(told)}" if told else "")
 
     def tensor(self, group: Group, nodes: tuple[fx.Node, ...], slot: str, placed: Placed) -> Iterator[Breach]:
         """What is wrong with a site as one slot of an op, or of a fused group."""
         if self._kept(group, slot):
             return
         site, op = placed.site, self._path(nodes[0])
+        found = [*self._by_rules(nodes, slot, placed)] or [*infeasible(site, placed.tensor, self.target)]
+        for had, wanted, do in found or self._by_lowering(site):
+            yield Breach(op, slot, site.name, had, wanted, do)
+
+    def _by_rules(self, nodes: tuple[fx.Node, ...], slot: str, placed: Placed) -> Iterator[tuple[str, str, str]]:
         for rule in self.target.legality:
             if not isinstance(rule, Require) or slot not in rule.slots:
                 continue
             if any(selects(rule.select, n, self.context) for n in nodes):
                 for found, wanted, edit in _wrong(rule, placed, channel_axis(nodes[0]), self.overridden):
-                    do = _cure(edit, slot, site.value)
-                    yield Breach(op, slot, site.name, found, f"{wanted}: {rule.because}", do)
+                    yield found, f"{wanted}: {rule.because}", _cure(edit, slot, placed.site.value)
+
+    def _by_lowering(self, site: Site) -> Iterator[tuple[str, str, str]]:
         refuses = getattr(self.target.lowering, "refuses", None)
         if refuses is not None and (wanted := refuses(site.scheme, site.constant)):
-            found, do = (
-                f"{site.scheme.format!r} for {self.target.lowering!r}",
-                "Give edit.deploy(...) that, or edit the scheme.",
-            )
-            yield Breach(op, slot, site.name, found, wanted, do)
+            found = f"{site.scheme.format!r} for {self.target.lowering!r}"
+            yield found, wanted, "Give edit.deploy(...) that, or edit the scheme."
 
     def _kept(self, group: Group, slot: str) -> bool:
         # The first rule that speaks for the whole slot says Keep: the op runs in float, elsewhere, on purpose.
@@ -166,8 +192,15 @@ def _counts(node: fx.Node) -> bool:
     )
 
 
-def _called(node: fx.Node) -> str:
-    return str(getattr(node.target, "__name__", node.target))
+def _named(select: Selector) -> Iterator[str]:
+    match select:
+        case Attr(name):
+            yield name
+        case AllOf(of) | AnyOf(of):
+            for one in of:
+                yield from _named(one)
+        case Not(of):
+            yield from _named(of)
 
 
 def _wrong(rule: Require, placed: Placed, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:

@@ -146,12 +146,14 @@ class _Placement:
         self._place(producer, group, "bias", value, rule, (node,))
 
     def _quantized_product(self, node: fx.Node) -> bool:
-        # A derived bias needs the scales of the input and of the weight; products of channels with scales of
-        # their own have no common one.
+        # A derived bias needs the static scales of the input and of the weight; the products of one sum with scales
+        # of their own, as inputs by the channel have, have no common one.
         tensors = {slot: n for slot, n in slots(node) if slot in ("input", "weight")}
-        weight = any(p.tensor is tensors.get("weight") and node in p.readers for p in self.made.values())
+        weight = next((p for p in self.made.values() if p.tensor is tensors.get("weight") and node in p.readers), None)
         given = self.of_input(tensors["input"], node)
-        return weight and given is not None and not given.site.by_channel
+        if weight is None or given is None or given.site.dynamic or given.site.by_channel:
+            return False
+        return weight.site.of_outputs(channel_axis(node), len(constant_shape(weight.tensor) or ()))
 
     def _place(self, tensor: fx.Node, group: Group, slot: str, value: Any, rule: int, readers: tuple[fx.Node, ...]) -> Placed:
         # A bias belongs to one op even when its tensor is shared; other sites are shared by (tensor, scheme).

@@ -114,13 +114,18 @@ _MISSING = object()
 
 
 def attributes(node: fx.Node) -> dict[str, Any]:
-    """The plain arguments of an op by canonical name; for convs also "kernel" and "depthwise"."""
+    """The plain arguments of an op by canonical name; for convs also "kernel" and "depthwise", for them and pools "spatial".
+
+    "spatial" counts the axes that the op slides along: 2 for conv2d and max_pool2d.
+    """
     op = op_of(node)
     if op is None:
         return {}
     plain = {n: _plain(v) for n, v in zip(op.parameters, node.args, strict=True) if not isinstance(v, fx.Node)}
     if op.kind == "avg_pool":
         plain.setdefault("divisor_override", None)
+    if op.names[0].endswith(("1d", "2d", "3d")):
+        plain["spatial"] = int(op.names[0][-2])
     weight = attribute(node, "weight") if "weight" in op.parameters else None
     shape = constant_shape(weight) if isinstance(weight, fx.Node) else None
     if op.kind in ("conv", "conv_transpose") and shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 from torch import nn
 
-from qfunc.specs import Derived, Fixed, PerChannel, Scale, Scheme
+from qfunc.specs import Derived, Fixed, PerChannel, PerTensor, Scale, Scheme
 from qfunc.specs.protocols import Estimator, Function
 
 
@@ -40,11 +40,22 @@ class Site:
                 return Scheme(self.value.format, Scale(PerChannel(0)), rounding=self.value.rounding)
 
     @property
+    def dynamic(self) -> bool:
+        """Whether this is an activation whose scales are found when the model runs."""
+        return self.scheme.scale.dynamic and not self.constant
+
+    @property
     def by_channel(self) -> bool:
         """Whether this is an activation with a static scale for each channel: how many there are, its values tell."""
-        scale = self.scheme.scale
-        static = isinstance(self.value, Scheme) and not self.constant and not scale.dynamic
-        return static and isinstance(scale.shared, PerChannel) and scale.shared.axis != "channel"
+        shared = self.scheme.scale.shared
+        static = isinstance(self.value, Scheme) and not self.constant and not self.dynamic
+        return static and isinstance(shared, PerChannel) and shared.axis != "channel"
+
+    def of_outputs(self, axis: int, rank: int) -> bool:
+        """Whether a weight has one scale, or one an output channel: those that a sum of products can be multiplied by."""
+        shared = self.scheme.scale.shared
+        along = isinstance(shared, PerChannel) and (shared.axis == "channel" or int(shared.axis) % rank == axis % rank)
+        return along or isinstance(shared, PerTensor)
 
 
 def seat_path(name: str, constant: bool) -> str:

@@ -12,7 +12,7 @@ from qfunc.graph.moving import moves_codes
 from qfunc.graph.network import float_network, seats
 from qfunc.graph.select import Context, selects
 from qfunc.graph.settled import settled
-from qfunc.graph.vocabulary import attribute, is_constant, kind_of, slots
+from qfunc.graph.vocabulary import attribute, channel_axis, is_constant, kind_of, slots
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import (
@@ -151,6 +151,9 @@ class Partition:
         by_channel = [slot for slot, coding in codings if coding is not None and coding.seat.module.site.by_channel]
         if by_channel:
             return None, f"its {by_channel[0]} has a scale a channel, which no integer kernel takes"
+        weights = [(self.coding(producer, node), node) for node in group.nodes for s, producer in slots(node) if s == "weight"]
+        if not all(weight is None or weight.of_outputs(channel_axis(node)) for weight, node in weights):
+            return None, "its weight has a scale an input channel, which no integer kernel takes"
         float_bias = ("bias", None) in codings
         known = [(slot, c) for slot, c in codings if c is not None]
         reason = "the target has no integer kernel for it"

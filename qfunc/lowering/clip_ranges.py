@@ -10,13 +10,9 @@ from attrs import frozen
 from qfunc.lowering.refusal import refused, require_integers, require_per_tensor, require_symmetric
 from qfunc.lowering.sidecar import by_tensor, json_bytes
 from qfunc.lowering.tensors import QuantizedTensor
-from qfunc.specs import Int, PerChannel, PerTensor, Scheme
+from qfunc.specs import Int
 from qfunc.specs._repr import readable
 
-_WANTED = (
-    "integers with one static scale a tensor or channel, for 8-bit floats and scales a block are not written; "
-    "attrs.evolve(target, lowering=None) simulates them"
-)
 _ARTIFACT = "a clip range of TensorRT"
 
 
@@ -55,18 +51,6 @@ class ClipRanges:
         ranges = {t: _range(s, t) for t, s in by_tensor(made, sites).items() if s.role == "activation"}
         content = {"tensorrt": {"blob_range": ranges}}
         return {"clip_ranges.json": json_bytes(content), "model_float.onnx": made.SerializeToString(deterministic=True)}
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """What is wanted in place of a scheme that no file for TensorRT is written with; empty if it is fine.
-
-        >>> from qfunc.specs import E4M3FN, Int, Scheme
-        >>> ClipRanges().refuses(Scheme(Int(8)), constant=False)
-        ''
-        >>> ClipRanges().refuses(Scheme(E4M3FN), constant=True)[:38]
-        'integers with one static scale a tenso'
-        """
-        static = isinstance(scheme.scale.shared, PerTensor | PerChannel) and not scheme.scale.dynamic
-        return "" if isinstance(scheme.format, Int) and static else _WANTED
 
 
 def _range(site: QuantizedTensor, tensor: str) -> float:

@@ -23,7 +23,7 @@ MIXED = SmallNet(
     (
         Step("conv", 3, 4, 3, act="relu", norm=True),
         Step("add", 4, 4, 3, act="relu"),
-        Step("max_pool", kernel=3, stride=2),
+        Step("max_pool", kernel=3, stride=1),  # NNIE rounds the sizes of others up
         Step("concat", 4, 4),
         Step("avg_pool", kernel=3, stride=1),
         Step("mean"),

@@ -147,7 +147,8 @@ PLACED = (
     Wrong("a bias at a scale of its own", "biases_have_the_product_of_scales", biases(Scheme(Int(32)))),
     Wrong(
         "scales along the input channels", "weights_scale_by_output_channel",
-        first(Rule(Op(("conv", "linear")), weight=Scheme(Int(8, low=-127), Scale(PerChannel(1)))), of=tensorrt), good=tensorrt,
+        evolve(first(Rule(Op(("conv", "linear")), weight=Scheme(Int(8, low=-127), Scale(PerChannel(1)))), of=tensorrt), legality=()),
+        good=tensorrt,
     ),
     Wrong("tied tensors, one signed and one not", "ties_share_qparams", MIXED, FORK, openvino),
     Wrong("qparams of its own behind a move", "moved_codes_keep_qparams", first(Rule(Op("max_pool"), output=U8))),

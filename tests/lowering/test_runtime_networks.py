@@ -11,6 +11,7 @@ import pytest
 import torch
 from networks import NETWORKS
 from reader import tensors
+from torch import nn
 
 import qfunc
 from qfunc import targets
@@ -23,6 +24,8 @@ def deployed(name: str, network: str) -> tuple[Any, dict[str, bytes]]:
     """(the simulation, the files)."""
     torch.manual_seed(0)
     target, net = getattr(targets, name), NETWORKS[network]().eval()
+    for pool in (m for m in net.modules() if isinstance(m, nn.MaxPool2d) and name == "nnie"):
+        pool.ceil_mode = True  # the chip's pools round sizes up
     done = qfunc.calibrate([torch.randn(1, 3, 32, 32)], progress=False)(qfunc.quantize(target)(net))
     return done, dict(qfunc.deploy(target)(done).files)
 

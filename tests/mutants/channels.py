@@ -45,8 +45,8 @@ CHANNELS = (
     ),
     Mutation(
         "bias-derived-from-a-scale-a-channel", PLAN,
-        "return weight and given is not None and not given.site.by_channel",
-        "return weight and given is not None",
+        "given.site.dynamic or given.site.by_channel:",
+        "given.site.dynamic:",
         f"{TESTS}::test_a_bias_is_derived_where_its_input_has_one_scale",
     ),
 )  # fmt: skip

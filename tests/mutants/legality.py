@@ -5,8 +5,14 @@ from mutants.mutation import Mutation
 SPEC, CHECK = "specs/legality.py", "qfunc/graph/legality.py"
 QDQ, GRAPH = "qfunc/lowering/qdq.py", "qfunc/lowering/onnx_graph.py"
 SPECS, TESTS, OPSETS = "tests/specs/test_specs_legality.py", "tests/graph/test_legality.py", "tests/lowering/test_opsets.py"
+FEASIBLE, SCALES, WINDOWS = (
+    "qfunc/graph/feasible.py",
+    "tests/graph/test_granularities.py",
+    "tests/graph/test_legality_of_windows.py",
+)
+CHIPS, FILES = "tests/graph/test_legality_of_chips.py", "tests/graph/test_legality_of_files.py"
 EDITS = "tests/specs/test_specs_edit.py"
-HAS = f"{TESTS}::test_what_an_opset_has"
+HAS = f"{FILES}::test_what_an_opset_has"
 
 LEGALITY = (
     Mutation("nothing-required", SPEC, "and self.zero_point is None:", "and False:", SPECS),
@@ -15,7 +21,7 @@ LEGALITY = (
         "no-check-at-quantize", "qfunc/transforms/quantize.py",
         "require_legal(placement.plan, target)",
         "placement.plan.placed",
-        f"{TESTS}::test_a_zero_point_on_tensorrt",
+        f"{CHIPS}::test_a_zero_point_on_tensorrt",
     ),
     Mutation(
         "activations-may-use-fewer-codes", CHECK,
@@ -93,13 +99,13 @@ LEGALITY = (
         "chips-are-asked-for-sizes", CHECK,
         "        if _counts(node):",
         "        if False:",
-        f"{TESTS}::test_nnie_runs_what_caffe_has",
+        f"{CHIPS}::test_nnie_runs_what_caffe_has",
     ),
     Mutation(
         "nnie-runs-gelu", "targets/nnie.py",
         '"softplus", "sigmoid"',
         '"softplus", "gelu", "sigmoid"',
-        f"{TESTS}::test_nnie_refuses_every_other_op",
+        f"{CHIPS}::test_nnie_refuses_every_other_op",
     ),
     Mutation("four-bits-in-every-opset", QDQ, "if stored not in (8, 32)", "if stored not in (4, 8, 32)", HAS),
     Mutation("constants-are-stored-as-they-are", QDQ, "if constant else bits", "if False else bits", HAS),
@@ -126,5 +132,35 @@ LEGALITY = (
         'if op == "ReduceMean" and c.graph.opset < 18:',
         'if op == "ReduceMean" and c.graph.opset < 13:',
         f"{OPSETS}::test_the_artifact_has_the_opset_that_the_lowering_names",
+    ),
+    Mutation(
+        "static-scales-a-token", FEASIBLE,
+        "isinstance(shared, PerToken | PerBlock) and not site.dynamic",
+        "False",
+        f"{SCALES}::test_static_scales_of_what_has_no_fixed_number_of_them",
+    ),
+    Mutation(
+        "dynamic-scales-are-written", FEASIBLE,
+        "return isinstance(shared, PerTensor | PerChannel) and not site.dynamic",
+        "return isinstance(shared, PerTensor | PerChannel)",
+        f"{FILES}::test_what_a_chip_holds_and_no_file_is_written_with",
+    ),
+    Mutation(
+        "sums-of-different-scales", "qfunc/graph/units.py",
+        "if not all(weight is None or weight.of_outputs(",
+        "if not all(weight is None or True or weight.of_outputs(",
+        f"{SCALES}::test_weights_with_scales_along_the_inputs_are_summed_in_float",
+    ),
+    Mutation(
+        "biases-of-dynamic-scales", "qfunc/graph/plan.py",
+        "or given.site.dynamic or",
+        "or",
+        f"{SCALES}::test_biases_stay_float_behind_scales_that_are_found_at_run_time",
+    ),
+    Mutation(
+        "every-window-fits", "targets/nnie.py",
+        'Attr("ceil_mode", False) & ~DENSE',
+        'Attr("ceil_mode", None) & ~DENSE',
+        f"{WINDOWS}::test_pools_of_nnie_round_sizes_up",
     ),
 )  # fmt: skip

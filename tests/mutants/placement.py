@@ -41,8 +41,8 @@ PLACEMENT = (
     ),
     Mutation(
         "bias-without-an-input-scale", PLAN,
-        "return weight and given is not None and not given.site.by_channel",
-        "return weight and not (given is not None and given.site.by_channel)",
+        "or given is None or given.site.dynamic or given.site.by_channel:",
+        "or (given is not None and (given.site.dynamic or given.site.by_channel)):",
         f"{PLACED}::test_a_bias_needs_both_scales",
     ),
     Mutation(

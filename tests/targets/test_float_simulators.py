@@ -8,6 +8,7 @@ from math import floor
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from torch import Tensor, nn
 
 import qfunc
@@ -169,6 +170,7 @@ def _rounded(model):
 def test_the_emulation_of_float_ops_is_the_simulation(target) -> None:
     torch.manual_seed(1)
     x = torch.randn(2, 3, 33, 31)
-    model = _calibrated(target, SmallNet(STEPS), x)
+    dense = tuple(evolve(s, stride=1) if "pool" in s.kind else s for s in STEPS)  # NNIE rounds the sizes of others up
+    model = _calibrated(target, SmallNet(dense), x)
     with torch.no_grad():
         assert torch.equal(qfunc.emulate(target)(model)(x), model.eval()(x))

@@ -122,12 +122,12 @@ def test_a_dynamic_scale_is_that_of_each_tensor() -> None:
     ],
 )
 def test_formats_without_integer_units_are_simulated_only(weight: Scheme, found: str) -> None:
-    target = evolve(targets.qdq, rules=(Rule(Op("linear"), weight=weight),), ties=(), legality=())
+    target = evolve(targets.qdq, rules=(Rule(Op("linear"), weight=weight),), ties=(), legality=(), lowering=None)
     net, x = nn.Linear(32, 5), torch.randn(3, 32)
     done = qfunc.calibrate([x])(qfunc.quantize(target)(net))
     assert (done(x) - net(x)).abs().max() < 0.5
     with pytest.raises(SpecError) as caught:
-        qfunc.deploy(target)(done)
+        qfunc.emulate(target)(done)
     assert str(caught.value) == (
         f"site 'weight': found {found}, wanted integers with one static scale a tensor or channel. "
         "Other formats are simulated only: use the quantized model itself, or a target of integers."
