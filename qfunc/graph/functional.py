@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ from qfunc.graph.float_spellings import SEVERAL, picked, stays
 from qfunc.graph.index_ops import arange, full
 from qfunc.graph.index_spellings import casts_nothing, dtype_of
 from qfunc.graph.indexing import element
+from qfunc.graph.part_writes import filled, places, put
 from qfunc.graph.record import Fact, Record, attach
 from qfunc.graph.sources import module_stack, source_line
 from qfunc.graph.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
-from qfunc.graph.storage import VIEWS, Storage, refused
+from qfunc.graph.storage import SPLITS, VIEWS, Storage, refused
 
 _MADE_OF_PARTS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
@@ -76,16 +78,24 @@ class _Builder:
         name = short_name(node) or ""
         if node.op == "call_module":
             module = self.owner.get_submodule(str(node.target))
-            written, name = getattr(module, "inplace", False) is True, "dropout" if _is_dropout(module) else ""
+            written, name = getattr(module, "inplace", False) is True, "dropout" if type(module) in DROPOUTS.values() else ""
         else:
             written = is_in_place(node)
         if written:
-            for alias in self.storage.write(node, source):
-                self.env[alias] = self.env[node]
+            self._written(node, source)
         elif name in ("positive", "alias", "lift_fresh"):
             self.storage.identical(node, source)
         elif name in VIEWS or (name == "getattr" and node.args[1] in VIEWS):
-            self.storage.view(node, source)
+            self.storage.view(node, source, _index(node, source, source in self.storage.part))
+
+    def _written(self, node: fx.Node, target: fx.Node) -> None:
+        # Of the whole that a view shows a part of, what was written is a part, too.
+        held = self.env[node]
+        now = {target: held}
+        for whole, index in self.storage.wholes(target):
+            held = now[whole] = put(self._emitter(node, self._path(node)), self.env[whole], index, held)
+        for tensor, names in self.storage.write(node, target, tuple(now)).items():
+            self.env.update(dict.fromkeys(names, now[tensor]))
 
     def _value(self, node: fx.Node) -> fx.Node:
         if node.op in ("placeholder", "get_attr", "call_module"):
@@ -106,14 +116,35 @@ class _Builder:
             return self._emit(node, "call_function", call[0], call[1], {})
         if name == "detach_":
             return self._emit(node, "call_function", torch.detach, node.args, {})
-        if name == "setitem":
-            raise refused(node, "x[...] = value, an in-place write into a part of a tensor", "a pure operation", _MADE_OF_PARTS)
         if is_in_place(node):
-            found = f"{name}, an in-place write that has no pure form in the op vocabulary"
-            pure = str(name).strip("_")
-            do = f"Write x = x.{pure}(...)." if hasattr(torch.Tensor, pure) else _MADE_OF_PARTS
-            raise refused(node, found, "a pure operation", do)
+            return self._write(node, str(name))
         return self._emit(node, node.op, node.target, node.args, node.kwargs)
+
+    def _write(self, node: fx.Node, name: str) -> fx.Node:
+        # The new value of what is written, where the vocabulary has no op of that name.
+        target: Any = node.args[0]
+        held, given = self.env[target], [fx.map_arg(v, self.env.__getitem__) for v in node.args[1:]]
+        made: fx.Node | None = None
+        if name in ("copy_", "fill_", "zero_"):
+            made = filled(self._emitter(node, self._path(node)), held, given[0] if given else 0)
+        elif name in ("setitem", "__setitem__") and places(node.args[1]) is not None:
+            # x[i] += 1 writes into the part, and then the part into x.
+            there = isinstance(node.args[2], fx.Node) and self.storage.is_part(node.args[2], target, node.args[1])
+            made = held if there else put(self._emitter(node, self._path(node)), held, *given)
+        if made is not None:
+            return made
+        found, do = f"{name}, an in-place write that has no pure form in the op vocabulary", _MADE_OF_PARTS
+        if "setitem" in name:
+            found = "x[...] = value, an in-place write into a part of a tensor"
+        elif hasattr(torch.Tensor, name.strip("_")):
+            do = f"Write x = x.{name.strip('_')}(...)."
+        raise refused(node, found, "a pure operation", do)
+
+    def _emitter(self, node: fx.Node, path: str) -> Callable[..., fx.Node]:
+        def emit(function: Any, *arguments: Any) -> fx.Node:
+            return self._create(node, "call_function", function, arguments, {}, self._unique(f"{path}.{function.__name__}"))
+
+        return emit
 
     def _dropout(self, node: fx.Node) -> fx.Node | None:
         # Active in both modes: an op of its own.  In neither: nothing.  In training only: a leaf module.
@@ -133,9 +164,7 @@ class _Builder:
         assert call is not None
         query, key, value, mask, p, causal, factor, grouped = fx.map_arg(call[1], self.env.__getitem__)
         path = self._path(node)
-
-        def emit(function: Any, *arguments: Any) -> fx.Node:
-            return self._create(node, "call_function", function, arguments, {}, self._unique(f"{path}.{function.__name__}"))
+        emit = self._emitter(node, path)
 
         def dropped(weights: fx.Node) -> fx.Node:
             return self._module(node, self._unique(f"{path.rpartition('.')[0]}.dropout".strip(".")), nn.Dropout(p), weights)
@@ -206,6 +235,17 @@ def _part(call: Any) -> Any:
     return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
 
 
+def _index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
+    # The index that makes a view of a tensor, if it is known; x[0] may pick one of several tensors.
+    call = canonical(node)
+    if call is None or call[0] is not operator.getitem or call[1][0] is not source or places(call[1][1]) is None:
+        return None
+    several = not is_part and (
+        source.op in ("placeholder", "call_module") or short_name(source) in (*SEVERAL, *SPLITS, "getitem", None)
+    )
+    return None if several and type(call[1][1]) is int else call[1][1]
+
+
 def _made_here(call: Any, traced: fx.Graph) -> Any:
     # A tensor that the model makes stands where its first input does.
     if call is None or call[0] not in (arange, full) or call[1][-1] is not None:
@@ -216,7 +256,3 @@ def _made_here(call: Any, traced: fx.Graph) -> Any:
 
 def _may_be_tensor(node: fx.Node) -> bool:
     return "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor)
-
-
-def _is_dropout(module: nn.Module) -> bool:
-    return type(module) in DROPOUTS.values()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import fx
 
 from qfunc.errors import CaptureError
@@ -18,6 +21,9 @@ VIEWS = frozenset((
 ))  # fmt: skip
 """Short names of ops whose result may share storage with their first argument."""
 
+SPLITS = ("unbind", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk")
+"""Those that give several."""
+
 
 class Storage:
     """The views and aliases met so far in a traced graph, in order."""
@@ -26,23 +32,41 @@ class Storage:
         self.order = {n: i for i, n in enumerate(traced.nodes)}
         self.base: dict[fx.Node, fx.Node] = {}  # a value -> the one whose storage it may share
         self.same: dict[fx.Node, fx.Node] = {}  # a value -> the very tensor that it is
+        self.part: dict[fx.Node, Any] = {}  # a view -> the index that makes it of its base
 
-    def view(self, node: fx.Node, of: fx.Node) -> None:
-        """Notes that `node` may look into `of`."""
+    def view(self, node: fx.Node, of: fx.Node, part: Any = None) -> None:
+        """Notes that `node` may look into `of`; with an index `part` that it is of[part]."""
         self.base[node] = of
+        if part is not None:
+            self.part[node] = part
+
+    def wholes(self, node: fx.Node) -> list[tuple[fx.Node, Any]]:
+        """(whole, index) of what a view is a part of, outwards, as far as indices are known: each part is whole[index]."""
+        found = []
+        while (node := self._first(node)) in self.part:
+            found.append((self.base[node], self.part[node]))
+            node = self.base[node]
+        return found
+
+    def is_part(self, node: fx.Node, of: fx.Node, index: Any) -> bool:
+        """Whether a value is the part `index` of a tensor."""
+        node = self._first(node)
+        return self.part.get(node) == index and node in self.part and self._first(self.base[node]) is self._first(of)
 
     def identical(self, node: fx.Node, to: fx.Node) -> None:
         """Notes that `node` is `to`, the same tensor under another name."""
         self.same[node] = self.base[node] = to
 
-    def write(self, node: fx.Node, target: fx.Node) -> set[fx.Node]:
-        """All names of the tensor that `node` writes into; from here on they mean the value of `node`.
+    def write(self, node: fx.Node, target: fx.Node, through: Sequence[fx.Node]) -> dict[fx.Node, set[fx.Node]]:
+        """All names of each tensor that `node` writes into: `target`, and what it is a part of.
 
         Raises:
             CaptureError: a value that shares storage with it, but is not it, is read later; or it is a
                 parameter or buffer.
         """
-        names = self._names(target) | {node}
+        names = {tensor: self._names(tensor) for tensor in through}
+        names[target].add(node)
+        known = set().union(*names.values())
         family = self._family(target)
         if any(relative.op == "get_attr" for relative in family):
             raise refused(
@@ -52,7 +76,7 @@ class Storage:
                 "Return the new value instead of storing it.",
             )
         late = self.order[node]
-        for relative in sorted(family - names, key=self.order.__getitem__):
+        for relative in sorted(family - known, key=self.order.__getitem__):
             if any(self.order[user] > late for user in relative.users):
                 raise refused(
                     node,
@@ -63,10 +87,13 @@ class Storage:
         self.identical(node, target)
         return names
 
-    def _names(self, node: fx.Node) -> set[fx.Node]:
+    def _first(self, node: fx.Node) -> fx.Node:
         while node in self.same:
             node = self.same[node]
-        names = {node}
+        return node
+
+    def _names(self, node: fx.Node) -> set[fx.Node]:
+        names = {self._first(node)}
         for name, other in self.same.items():  # in the order of the graph
             if other in names:
                 names.add(name)

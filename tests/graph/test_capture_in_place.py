@@ -200,7 +200,7 @@ def transposed_base(m: Net, x: Tensor, b: Tensor) -> Tensor:
 
 def set_item(m: Net, x: Tensor, b: Tensor) -> Tensor:
     y = x * 1.0
-    y[0] = 0  # here
+    y[x > 0] = 0  # here
     return y
 
 
@@ -215,9 +215,9 @@ def no_pure_form(m: Net, x: Tensor, b: Tensor) -> Tensor:
     return y
 
 
-def zeroed_part(m: Net, x: Tensor, b: Tensor) -> Tensor:
+def random_part(m: Net, x: Tensor, b: Tensor) -> Tensor:
     y = x * 1.0
-    y[:1].zero_()  # here
+    y[:1].normal_()  # here
     return y
 
 
@@ -242,7 +242,7 @@ REFUSED = {
     "Return the new value instead of storing it.",
     no_pure_form: "found bernoulli_, an in-place write that has no pure form in the op vocabulary, wanted a pure operation. "
     "Write x = x.bernoulli(...).",
-    zeroed_part: "found zero_, an in-place write that has no pure form in the op vocabulary, wanted a pure operation. "
+    random_part: "found normal_, an in-place write that has no pure form in the op vocabulary, wanted a pure operation. "
     "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill.",
     out_argument: "found out=, a write into another tensor, wanted a pure operation. Use the returned value.",
 }

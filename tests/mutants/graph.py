@@ -13,11 +13,11 @@ GRAPH = (
     # in-place writes
     Mutation(
         "in-place-aliases-keep-the-old-value", FUNCTIONAL,
-        "self.env[alias] = self.env[node]",
+        "self.env.update(dict.fromkeys(names, now[tensor]))",
         "pass",
         f"{PURE}[twice-fx]",
     ),
-    Mutation("in-place-other-names-forgotten", STORAGE, "names = self._names(target) | {node}", "names = {target, node}", PURE),
+    Mutation("in-place-other-names-forgotten", STORAGE, "names = {tensor: self._names(tensor) for tensor in through}", "names = {tensor: {tensor} for tensor in through}", PURE),
     Mutation(
         "in-place-through-a-view-accepted", STORAGE,
         "if any(self.order[user] > late for user in relative.users):",

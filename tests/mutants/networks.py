@@ -4,6 +4,7 @@ from mutants.mutation import Mutation
 
 GENERAL = "tests/networks/test_general_networks.py"
 RUNTIME = f"{GENERAL}::test_the_runtime_computes_what_was_emulated_and_that_is_close_to_the_simulation"
+WRITES = "tests/graph/test_capture_part_writes.py::test_a_captured_program_equals_torch_bit_for_bit"
 
 NETWORKS = (
     Mutation(
@@ -47,5 +48,17 @@ NETWORKS = (
         "if int(have * float(factor)) == want and same:",
         "if same:",
         f"{RUNTIME}[structure: detector]",
+    ),
+    Mutation(
+        "a-part-is-written-into-the-part-only", "qfunc/graph/functional.py",
+        "for whole, index in self.storage.wholes(target):",
+        "for whole, index in ():",
+        f"{WRITES}[fx]",
+    ),
+    Mutation(
+        "what-stands-behind-counts-from-the-front", "qfunc/graph/part_writes.py",
+        "if start > 0 > stop else x",
+        "if False else x",
+        f"{WRITES}[fx]",
     ),
 )  # fmt: skip
