@@ -17,7 +17,12 @@ GRAPH = (
         "pass",
         f"{PURE}[twice-fx]",
     ),
-    Mutation("in-place-other-names-forgotten", STORAGE, "names = {tensor: self._names(tensor) for tensor in through}", "names = {tensor: {tensor} for tensor in through}", PURE),
+    Mutation(
+        "in-place-other-names-forgotten", STORAGE,
+        "names = {tensor: self._names(tensor) for tensor in through}",
+        "names = {tensor: {tensor} for tensor in through}",
+        PURE,
+    ),
     Mutation(
         "in-place-through-a-view-accepted", STORAGE,
         "if any(self.order[user] > late for user in relative.users):",
