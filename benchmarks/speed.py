@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import SpecError
 from qfunc.transforms.table import table
 
 
@@ -70,7 +71,12 @@ def deployed(captured: Any, x: Tensor, runs: int) -> list[list[str]]:
     """(target, least wall seconds, least CPU seconds, size of its files)."""
     rows = []
     for target in tqdm(TARGETS, "deploy", leave=False, disable=not sys.stderr.isatty()):
-        calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(captured))
+        try:
+            quantized = qfunc.quantize(target)(captured)
+        except SpecError as e:  # an op that the chip has not
+            rows.append([target.name, f"refused: {e.found}", "-", "-"])
+            continue
+        calibrated = qfunc.calibrate([x], progress=False)(quantized)
         taken = []
         for _ in range(runs):
             wall, cpu = time.perf_counter(), time.process_time()

@@ -34,7 +34,8 @@ WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
 WIDTHS = (Int(8, signed=False), Int(16, signed=False), Int(8), Int(16))
-
+LAYERS = "MQBench user guide, hardware/snpe: '8/16 bit per-layer asymmetric linear quantization'"
+BITS = "QAIRT documentation, quantization: activations have 8 or 16 bits, weights 4, 8 or 16"
 
 snpe = Target(
     name="snpe",
@@ -47,18 +48,8 @@ snpe = Target(
     kernels=(Kernel(Everything(), Unknown("rounding and requantization are not published", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
     legality=(
-        Require(
-            Everything(),
-            ("input", "weight", "output"),
-            shared=PerTensor(),
-            because="MQBench user guide, hardware/snpe: '8/16 bit per-layer asymmetric linear quantization'",
-        ),
-        Require(
-            Everything(),
-            ("input", "weight", "output"),
-            formats=WIDTHS,
-            because="QAIRT documentation, quantization: activations have 8 or 16 bits, weights 4, 8 or 16",
-        ),
+        Require(Everything(), ("input", "weight", "output"), shared=PerTensor(), because=LAYERS),
+        Require(Everything(), ("input", "weight", "output"), formats=WIDTHS, because=BITS),
     ),
     runtime=Runtime("snpe", cpu="Hexagon DSP"),
     lowering=Encodings(),

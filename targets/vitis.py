@@ -6,6 +6,8 @@ exact accumulator, shifted by shift_cut = w + i - o; its bias by shift_bias = w 
 k / 2^n instead of dividing.  The compiler bounds the shifts.  This is the arithmetic of AMD's public CPU runner; it has
 not been compared with silicon, and differs from the runner in one point: the runner clamps ReLU6 at 96 codes
 whatever the output's position, which is 6 only at position 4, here it clamps at 6.
+
+No op is refused: what a DPU does not run, as all but the DPUCVDX8G convolutions of volumes, the compiler gives the CPU.
 """
 
 from qfunc.estimators import Mse, PotMode, PowerOfTwo
@@ -45,6 +47,7 @@ WHOLE = Attr("ceil_mode", False) & Attr("divisor_override", None) & (Attr("count
 ACTIVATIONS = Op("relu") | Op("clip") & Attr("min", 0) & Attr("max", 6)
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize")
 BYTES = (("input", (S8,)), ("weight", (S8,)), ("output", (S8,)))
+SLOTS = ("input", "weight", "bias", "output")
 RECIPROCALS = (
     ((3, 3), 7, 6), ((5, 5), 10, 8), ((6, 6), 7, 8), ((3, 6), 7, 7), ((6, 3), 7, 7), ((7, 7), 21, 10), ((14, 14), 21, 12),
 )  # fmt: skip
@@ -79,14 +82,7 @@ vitis = Target(
     ),
     commuting=(*MOVES, "pad"),
     legality=(
-        Require(
-            Everything(),
-            ("input", "weight", "bias", "output"),
-            zero_point=False,
-            power_of_two=True,
-            shared=PerTensor(),
-            because=DPU,
-        ),
+        Require(Everything(), SLOTS, zero_point=False, power_of_two=True, shared=PerTensor(), because=DPU),
         Require(Everything(), ("input", "weight", "output"), formats=S8, because=DPU),
     ),
     runtime=Runtime("vitis-ai", "3.5", "DPU", "vart cpu-runner"),
@@ -94,7 +90,8 @@ vitis = Target(
     source=(
         "Xilinx Vitis AI 3.5, vart/cpu-runner/src/op: conv2d_fix.cpp, eltwise_fix.cpp, pool_fix.cpp",
         "Xilinx Vitis AI quantizer, nndct_fix_kernels.cuh (rounding methods 2 and 3)",
-        "AMD Quark ONNX 0.13, refine: limits of shifts; AMD UG1414",
+        "AMD Quark ONNX 0.13, refine: limits of shifts",
+        "AMD UG1414 3.5, Supported Operators and DPU Limitations; AMD PG389, Convolution 2D and 3D",
     ),
     weight=Algorithm(PowerOfTwo(Mse(), finest=12), Tqt()),
     activation=Algorithm(PotMode(finest=12), Tqt()),

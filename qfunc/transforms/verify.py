@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from qfunc.errors import EmulationError, VerifyError
-from qfunc.graph.coding import Coding
-from qfunc.graph.network import Walk
+from qfunc.errors import VerifyError
 from qfunc.graph.parts import require_parts
-from qfunc.graph.trees import leaves, returned
-from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.specs import Target
 from qfunc.transforms.asked import named, require_a_target
-from qfunc.transforms.batches import require_batches, tensors_of
-from qfunc.transforms.deploy import deploy, evaluated_value
-from qfunc.transforms.emulate import emulated, require_public, require_target
+from qfunc.transforms.batches import require_batches
+from qfunc.transforms.deploy import deploy
+from qfunc.transforms.emulate import require_target
 from qfunc.transforms.outer import passed
-from qfunc.transforms.report import Comparison, Report, Tally, together
+from qfunc.transforms.report import Report, together
+from qfunc.transforms.verification import Verification
 
 
 def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable[Any]], Report]:
@@ -36,9 +32,9 @@ def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable
         runtime: None for the target's own runner; or a runner; or run(artifact, inputs) -> outputs, a
             vendor's simulator say: `inputs` are tensors, `outputs` arrays in the model's order.
     Raises:
-        VerifyError: nothing to run, no batches, or outputs of another shape.
+        VerifyError: nothing to run (it says what can), no batches, or outputs of another shape.
 
-    >>> import qfunc
+    >>> import qfunc, torch
     >>> from qfunc import targets
     >>> from qfunc.specs import edit
     >>> target = edit.weights(bits=7)(targets.onnxruntime)  # of 7 bits, so that any x86-64 computes the same
@@ -60,220 +56,21 @@ def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable
             require_target(part, target, "verify")
         runner = target.runtime.runner if runtime is None else runtime
         if runner is None:
-            do = "Pass runtime=run, where run(artifact, inputs) -> outputs."
-            raise VerifyError(where=f"verify({target.name})", found="no runtime that can be run here", wanted="a runner", do=do)
-        found = {path: _Verification(part, target, runner) for path, part in each.items()}
-        if not passed(calibrated, {path: v.add for path, v in found.items()}, batches, "verify", progress=False):
+            found, do = "no runtime that can be run here", _road(target, next(iter(each.values())))
+            raise VerifyError(where=f"verify({target.name})", found=found, wanted="a runner", do=do)
+        checks = {path: Verification(part, target, runner) for path, part in each.items()}
+        if not passed(calibrated, {path: v.add for path, v in checks.items()}, batches, "verify", progress=False):
             do = "Pass a non-empty iterable, not one already used up."
             raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
-        return together({path: v.report() for path, v in found.items()})
+        return together({path: v.report() for path, v in checks.items()})
 
     return transform
 
 
-class _Verification:
-    def __init__(self, model: fx.GraphModule, target: Target, runner: Any) -> None:
-        self.model, self.target, self.runner = model, target, runner
-        self.artifact = deploy(target)(model)
-        self.partition = Partition(model, target)
-        self.reason = _unknown(target)
-        self.emulation = None if self.reason else emulated(self.partition)
-        inside = getattr(runner, "inside", None)
-        self.inside = inside(self.artifact) if inside and self.emulation is not None else None
-        self.tallies: dict[str, Tally] = {}
-        self.codings = self._codings()
-
-    def _codings(self) -> dict[str, tuple[str, Coding]]:
-        # Node of the emulation -> (path, coding) of every tensor of codes that the artifact shows.
-        found: dict[str, tuple[str, Coding]] = {}
-        if self.emulation is None or self.inside is None:
-            return found
-        shown = self.inside.tensors
-        for node in self.partition.network.graph.nodes:
-            path, coding = self.partition.path(node), self.partition.output_coding(node)
-            coding = coding or next((c for c in self.partition.at_path.values() if c.seat.tensor == node.name), None)
-            if coding is None or f"{path}.codes" not in shown or node.op == "get_attr":
-                continue
-            names = {n.name for n in self.emulation.graph.nodes}
-            integer = any(u.integer and u.group.output is node for u in self.partition.units)
-            name = node.name if integer else f"{node.name}_codes"
-            if name in names:
-                found[name] = (path, coding)
-        return found
-
-    def add(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """One batch, or one call of a submodule; the value of the simulation."""
-        leaves = tensors_of(arguments)
-        value = evaluated_value(self.model, leaves)
-        self._batch(leaves, tensors_of(value), f"verify, batch {number}")
-        return self.model.graph.process_outputs(value)
-
-    def _batch(self, leaves: list[Tensor], simulated: list[Tensor], where: str) -> None:
-        outputs, codes = self._run(leaves, where)
-        runtime = [torch.as_tensor(v) for v in outputs]
-        if [tuple(v.shape) for v in runtime] != [tuple(v.shape) for v in simulated]:
-            found, wanted = [list(v.shape) for v in runtime], [list(v.shape) for v in simulated]
-            do = "Return the outputs in the model's order."
-            raise VerifyError(where="verify, outputs of the runtime", found=str(found), wanted=str(wanted), do=do)
-        expected = simulated if self.emulation is None else self._emulate(leaves, codes, runtime)
-        for index, (want, got, other) in enumerate(zip(expected, runtime, simulated, strict=True)):
-            lsb = self._lsb(index, want)
-            self._tally(f"output {index}", "output").add(want, got, lsb)
-            self._tally(f"simulation {index}", "simulation").add(other, want, lsb)
-
-    def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
-        if not hasattr(self.runner, "run"):  # the user's own
-            outputs = self.runner(self.artifact, leaves)
-            if not isinstance(outputs, tuple | list):
-                do = "Return a list of arrays, in the model's order."
-                raise VerifyError(
-                    where="verify, outputs of the runtime", found=named(outputs), wanted="a list of outputs", do=do
-                )
-            return list(outputs), {}
-        try:
-            run = self.inside.run(leaves) if self.inside is not None else (self.runner.run(self.artifact, leaves), {})
-        except Exception as e:
-            raise VerifyError(
-                where=where,
-                found=f"{type(e).__name__}: {(str(e).strip() or 'no message').splitlines()[0]}",
-                wanted="inputs that the artifact takes",
-                do="Give batches of the shapes that calibration saw.",
-            ) from e
-        return list(run[0]), run[1]
-
-    def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor]) -> list[Tensor]:
-        assert self.emulation is not None
-        # Each unit is also given the runtime's own inputs: what differs then differs in that unit alone.
-        forced = _Forced(self.emulation, self.codings, codes)
-
-        def see(name: str, value: Any) -> None:
-            path, _ = self.codings[name]
-            self._tally(path, "codes").add(value, torch.from_numpy(codes[f"{path}.codes"]), 1.0)
-
-        with torch.inference_mode():
-            free = _tensors(Walk(self.emulation, see, set(self.codings)).run(*leaves, enable_io_processing=False))
-            if codes and (self._differ("codes") or any(not _same(a, b) for a, b in zip(free, runtime, strict=True))):
-                alone = _tensors(forced.run(*leaves, enable_io_processing=False))
-                for path, want, got in forced.pairs:
-                    self._tally(path, "alone").add(want, got, 1.0)
-                for index, (want, got) in enumerate(zip(alone, runtime, strict=True)):
-                    self._tally(f"output {index}", "alone").add(want, got, self._lsb(index, want))
-        return free
-
-    def _differ(self, kind: str) -> bool:
-        return any(t.mismatches for t in self.tallies.values() if t.kind == kind)
-
-    def _tally(self, name: str, kind: str) -> Tally:
-        return self.tallies.setdefault(f"{kind}:{name}", Tally(name, kind))
-
-    def _returned(self) -> tuple[fx.Node, list[fx.Node]]:
-        node = next(n for n in self.partition.network.graph.nodes if n.op == "output")
-        return node, returned(node)
-
-    def _lsb(self, index: int, value: Tensor) -> float:
-        node, leaves = self._returned()
-        coding = self.partition.coding(leaves[index], node) if index < len(leaves) else None
-        if coding is not None and coding.qparams.scale.ndim == 0:
-            return coding.scale
-        low, high = (float(value.min()), float(value.max())) if value.numel() else (0.0, 255.0)
-        return max((high - low or abs(high)) / 255, torch.finfo(torch.float32).tiny)
-
-    def _exact(self, tally: Tally) -> bool:
-        # Whether emulation promises every bit: of what integer units, quantizers of inputs and moves make.
-        if tally.name.startswith("output "):
-            node, leaves = self._returned()
-            index = int(tally.name.removeprefix("output "))
-            if index >= len(leaves):  # one of several values of an op that is returned as a whole
-                return False
-            leaf = leaves[index]
-            return leaf.op != "call_function" or self.partition.coding(leaf, node) is not None or self._integer(leaf)
-        made = [n for n in self.partition.network.graph.nodes if n.op != "get_attr" and self.partition.path(n) == tally.name]
-        return all(n.op == "placeholder" or self._integer(n) for n in made)
-
-    def _integer(self, node: fx.Node) -> bool:
-        return any(u.integer and u.group.output is node for u in self.partition.units)
-
-    def report(self) -> Report:
-        rows = tuple(
-            Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values()
-        )
-        floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.float_units)
-        reason = getattr(self.runner, "comparable", lambda _: "")(self.artifact) if self.emulation is not None else ""
-        return Report(
-            target=self.target.name,
-            runtime=repr(self.runner) if hasattr(self.runner, "run") else getattr(self.runner, "__name__", "runtime"),
-            predicted=0 if self.reason else sum(u.integer for u in self.partition.units),
-            rows=rows,
-            disagreements=() if self.inside is None else tuple(self._disagreements(self.inside)),
-            float_units=floats,
-            unknown=self.reason,
-            incomparable=reason,
-        )
-
-    def _disagreements(self, inside: Any) -> Iterable[str]:
-        if inside.units is None:  # the runner does not tell what it runs on integers
-            return
-        compared = {path for path, _ in self.codings.values()}
-        for unit in self.partition.units:
-            actual = _state(unit, inside.units)
-            if actual == "gone":
-                if not self.partition.vanishes(unit):
-                    yield f"{unit.path}: predicted {_kind(unit)}, but the runtime has no such op"
-            elif actual is None:
-                if unit.integer and not _several(unit):
-                    yield f"{unit.path}: predicted integer, but its codes are not in the artifact"
-            elif unit.integer != (actual == "integer"):
-                yield f"{unit.path}: predicted {_kind(unit)}, but the runtime runs it as {actual}"
-            elif unit.integer and unit.tensor not in compared:
-                yield f"{unit.path}: its codes were not compared"
-        if inside.difference:
-            yield inside.difference
-
-
-def _kind(unit: Unit) -> str:
-    return "integer" if unit.integer else "float"
-
-
-def _state(unit: Unit, shown: Mapping[str, str]) -> str | None:
-    # An op may be written with its own quantizer inside, followed by a move: the op counts.
-    names = (f"{unit.tensor}.{INNER}.codes", f"{unit.tensor}.codes")
-    return next((shown[n] for n in names if n in shown), None)
-
-
-def _several(unit: Unit) -> bool:
-    # Split and chunk have several values; each is compared where it is taken out.
-    return unit.kind in ("split", "chunk")
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [v for v in leaves(value) if isinstance(v, Tensor)]
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
-class _Forced(fx.Interpreter):
-    """Runs the emulation, replacing every tensor of codes by the runtime's own after comparing it."""
-
-    def __init__(self, emulation: fx.GraphModule, codings: dict[str, tuple[str, Coding]], codes: dict[str, Any]) -> None:
-        super().__init__(emulation)
-        self.codings, self.codes = codings, codes
-        self.pairs: list[tuple[str, Tensor, Tensor]] = []
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.name not in self.codings:
-            return value
-        path, _ = self.codings[n.name]
-        actual = torch.from_numpy(self.codes[f"{path}.codes"]).float()
-        self.pairs.append((path, value, actual))
-        return actual
-
-
-def _unknown(target: Target) -> str:
-    try:
-        require_public(target)
-    except EmulationError as e:
-        return e.found
-    return ""
+def _road(target: Target, part: fx.GraphModule) -> str:
+    # ONNX Runtime evaluates Q/DQ as the operators are defined; a float model with a table beside it, only the vendor's tools.
+    own = "runtime=run, where run(artifact, inputs) -> outputs."
+    if b"QuantizeLinear" not in deploy(target)(part).files.get("model.onnx", b""):
+        return f"Pass {own}"
+    onnx = "runtime=lowering.OnnxRuntime(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them"
+    return f"Pass {onnx}; or {own}"

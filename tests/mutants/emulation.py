@@ -4,7 +4,7 @@ from mutants.mutation import Mutation
 
 PRODUCTS, SUMS, POOLS, EMULATE = (f"qfunc/transforms/{name}.py" for name in ("products", "sums", "pools", "emulate"))
 JOB = "qfunc/transforms/job.py"
-VERIFY, REPORT = "qfunc/transforms/verify.py", "qfunc/transforms/report.py"
+VERIFY, REPORT = "qfunc/transforms/verification.py", "qfunc/transforms/report.py"
 
 INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
 ARITHMETICS = "tests/transforms/test_arithmetics_mutants.py"
