@@ -127,7 +127,7 @@ def write_pad(c: Call) -> str:
         begin[rank - 1 - k], end[rank - 1 - k] = pads[2 * k], pads[2 * k + 1]
     mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[c["mode"]]
     value = [c.graph.number(float(c["value"] or 0), f"{c.name}.value")] if mode == "constant" else []
-    return c.write("Pad", c.input(), c.graph.integers(*begin, *end, name=f"{c.name}.pads"), *value, mode=mode)
+    return c.write("Pad", c.input(), vector(c, [*begin, *end], f"{c.name}.pads"), *value, mode=mode)
 
 
 def write_resize(c: Call) -> str:

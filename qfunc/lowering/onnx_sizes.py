@@ -16,6 +16,7 @@ from qfunc.lowering.shapes import Shape, Varying
 
 _ARITHMETIC = {
     operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.floordiv: "Div", operator.neg: "Neg",
+    operator.mod: "Mod",
     torch.sym_max: "Max", torch.sym_min: "Min",
 }  # fmt: skip
 
@@ -32,7 +33,7 @@ def vector(c: Call, entries: Sequence[Any], name: str) -> str:
     """An int64 vector of sizes: a constant, or one that the model computes.
 
     Raises:
-        DeployError: a size that is computed from something else than sizes by +, -, * and //.
+        DeployError: a size that is computed from something else than sizes by +, -, *, // and %.
     """
     known = [number(c, e) for e in entries]
     if all(isinstance(e, int) for e in known):
@@ -51,6 +52,8 @@ def _piece(c: Call, value: Any, name: str) -> str:
         return found
     if isinstance(value, fx.Node) and value.target in _ARITHMETIC:
         parts = [_piece(c, a, f"{name}.{k}") for k, a in enumerate(value.args)]
+        if value.target is operator.floordiv:  # ONNX divides towards zero, and its Mod has the sign of the divisor
+            parts[0] = c.graph.node("Sub", [parts[0], c.graph.node("Mod", parts, f"{name}.rest")], f"{name}.whole")
         return c.graph.node(_ARITHMETIC[value.target], parts, name)
     if isinstance(value, fx.Node) and (place := _axis(value)) is not None:
         shape = c.graph.node("Shape", [c.read(place[0])], f"{name}.shape")
@@ -59,7 +62,7 @@ def _piece(c: Call, value: Any, name: str) -> str:
     raise DeployError(
         where=f"op {c.name!r}",
         found=found_as,
-        wanted="a size of an input, or +, -, * and // of sizes",
+        wanted="a size of an input, or +, -, *, // and % of sizes",
         do="Export with that axis fixed, or reshape the model's input before it.",
     )
 

@@ -21,11 +21,11 @@ Axes = tuple[tuple[str | None, ...], ...]
 
 @frozen
 class Shape:
-    """The shape of one tensor; an axis that varies is None.  `tried` are the sizes in the two runs that found it."""
+    """The shape of one tensor; an axis that varies is None.  `tried` are the sizes in the runs that found it."""
 
     dims: tuple[int | None, ...]
     dtype: torch.dtype
-    tried: tuple[tuple[int, int], ...] = ()
+    tried: tuple[tuple[int, ...], ...] = ()
 
     @property
     def rank(self) -> int:
@@ -35,26 +35,26 @@ class Shape:
 
 @frozen
 class Varying:
-    """A number that varies: its values in the two runs."""
+    """A number that varies: its values in the runs."""
 
-    tried: tuple[Any, Any]
+    tried: tuple[Any, ...]
 
 
 def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axes = ()) -> dict[str, Any]:
     """Node name -> Shape, a tuple of them, `Varying`, or a plain value that is always the same.
 
-    The network runs on the meta device twice; what differs varies.  Without `axes` the first axis of the inputs
-    is the batch, unless the network takes only one batch size.
+    The network runs on the meta device with two or three sizes of each axis; what differs varies.  Without `axes` the
+    first axis of the inputs is the batch, unless the network takes only one batch size.
 
     Raises:
         DeployError: the network cannot run with the inputs' shapes.
     """
     meta = copy.deepcopy(network).to("meta")
     error: Exception | None = None
-    for first, second in _trials(inputs, axes):
+    for trial in _trials(inputs, axes):
         try:
-            a, b = _run(meta, inputs, first), _run(meta, inputs, second)
-            return {name: _merge(a[name], b[name]) for name in a}
+            runs = [_run(meta, inputs, sizes) for sizes in trial]
+            return {name: _merge(*(found[name] for found in runs)) for name in runs[0]}
         except Exception as e:
             error = e
     raise DeployError(
@@ -66,29 +66,36 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
 
 
 Sizes = list[tuple[int, ...]]
+FAR = 38
 
 
-def _trials(inputs: tuple[TensorInfo, ...], axes: Axes) -> Iterator[tuple[Sizes, Sizes]]:
-    """Pairs of shapes to try: other sizes on every axis that varies, each axis its own; at last the shapes themselves."""
+def _trials(inputs: tuple[TensorInfo, ...], axes: Axes) -> Iterator[list[Sizes]]:
+    """Shapes to run together: other sizes on every axis that varies, each axis its own; at last the shapes themselves."""
     given = [i.shape for i in inputs]
     if any(name for named in axes for name in named):
         symbols = list(dict.fromkeys(n for named in axes for n in named if n))
-        for step in (1, -1, 0):  # an axis may stand at its least or its greatest size, or be tied to another
-            yield tuple(_sized(given, axes, symbols, run, step) for run in (0, 1))  # type: ignore[misc]
+        # Neighbours may have the same half, and sizes a multiple of 7 or 8 apart the same rest: a third size is far from both.
+        # An axis may stand at its least or its greatest size, or be tied to another.
+        for step, offsets in ((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1)), (-1, (0, 1)), (0, (0, 1))):
+            trial = [_sized(given, axes, symbols, offset, step) for offset in offsets]
+            if all(size > 0 for sizes in trial for shape in sizes for size in shape):
+                yield trial
     else:
         size = given[0][0] if given and given[0] else 0
-        yield tuple([(n, *s[1:]) if s and s[0] == size else s for s in given] for n in (2, 3))  # type: ignore[misc]
-    yield given, given
+        yield [[(n, *s[1:]) if s and s[0] == size else s for s in given] for n in (2, 3)]
+    yield [given, given]
 
 
-def _sized(given: Sizes, axes: Axes, symbols: list[str], run: int, step: int) -> Sizes:
+def _sized(given: Sizes, axes: Axes, symbols: list[str], offset: int, step: int) -> Sizes:
     def size(at: int, now: int, name: str | None) -> int:
         if name is None or at < 0:
             return now
         if name == "batch":
-            return 2 + run
+            return 2 + min(offset, 2)
         k = symbols.index(name)
-        return now + run if step == 0 else now + step * (2 * k + run)
+        if step < 0 and offset == FAR:
+            return now // 2 - k
+        return now + offset if step == 0 else now + step * (2 * k + offset)
 
     return [
         tuple(size(k, n, name) for k, (n, name) in enumerate(zip(shape, named, strict=True)))
@@ -112,12 +119,13 @@ def _run(meta: fx.GraphModule, inputs: tuple[TensorInfo, ...], sizes: Sizes) -> 
     return found
 
 
-def _merge(a: Any, b: Any) -> Any:
-    if isinstance(a, Tensor):
-        tried = tuple(zip(a.shape, b.shape, strict=True))
-        return Shape(tuple(x if x == y else None for x, y in tried), a.dtype, tried)
-    if isinstance(a, dict) or dataclasses.is_dataclass(a):
+def _merge(first: Any, *others: Any) -> Any:
+    if isinstance(first, Tensor):
+        tried = tuple(zip(first.shape, *(t.shape for t in others), strict=True))
+        return Shape(tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in tried), first.dtype, tried)
+    if isinstance(first, dict) or dataclasses.is_dataclass(first):
         return None  # only the output node has such a value, and its tensors are known by their own nodes
-    if isinstance(a, tuple | list):
-        return tuple(_merge(x, y) for x, y in zip(a, b, strict=True))
-    return a if type(a) is type(b) and a == b else Varying((a, b))
+    if isinstance(first, tuple | list):
+        return tuple(_merge(*parts) for parts in zip(first, *others, strict=True))
+    same = all(type(first) is type(other) and first == other for other in others)
+    return first if same else Varying((first, *others))

@@ -61,4 +61,10 @@ NETWORKS = (
         "if False else x",
         f"{WRITES}[fx]",
     ),
+    Mutation(
+        "only-neighbouring-sizes-are-tried", "qfunc/lowering/shapes.py",
+        "((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1))",
+        "((1, (0, 1))",
+        "tests/lowering/test_computed_sizes.py",
+    ),
 )  # fmt: skip
