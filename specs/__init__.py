@@ -8,7 +8,6 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 from qfunc.specs import edit
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.arithmetic import (
-    AveragePool,
     Copy,
     FixedPoint,
     FloatMultiplier,
@@ -22,6 +21,7 @@ from qfunc.specs.arithmetic import (
     Unknown,
     ZeroPointShifts,
 )
+from qfunc.specs.average_pool import AveragePool
 from qfunc.specs.codec import from_json, to_json
 from qfunc.specs.diff import diff
 from qfunc.specs.formats import (

@@ -20,12 +20,12 @@ from qfunc.lowering.onnx_call import Call
 from qfunc.lowering.onnx_graph import OPSET, OnnxGraph
 from qfunc.lowering.onnx_moves import write_split
 from qfunc.lowering.onnx_ops import WRITERS, write_norm
+from qfunc.lowering.onnx_own import write_op
 from qfunc.lowering.onnx_quantizers import write_constant, write_quantizer
 from qfunc.lowering.onnx_recurrent import RECURRENT_WRITERS
 from qfunc.lowering.onnx_reduce import SEVERAL_WRITERS
 from qfunc.lowering.shapes import Axes, Shape, shapes_of
 from qfunc.lowering.tensors import Place, QuantizedTensor, quantized_tensor
-from qfunc.specs import OpKind
 
 SEVERAL = SEVERAL_WRITERS | RECURRENT_WRITERS
 """Writers of ops with several results, by kind."""
@@ -133,33 +133,8 @@ class _Writer:
         if kind in ("batch_norm", "instance_norm") and module is not None:
             self.raw[node.name] = write_norm(call, kind)
         else:
-            self.raw[node.name] = self._writer(node, kind, own)(call)
+            self.raw[node.name] = write_op(call, kind, own, self.path(node))
         self._pair(node)
-
-    def _writer(self, node: fx.Node, kind: str, own: OpKind | None) -> Any:
-        if own is not None and own.onnx is not None:
-            text = own.onnx
-            return lambda call: self._own(text, node, call)
-        writer = WRITERS.get((own and own.behaves_like) or kind)
-        if writer is None:
-            raise DeployError(
-                where=f"op {self.path(node)!r}",
-                found=f"{kind} ({node.format_node()})",
-                wanted="an op that can be written to ONNX",
-                do="Replace it by ops of the vocabulary, or give it `onnx` or `behaves_like` in the target's ops.",
-            )
-        return writer
-
-    def _own(self, text: str, node: fx.Node, call: Call) -> str:
-        try:
-            return self.graph.call(text, [self._read(n, node) for n in node.all_input_nodes], call.name)
-        except onnx.parser.ParseError as e:
-            raise DeployError(
-                where=f"op {self.path(node)!r}",
-                found=f"`onnx` of its OpKind, which is no ONNX function: {e.args[0].decode().splitlines()[-1]}",
-                wanted='<opset_import: ["": 21], domain: "mine"> Name (x) => (y) { ... }',
-                do="Repair the text; onnx.parser.parse_function reads it.",
-            ) from e
 
     def _name(self, node: fx.Node) -> str:
         path = self.path(node)

@@ -2,12 +2,12 @@
 
 from mutants.mutation import Mutation
 
-MODEL, CALL = (f"qfunc/lowering/onnx_{name}.py" for name in ("model", "call"))
+TEXT, CALL = (f"qfunc/lowering/onnx_{name}.py" for name in ("own", "call"))
 OWN = "tests/lowering/test_own_ops.py::test_runtime_simulation_and_emulation_compute_the_op"
 
 OWN_OPS = (
     Mutation(
-        "own-text-unread", MODEL,
+        "own-text-unread", TEXT,
         "if own is not None and own.onnx is not None:",
         "if own is not None and own.onnx is None:",
         f"{OWN}[two tensors, a function]",
