@@ -8,6 +8,8 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
 
 from qfunc import errors, estimators, functions, recipes, specs
 from qfunc.graph.capture import capture
+from qfunc.reconstruction.methods import adaround, brecq, qdrop
+from qfunc.reconstruction.reconstruct import reconstruct
 from qfunc.transforms.bypass import bypass
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.checkpointing import checkpoint_contexts
@@ -28,7 +30,8 @@ from qfunc.transforms.verify import verify
 __version__ = "0.1.0"
 
 __all__ = [
-    "BatchStatistics", "Float", "Folded", "Quantized", "bypass", "calibrate", "capture", "checkpoint_contexts", "compare",
-    "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms",
-    "functions", "load", "parameter_groups", "quantize", "recipes", "save", "sensitivity", "specs", "verify",
+    "BatchStatistics", "Float", "Folded", "Quantized", "adaround", "brecq", "bypass", "calibrate", "capture",
+    "checkpoint_contexts", "compare", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain",
+    "fold_norms", "freeze_norms", "functions", "load", "parameter_groups", "qdrop", "quantize", "recipes", "reconstruct",
+    "save", "sensitivity", "specs", "verify",
 ]  # fmt: skip

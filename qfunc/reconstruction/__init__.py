@@ -1,0 +1,14 @@
+"""Reconstruction: the units, the methods, and what they are made of.
+
+>>> import qfunc
+>>> from qfunc.reconstruction import Blocks, SquaredError
+>>> qfunc.brecq(unit=Blocks(modules=("layer1.*",)), loss=SquaredError()).unit.modules
+('layer1.*',)
+"""
+
+from qfunc.reconstruction.losses import Fisher, SquaredError
+from qfunc.reconstruction.methods import Method, mqbench
+from qfunc.reconstruction.partition import Blocks, Layers, Unit, units
+from qfunc.reconstruction.schedule import Regulariser
+
+__all__ = ["Blocks", "Fisher", "Layers", "Method", "Regulariser", "SquaredError", "Unit", "mqbench", "units"]

@@ -1,0 +1,142 @@
+"""The tensors that units read and should give, of all images: in memory up to a budget, in a temporary folder beyond it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from attrs import define, frozen
+from torch import Tensor
+
+from qfunc.errors import CalibrationError
+from qfunc.reconstruction.rows import Layout, Rows, Whole
+
+
+@define(eq=False)
+class _Held:
+    layout: Rows | Whole
+    tensor: Tensor
+    device: torch.device
+    bytes: int  # of memory; 0 on disk
+
+
+@frozen
+class Key:
+    """A value of the network by name, in one of the streams "float", "quantized", "gradient"."""
+
+    stream: str
+    name: str
+
+
+class Cache:
+    """Values of `images` images by key.
+
+    What would not fit into `memory` bytes beside what is there goes to files, mapped into memory, of a folder that
+    leaving the context removes.
+
+    >>> with Cache(images=5, memory=1 << 20) as cache:
+    ...     cache.write(Key("float", "x"), 0, torch.arange(10.0).reshape(5, 2), Rows())
+    ...     cache.take(Key("float", "x"), torch.tensor([3, 0]))
+    tensor([[6., 7.],
+            [0., 1.]])
+    """
+
+    def __init__(self, images: int, memory: int) -> None:
+        self.images, self.memory = images, memory
+        self.used = self.most = self.spilled = 0
+        self._held: dict[Key, _Held] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._files = 0
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._held.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._held
+
+    def write(self, key: Key, start: int, value: Tensor, layout: Layout) -> None:
+        """The values of the images from `start` on; of a `Whole` the value.
+
+        Raises:
+            CalibrationError: a tensor of another shape than the images before had, or without a part for each image.
+        """
+        if isinstance(layout, Whole):
+            self._held.setdefault(key, _Held(layout, value.detach(), value.device, 0))
+            return
+        if not isinstance(layout, Rows):
+            raise CalibrationError(
+                where=f"reconstruct, tensor {key.name!r}",
+                found="a value without a part for each image",
+                wanted="units between which every tensor has an axis that runs over the images",
+                do="Name a module around it by Blocks(modules=...), or leave the ops before it out by select=.",
+            )
+        rows = layout.split(value.detach())
+        held = self._held.get(key) or self._new(key, rows, layout)
+        if held.tensor.shape[1:] != rows.shape[1:]:
+            raise CalibrationError(
+                where=f"reconstruct, tensor {key.name!r}",
+                found=f"parts of shape {tuple(rows.shape[1:])} behind parts of {tuple(held.tensor.shape[1:])}",
+                wanted="batches that differ in the number of images alone",
+                do="Give images, or padded sequences, of one size.",
+            )
+        held.tensor[start : start + len(rows)].copy_(rows)
+
+    def take(self, key: Key, index: Tensor) -> Tensor:
+        """The value of the images at an index, an int64 vector."""
+        held = self._held[key]
+        if isinstance(held.layout, Whole):
+            return held.tensor
+        rows = held.tensor.index_select(0, index.to(held.tensor.device))
+        return held.layout.join(rows.to(held.device))
+
+    def part(self, key: Key, start: int, stop: int) -> Tensor:
+        """The value of the images from start to stop."""
+        held = self._held[key]
+        return held.tensor if isinstance(held.layout, Whole) else held.layout.join(held.tensor[start:stop].to(held.device))
+
+    def same(self, key: Key, as_: Key) -> None:
+        """Another key for a value that is there."""
+        self._held[key] = self._held[as_]
+
+    def change(self, key: Key, how: Callable[[Tensor], Tensor]) -> None:
+        """Changes a value in place."""
+        how(self._held[key].tensor)
+
+    def drop(self, key: Key) -> None:
+        """Lets a value go."""
+        held = self._held.pop(key, None)
+        if held is not None and all(held is not other for other in self._held.values()):
+            self.used -= held.bytes
+
+    def _new(self, key: Key, rows: Tensor, layout: Rows) -> _Held:
+        shape = (self.images, *rows.shape[1:])
+        size = prod(shape) * rows.element_size()
+        if self.used + size <= self.memory or not size:
+            held = _Held(layout, torch.empty(shape, dtype=rows.dtype, device=rows.device), rows.device, size)
+        else:
+            held = _Held(layout, self._mapped(shape, rows.dtype), rows.device, 0)
+            self.spilled += size
+        self.used += held.bytes
+        self.most = max(self.most, self.used)
+        self._held[key] = held
+        return held
+
+    def _mapped(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        self._folder = self._folder or tempfile.TemporaryDirectory(prefix="qfunc-", ignore_cleanup_errors=True)
+        self._files += 1
+        path = Path(self._folder.name) / str(self._files)
+        made = torch.from_file(str(path), shared=True, size=prod(shape), dtype=dtype).reshape(shape)
+        path.unlink(missing_ok=True)  # the mapping holds it until it is dropped
+        return made
+
+
+__all__ = ["Cache", "Key"]

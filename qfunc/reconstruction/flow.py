@@ -1,0 +1,73 @@
+"""Which ops of a float network carry data: what units are made of, and what each of them may compute for itself."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from qfunc.graph.masking import of_positions
+from qfunc.graph.record import record_of
+from qfunc.graph.vocabulary import attribute, kind_of, slots
+from qfunc.graph.whole import is_whole
+
+WEIGHED = ("conv", "conv_transpose", "linear", "matmul", "lstm", "gru")
+"""Ops whose weights have a rounding to learn."""
+
+
+class Flow:
+    """The data of a network: its nodes in order, and between them `before` and `behind`.
+
+    Constants, sizes, positions, masks and what follows from them alone are no data: each unit computes them where it
+    needs them.  An edge by which an op asks for a size or a mask leads nowhere.
+
+    >>> import torch
+    >>> from qfunc.graph.capture import capture
+    >>> class Net(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.relu(x).reshape(x.shape[0], -1)
+    >>> [n.name for n in Flow(capture()(Net())).nodes]
+    ['x', 'relu', 'reshape']
+    """
+
+    def __init__(self, network: fx.GraphModule) -> None:
+        self.network = network
+        self.order = {n: i for i, n in enumerate(network.graph.nodes)}
+        record, positions = record_of(network), of_positions(network)
+        self.free: set[fx.Node] = set()
+        for node in self.order:
+            if node in positions or is_whole(node, record) or _follows(node, self.free):
+                self.free.add(node)
+        self.nodes = [n for n in self.order if n not in self.free and n.op != "output"]
+        self.before = {n: [p for p in _read(n) if p not in self.free] for n in self.nodes}
+        self.behind: dict[fx.Node, list[fx.Node]] = {n: [] for n in self.nodes}
+        for reader, nodes in self.before.items():
+            for node in nodes:
+                self.behind[node].append(reader)
+        self.returned = {n for node in self.order if node.op == "output" for n in node.all_input_nodes}
+
+    def weighed(self, node: fx.Node) -> bool:
+        """Whether an op has a weight that is a constant."""
+        return kind_of(node) in WEIGHED and any(slot == "weight" and p in self.free for slot, p in slots(node))
+
+
+def _follows(node: fx.Node, free: set[fx.Node]) -> bool:
+    # From constants and sizes alone.
+    if node.op == "placeholder":
+        return any(not isinstance(default, fx.Node) for default in node.args)  # def forward(self, x, gain=1.0)
+    if node.op == "output":
+        return False
+    if node.op == "get_attr" or kind_of(node) in ("size", "full", "arange"):
+        return True
+    inputs = node.all_input_nodes
+    return bool(inputs) and all(n in free for n in inputs)
+
+
+def _read(node: fx.Node) -> list[fx.Node]:
+    match kind_of(node):
+        case "mask":
+            return [n for n in node.args[:1] if isinstance(n, fx.Node)]
+        case "sdpa":
+            return list(dict.fromkeys(attribute(node, name) for name in ("query", "key", "value")))
+    return node.all_input_nodes
+
+
+__all__ = ["WEIGHED", "Flow"]

@@ -1,0 +1,145 @@
+"""The methods: what is reconstructed together, towards what, for how long, and with which rates."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, Unpack
+
+from attrs import evolve, field, frozen
+
+from qfunc.reconstruction.losses import Fisher, SquaredError
+from qfunc.reconstruction.partition import Blocks, Layers
+from qfunc.reconstruction.schedule import Regulariser
+from qfunc.specs._check import integer, number, refuse
+
+
+def _probability(instance: Any, attribute: Any, value: Any) -> None:
+    if type(value) not in (int, float) or not 0 <= value < 1:
+        raise refuse(instance, attribute.name, value, "a number in [0, 1)", "Give such a number.")
+
+
+def _one_of(*kinds: type) -> Any:
+    def check(instance: Any, attribute: Any, value: Any) -> None:
+        if type(value) not in kinds:
+            wanted = " or ".join(f"{kind.__name__}()" for kind in kinds)
+            raise refuse(instance, attribute.name, value, wanted, "Give such a value.")
+
+    return check
+
+
+@frozen
+class Method:
+    """How weights are rounded so that each unit's output comes near to the float unit's: `qfunc.reconstruct(method, batches)`.
+
+    In each of `iterations` steps of Adam, `batch` random images pass the unit: its weights rounded softly by v, its
+    input that of the quantized network so far.
+
+    Args:
+        unit: Layers() or Blocks().
+        loss: SquaredError() or Fisher().
+        iterations, batch: Of each unit.
+        rounding_lr: The rate of v.
+        regulariser: What drives v to a decision.
+        scale_lr: The rate of the scales of activations that the unit is the first to read, by LSQ's gradient, falling
+            along a cosine; None leaves them.
+        drop: The probability that an element of the unit's inputs, and of quantized activations inside, stays float.
+        seed: Of the images' order and of what is dropped.
+    Raises:
+        SpecError: a field that can mean nothing.
+    """
+
+    unit: Layers | Blocks = field(default=Layers(), validator=_one_of(Layers, Blocks))
+    loss: SquaredError | Fisher = field(default=SquaredError(), validator=_one_of(SquaredError, Fisher))
+    iterations: int = field(default=10_000, validator=integer(1))
+    batch: int = field(default=32, validator=integer(1))
+    rounding_lr: float = field(default=1e-3, validator=number(positive=True))
+    regulariser: Regulariser = field(default=Regulariser(), validator=_one_of(Regulariser))
+    scale_lr: float | None = field(default=None, validator=number(positive=True, optional=True))
+    drop: float = field(default=0.0, validator=_probability)
+    seed: int = field(default=0, validator=integer(0))
+
+
+class Changes(TypedDict, total=False):
+    """The fields of a `Method`, by name."""
+
+    unit: Layers | Blocks
+    loss: SquaredError | Fisher
+    iterations: int
+    batch: int
+    rounding_lr: float
+    regulariser: Regulariser
+    scale_lr: float | None
+    drop: float
+    seed: int
+
+
+def adaround(**changes: Unpack[Changes]) -> Method:
+    """AdaRound: layer by layer, the squared error behind the activation; 10,000 iterations of 32 images.
+
+    Source: Nagel, Amjad, van Baalen, Louizos, Blankevoort, arXiv:2004.10568, sections 3.3 and 4.
+
+    >>> adaround(iterations=1000).iterations
+    1000
+    """
+    return evolve(Method(), **changes)
+
+
+def brecq(**changes: Unpack[Changes]) -> Method:
+    """BRECQ: block by block, squares weighted by the Fisher information; scales of activations train; 20,000 iterations.
+
+    Here scales train together with the rounding; the paper's implementation trains them afterwards.
+
+    Source: Li, Gong, Tan, Yang, Hu, Zhang, Yu, Wang, Gu, arXiv:2102.05426, algorithm 1.
+
+    >>> brecq().unit, brecq().loss
+    (Blocks(modules=(), most=12), Fisher())
+    """
+    made = Method(unit=Blocks(), loss=Fisher(), iterations=20_000, scale_lr=4e-5)
+    return evolve(made, **changes)
+
+
+def qdrop(**changes: Unpack[Changes]) -> Method:
+    """QDrop: block by block, the squared error; half of the quantized elements stay float while training; 20,000 iterations.
+
+    Source: Wei, Gong, Li, Liu, Yu, arXiv:2203.05740, section 3.3 (a probability of 1/2).
+
+    >>> qdrop().drop
+    0.5
+    """
+    made = Method(unit=Blocks(), iterations=20_000, scale_lr=4e-5, drop=0.5)
+    return evolve(made, **changes)
+
+
+def mqbench(
+    pattern: str = "block",
+    *,
+    max_count: int = 20_000,
+    scale_lr: float | None = 4e-5,
+    weight: float = 0.01,
+    warm_up: float = 0.2,
+    b_range: tuple[float, float] = (20, 2),
+    prob: float = 1.0,
+    **changes: Unpack[Changes],
+) -> Method:
+    """The method that MQBench's `ptq_reconstruction` takes from these keys, with its defaults.
+
+    Its loss is the squared error for every method.  `prob` is the probability that an element is quantized.  One of its
+    iterations takes a whole cached batch: give `batch=` its size.
+
+    Raises:
+        SpecError: another pattern.
+
+    >>> mqbench("layer", max_count=10_000, scale_lr=None) == adaround()
+    True
+    """
+    patterns: dict[str, Layers | Blocks] = {"layer": Layers(), "block": Blocks()}
+    made = Method(
+        unit=patterns.get(pattern, pattern),  # type: ignore[arg-type]
+        iterations=max_count,
+        regulariser=Regulariser(weight, *b_range, warm_up),
+        scale_lr=scale_lr,
+        drop=1 - prob,
+    )
+    return evolve(made, **changes)
+
+
+__all__ = ["Changes", "Method", "adaround", "brecq", "mqbench", "qdrop"]

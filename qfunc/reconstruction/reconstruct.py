@@ -1,0 +1,148 @@
+"""reconstruct: weights are rounded so that the network's parts, not its weights, change least."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.network import float_network
+from qfunc.graph.parts import rebuilt, require_parts
+from qfunc.reconstruction.finished import Finished
+from qfunc.reconstruction.inputs import Collector
+from qfunc.reconstruction.methods import Method
+from qfunc.reconstruction.part import Part
+from qfunc.specs.selectors import Selector, require_selector
+from qfunc.transforms.asked import named, require_a_place
+from qfunc.transforms.batches import require_batches
+from qfunc.transforms.norms import fold_norms
+from qfunc.transforms.outer import feed
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def reconstruct(
+    method: Method,
+    batches: Iterable[Any],
+    progress: bool = True,
+    *,
+    select: Selector | None = None,
+    memory: int = 2 << 30,
+    resume: str | os.PathLike[str] | None = None,
+) -> Callable[[Model], Model]:
+    """A transform of a calibrated model: each weight is rounded down or up so that each unit's output stays near the float one.
+
+    Units (layers or blocks, see `qfunc.reconstruction`) are done in order: a unit's input is that of the network as
+    quantized so far, its target the output of the float network.  The result is an ordinary calibrated model whose weights'
+    quantizers hold the rounding (`AdaRound`, all decided), so that it is evaluated, emulated, deployed, saved and trained
+    as others are; where scales of activations learn, its quantizers hold them.  No unit's loss on all images is above that of
+    rounding to nearest: where it would be, nearest stays.  The given model is unchanged.  Evaluation semantics
+    whatever the mode.
+
+    Cost: each op runs once on each image in float and twice as quantized, besides the iterations.  The same arguments give
+    the same bits on one machine (on GPUs as far as torch's own kernels do).  A weight that several units read is
+    rounded by the first.  Of submodules that `quantize(at=)` quantized, the inputs are those of the float network.
+
+    Args:
+        method: `qfunc.adaround()`, `qfunc.brecq()`, `qfunc.qdrop()`, or another `Method`.
+        batches: As for `calibrate`; held until the end, all of one size an image.  The papers take 1,024 images.
+        progress: A progress bar with the loss, if standard error is a terminal.
+        select: Which ops' weights are rounded; those of the others stay rounded to nearest.
+        memory: Bytes for the units' inputs and outputs of all images; what is beyond goes to a temporary folder.
+        resume: A directory for what finished units learned.  A later call with the same model, method and batches goes
+            on behind them, and gives the same bits as one that was never interrupted.
+    Raises:
+        CalibrationError: a model that is not calibrated or has no weights to round, fewer than three images, batches of
+            other shapes, a tensor between units that has no part for each image, or a directory of something else.
+        SpecError: no method; a selector that matches no such op, or a weight whose function cannot stand inside AdaRound.
+
+    >>> import qfunc
+    >>> from qfunc import targets
+    >>> _ = torch.manual_seed(0)
+    >>> x, target = torch.randn(32, 8), targets.academic(2, 8)
+    >>> net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).requires_grad_(False)
+    >>> nearest = qfunc.calibrate([x])(qfunc.quantize(target)(net))
+    >>> rounded = reconstruct(qfunc.adaround(iterations=100, rounding_lr=0.1), [x])(nearest)
+    >>> bool((rounded(x) - net(x)).square().sum() < (nearest(x) - net(x)).square().sum())
+    True
+    """
+    _require_method(method)
+    require_batches(batches, "reconstruct", progress)
+    if select is not None:
+        require_selector("reconstruct, select", select)
+    if type(memory) is not int or memory < 0:
+        do = "Write memory=4 << 30."
+        raise SpecError(where="reconstruct, memory", found=repr(memory), wanted="a number of bytes", do=do)
+    if resume is not None:
+        require_a_place(resume, "reconstruct(method, batches, resume=)")
+
+    def transform(calibrated: Model) -> Model:
+        each = require_parts(calibrated, "calibrated", "reconstruct")
+        with torch.inference_mode(False), torch.no_grad():
+            collectors = {path: Collector(float_network(part)) for path, part in each.items()}
+            see = {path: c.note if path == "" else c.see for path, c in collectors.items()}
+            give, count = feed(calibrated, see, "reconstruct"), 0
+            for count, batch in enumerate(batches, 1):
+                give(batch, count)
+            if not count:
+                do = "Pass a non-empty iterable, not one already used up."
+                raise CalibrationError(where="reconstruct", found="no batches", wanted="at least one", do=do)
+            made = [Part(fold_norms(part), method, collectors[path].inputs(), select, memory) for path, part in each.items()]
+            _require_work(made, select)
+            kept = [Finished(_within(resume, path), part.belongs()) for path, part in zip(each, made, strict=True)]
+            total = sum(part.count for part in made) * method.iterations
+            with tqdm(total=total, unit="it", disable=not progress or not sys.stderr.isatty()) as bar:
+                for part, finished in zip(made, kept, strict=True):
+                    part.run(finished, _teller(bar))
+        result: Any = rebuilt(calibrated, {path: part.model for path, part in zip(each, made, strict=True)}, "reconstruct")
+        return result  # type: ignore[no-any-return]
+
+    return transform
+
+
+def _within(resume: str | os.PathLike[str] | None, path: str) -> str | os.PathLike[str] | None:
+    return os.path.join(resume, path) if resume is not None and path else resume
+
+
+def _teller(bar: Any) -> Callable[[str, int, Tensor | None], None]:
+    def tell(name: str, iteration: int, loss: Tensor | None) -> None:
+        if not bar.disable and (loss is None or iteration % 20 == 0):
+            bar.set_description(f"reconstruct {name}", refresh=False)
+            if loss is not None:
+                bar.set_postfix(loss=f"{float(loss):.4g}", refresh=False)
+        bar.update(1 if loss is not None else iteration)
+
+    return tell
+
+
+def _require_method(method: Any) -> None:
+    if isinstance(method, Method):
+        return
+    called = callable(method) and not isinstance(method, type | nn.Module) and hasattr(method, "__name__")
+    do = f"Call it: qfunc.{method.__name__}()." if called else "Write qfunc.reconstruct(qfunc.adaround(), batches)(model)."
+    raise SpecError(where="reconstruct", found=named(method), wanted="a method", do=do)
+
+
+def _require_work(parts: Sequence[Part], select: Selector | None) -> None:
+    if any(part.count for part in parts):
+        return
+    if select is not None:
+        paths = [path for part in parts for path in part.ops]
+        raise SpecError(
+            where="reconstruct, select",
+            found=f"{select!r}, which matches no op whose weight is rounded",
+            wanted="a selector of such ops",
+            do=f"They are: {', '.join(paths[:8]) or 'none'}.",
+        )
+    found, wanted = "no weight in integers that a conv, linear, matmul or recurrent op reads", "at least one"
+    do = "Quantize for a target that quantizes weights."
+    raise CalibrationError(where="reconstruct", found=found, wanted=wanted, do=do)
+
+
+__all__ = ["reconstruct"]

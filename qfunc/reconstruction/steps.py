@@ -1,0 +1,145 @@
+"""The order in which units run, and each of them cut out of the network as a module of its own."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from attrs import frozen
+from torch import fx
+
+from qfunc.errors import SpecError
+from qfunc.graph.vocabulary import kind_of
+from qfunc.reconstruction.flow import Flow
+from qfunc.reconstruction.partition import Unit
+
+
+@frozen(eq=False)
+class Step:
+    """A unit, or (None) ops between units: in float and as quantized, with the tensors that it reads, gives, and should match.
+
+    Both modules take `inputs` and return `outputs`, values by name; `targets` are those of the outputs that ops outside
+    of the unit read.
+    """
+
+    unit: Unit | None
+    real: fx.GraphModule
+    simulated: fx.GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+def steps(flow: Flow, quantized: fx.GraphModule, units: Sequence[Unit], inline: frozenset[str]) -> list[Step]:
+    """The steps up to the last unit, each after those that it reads.
+
+    Args:
+        flow: Of the float network.
+        quantized: The same network with its quantizers; those of activations run where they are read.
+        inline: Names of nodes that are computed wherever they are needed.
+    Raises:
+        SpecError: a declared block that would have to run before and after another op.
+    """
+    names = {n.name: n for n in flow.order}
+    inline = inline | {n.name for n in flow.free}
+    groups = _ordered(flow, units, inline)
+    while groups and groups[-1][0] is None:
+        groups.pop()
+    made, wanted = list[Step](), set[str]()
+    for unit, nodes in reversed(groups):
+        inside = frozenset(n.name for n in nodes)
+        read = {n for n in nodes if n in flow.returned or any(u.name not in inside for u in flow.behind.get(n, ()))}
+        targets = tuple(n.name for n in nodes if n in read and n.name not in inline) if unit else ()
+        outputs = tuple(n.name for n in nodes if n.name in {*wanted, *targets})
+        if outputs:
+            inputs = _inputs(outputs, inside, inline, names)
+            real, simulated = (cut(network, inside | inline, inputs, outputs) for network in (flow.network, quantized))
+            made.append(Step(unit, real, simulated, inputs, outputs, targets))
+            wanted.update(inputs)
+    return made[::-1]
+
+
+def _inputs(
+    outputs: Iterable[str], inside: frozenset[str], inline: frozenset[str], names: dict[str, fx.Node]
+) -> tuple[str, ...]:
+    # What is read from outside, in graph order.
+    todo, seen, found = list(outputs), set[str](), set[str]()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        node = names[name]
+        if (name in inside or name in inline) and not (node.op == "placeholder" and not node.args):
+            todo += [n.name for n in node.all_input_nodes]
+        elif node.op != "get_attr":
+            found.add(name)
+    return tuple(name for name in names if name in found)
+
+
+def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], outputs: Sequence[str]) -> fx.GraphModule:
+    """A module from some tensors of a network to others; it shares constants and submodules with the network."""
+    nodes = {n.name: n for n in network.graph.nodes}
+    needed, todo = set[fx.Node](), [nodes[name] for name in outputs]
+    while todo:
+        node = todo.pop()
+        if node not in needed and node.name not in inputs:
+            needed.add(node)
+            todo += node.all_input_nodes
+    graph, env = fx.Graph(), {nodes[name]: None for name in inputs}
+    made: dict[fx.Node, object] = {node: graph.placeholder(node.name) for node in env}
+    for node in nodes.values():
+        if node not in needed:
+            continue
+        assert node.name in inside or node.op == "get_attr" or kind_of(node) in ("fake_quantize", "dropout"), node.name
+        # A placeholder here has a default.
+        made[node] = node.args[0] if node.op == "placeholder" else graph.node_copy(node, made.__getitem__)  # type: ignore[arg-type]
+    graph.output(tuple(made[nodes[name]] for name in outputs))  # type: ignore[arg-type]
+    return fx.GraphModule(network, graph)
+
+
+def _ordered(flow: Flow, units: Sequence[Unit], inline: frozenset[str]) -> list[tuple[Unit | None, list[fx.Node]]]:
+    # Units and what is between them; ops outside of units as soon as they can run.
+    names = {n.name: n for n in flow.order}
+    of: dict[str, int] = {name: i for i, unit in enumerate(units) for name in unit.nodes}
+    rest = [n for n in flow.nodes if n.op != "placeholder" and n.name not in of and n.name not in inline]
+    groups: list[tuple[Unit | None, list[fx.Node]]] = [(unit, [names[n] for n in unit.nodes]) for unit in units]
+    groups += [(None, [n]) for n in rest]
+    of |= {n.name: len(units) + i for i, n in enumerate(rest)}
+    waits: list[set[int]] = []
+    for at, (_, nodes) in enumerate(groups):
+        inside = frozenset(n.name for n in nodes)
+        waits.append({of[name] for name in _inputs(inside, inside, inline, names) if name in of} - {at})
+    readers: dict[int, list[int]] = {}
+    for at, on in enumerate(waits):
+        for other in on:
+            readers.setdefault(other, []).append(at)
+    place = [(unit is not None, min(flow.order[n] for n in nodes)) for unit, nodes in groups]
+    ready = [(*place[at], at) for at, on in enumerate(waits) if not on]
+    heapq.heapify(ready)
+    made: list[tuple[Unit | None, list[fx.Node]]] = []
+    done: set[int] = set()
+    while ready:
+        at = heapq.heappop(ready)[-1]
+        done.add(at)
+        unit, nodes = groups[at]
+        if made and unit is None and made[-1][0] is None:
+            made[-1][1].extend(nodes)
+        else:
+            made.append((unit, list(nodes)))
+        for reader in readers.get(at, ()):
+            waits[reader].discard(at)
+            if not waits[reader]:
+                heapq.heappush(ready, (*place[reader], reader))
+    stuck = next((unit for at, (unit, _) in enumerate(groups) if unit is not None and at not in done), None)
+    if stuck is not None:
+        raise SpecError(
+            where=f"reconstruct, block {stuck.name!r}",
+            found="ops that run before and after others outside of it",
+            wanted="a block that can run as one",
+            do="Name the module around it, or leave it to the graph.",
+        )
+    return made
+
+
+__all__ = ["Step", "cut", "steps"]

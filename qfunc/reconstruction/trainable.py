@@ -1,0 +1,125 @@
+"""A unit as training sees it: soft weights, constants computed once, activations that drop and whose scales learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from qfunc.functions import Lsq
+from qfunc.graph.constants import read_attr
+from qfunc.graph.fake_quantize import FakeQuantize
+from qfunc.graph.params import named, rebuilt
+from qfunc.graph.vocabulary import kind_of
+from qfunc.numerics.qparams import Affine
+from qfunc.reconstruction.rounding import Rounding
+from qfunc.specs import Scheme
+
+Noise = Callable[[Tensor], Tensor]
+_LEARNED = Lsq(gradient_scale=False)  # Adam divides by the gradient's size anyway
+
+
+class _Held(nn.Module):
+    """A constant in place of its quantizer."""
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value
+
+
+class _Activation(nn.Module):
+    """An activation's quantizer: by its own function, or by LSQ if its scale learns; each element is dropped by chance."""
+
+    def __init__(self, quantizer: FakeQuantize, learns: bool, noise: Noise | None, kept: float) -> None:
+        super().__init__()
+        self.scheme, self.noise, self.kept = quantizer.scheme, noise, kept
+        self.function: Any = _LEARNED if learns else quantizer.site.function
+        if learns:
+            qparams = quantizer.qparams()
+            given = _LEARNED.init(qparams, qparams.scale, self.scheme)
+            self.params: Any = given._replace(scale=given.scale.detach().clone().requires_grad_())
+        else:
+            held = {name: t.detach() for name, t in named(quantizer.params())}
+            self.params = rebuilt(quantizer.template, held.__getitem__)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value: Tensor = self.function.apply(self.params, x, self.scheme)
+        return value if self.noise is None else torch.where(self.noise(x) < self.kept, value, x)
+
+    def qparams(self) -> Affine:
+        """What has been learned."""
+        like = self.params.scale.detach()
+        found: Affine = self.function.export(type(self.params)(*(p.detach() for p in self.params)), like, self.scheme)[1]
+        return found
+
+
+class Trainable:
+    """The parts of a unit's module that training needs.
+
+    Args:
+        simulated: The unit with the model's own quantizers, which stay as they are.
+        rounded: The paths of the quantizers of weights that are rounded.
+        learning: The paths of the quantizers of activations whose scales learn.
+        noise: Uniform numbers in [0, 1) in the shape of a tensor; None: nothing is dropped.
+        kept: The probability that an element is quantized.
+    """
+
+    def __init__(
+        self, simulated: fx.GraphModule, rounded: Collection[str], learning: Collection[str], noise: Noise | None, kept: float
+    ) -> None:
+        graph, held = simulated.graph, dict[str, nn.Module]()
+        sites: dict[str, tuple[FakeQuantize, Tensor]] = {}
+        self.activations: dict[str, _Activation] = {}
+        for node in graph.nodes:
+            path = str(node.target)
+            if node.op != "call_module" or kind_of(node) != "fake_quantize" or path in held:
+                continue
+            module: Any = simulated.get_submodule(path)
+            if path in rounded:
+                sites[path] = module, read_attr(simulated, node.all_input_nodes[0]).detach()
+            elif module.site.constant:
+                with torch.no_grad():
+                    held[path] = _Held(module(read_attr(simulated, node.all_input_nodes[0])).detach())
+            elif not module.dynamic:
+                made = held[path] = _Activation(module, path in learning, noise, kept)
+                if path in learning:
+                    self.activations[path] = made
+        self.paths = list(sites)
+        self.rounding = Rounding(list(sites.values()))
+        held |= {path: _Held(weight) for path, weight in zip(sites, self.rounding.weights, strict=True)}
+        self.module = _with(simulated, held)
+
+    def scales(self) -> list[Tensor]:
+        """The scales that learn."""
+        return [a.params.scale for a in self.activations.values()]
+
+
+def learnable(module: FakeQuantize) -> bool:
+    """Whether a quantizer of activations has a scale that may learn by itself: any number, tied to no other."""
+    site, scale = module.site, module.scheme.scale
+    free = isinstance(site.value, Scheme) and not site.constant and not scale.dynamic and site.tie is None
+    return free and not scale.power_of_two and scale.within is None
+
+
+def _with(module: fx.GraphModule, other: dict[str, nn.Module]) -> fx.GraphModule:
+    # The same graph with other submodules at some paths; the rest is shared.
+    attributes: dict[str, Any] = {}
+    for node in module.graph.nodes:
+        path = str(node.target)
+        if node.op == "get_attr":
+            value = read_attr(module, node)
+            attributes[path] = nn.Parameter(value.detach(), requires_grad=False) if isinstance(value, nn.Parameter) else value
+        elif node.op == "call_module":
+            attributes[path] = other.get(path) or module.get_submodule(path)
+    graph = fx.Graph()
+    made = fx.Graph.graph_copy(graph, module.graph, {})
+    graph.output(made)
+    return fx.GraphModule(attributes, graph)
+
+
+__all__ = ["Trainable", "learnable"]
