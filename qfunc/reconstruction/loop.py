@@ -64,12 +64,9 @@ def optimise(
         rounded, learning: Paths of quantizers in it.
         told: Called after each iteration, with its number and the loss.
     """
-    assert step.unit is not None
     # Of each unit its own, so that a run that goes on from files draws what the whole run drew.
-    seed = (method.seed << 32) + crc32(step.unit.name.encode())
-    order = torch.Generator().manual_seed(seed)
-    device = _device(step, cache)
-    chance = torch.Generator(device).manual_seed(seed + 1)
+    order, device = torch.Generator().manual_seed(_seed(method, step, "order")), _device(step, cache)
+    chance = torch.Generator(device).manual_seed(_seed(method, step, "chance"))
 
     def noise(x: Tensor) -> Tensor:
         return torch.rand(x.shape, generator=chance, device=x.device)
@@ -105,6 +102,11 @@ def _given(name: str, index: Tensor, drop: float, cache: Cache, noise: Callable[
     if not drop or not value.is_floating_point():
         return value
     return torch.where(noise(value) < drop, cache.take(Key("float", name), index), value)
+
+
+def _seed(method: Method, step: Step, what: str) -> int:
+    # 32 bits, for torch's generator on the CPU takes no more of them.
+    return crc32(f"{method.seed} {what} {' '.join(step.unit.nodes if step.unit else ())}".encode())
 
 
 def _device(step: Step, cache: Cache) -> torch.device:

@@ -41,8 +41,8 @@ def reconstruct(
     Units (layers or blocks, see `qfunc.reconstruction`) are done in order: a unit's input is that of the network as
     quantized so far, its target the output of the float network.  The result is an ordinary calibrated model whose weights'
     quantizers hold the rounding (`AdaRound`, all decided), so that it is evaluated, emulated, deployed, saved and trained
-    as others are; where scales of activations learn, its quantizers hold them.  No unit's loss on all images is above that of
-    rounding to nearest: where it would be, nearest stays.  The given model is unchanged.  Evaluation semantics
+    as others are; where scales of activations learn, its quantizers hold them.  No unit's loss on all images is above that
+    with the codes that the given model has: where it would be, they stay.  The given model is unchanged.  Evaluation semantics
     whatever the mode.
 
     Cost: each op runs once on each image in float and twice as quantized, besides the iterations.  The same arguments give

@@ -65,11 +65,6 @@ class Rounding:
             total.addcmul_(centred.abs().pow_(exponent - 1), centred.sign(), value=-2 * weight * exponent)
         self.v.grad = total.mul_(self.slope)
 
-    @torch.no_grad()
-    def regularised(self, exponent: float | None) -> Tensor:
-        """sum(1 - |2 h - 1|^exponent), a scalar; 0 without an exponent."""
-        return (1 - (2 * self.h - 1).abs() ** exponent).sum() if exponent is not None else self.h.new_zeros(())
-
     def decided(self) -> list[Tensor]:
         """Of each weight whether it is rounded up."""
         return [(p >= 0).view_as(w) for p, w in zip(self.v.detach().split(self.sizes), self.weights, strict=True)]

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from functools import reduce
 from operator import or_
 
+import torch
 from attrs import evolve
 from torch import fx
 
@@ -23,6 +24,8 @@ from qfunc.specs import Int, Override, Scheme
 from qfunc.specs.edit import name as named
 from qfunc.specs.protocols import Function
 
+_JUST = 1e-4  # a v that decides, and that any step of training may turn
+
 
 def roundable(network: fx.GraphModule, places: Collection[Seat]) -> list[Seat]:
     """The weights with a rounding to learn: integers of their own scale, read by ops that weigh."""
@@ -39,7 +42,7 @@ def roundable(network: fx.GraphModule, places: Collection[Seat]) -> list[Seat]:
 
 
 def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
-    """Gives the quantizers at some paths AdaRound around the function that they have, rounding to nearest.
+    """Gives the quantizers at some paths AdaRound around the function that they have, with the codes that they have.
 
     The record's target says so too, tensor by tensor, so that `save` and `load` know.  For transforms, on models that
     they own.
@@ -58,6 +61,8 @@ def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
         made = FakeQuantize(evolve(old.site, function=function), weight)
         made.train(old.training)
         made.hold(old.qparams(), weight)
+        start, nearest = old.export(weight)[0], made.export(weight)[0]
+        made.v.copy_(torch.where(start == nearest, made.v, _JUST * (start - nearest).sign()))
         model.set_submodule(seat.path, made)
         by_function.setdefault(function, []).append(Context(model).path(str(nodes[seat.path].all_input_nodes[0].target)))
     connect(model)

@@ -1,0 +1,145 @@
+"""What reconstruct refuses, by whole messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import functions, targets
+from qfunc.errors import CalibrationError, QfuncError, SpecError
+from qfunc.reconstruction import Blocks, Regulariser, mqbench
+from qfunc.specs import edit
+from tests.reconstruction.small_nets import Chain, calibrated, images
+
+X = [images(4)]
+ONE = qfunc.adaround(iterations=1)
+
+
+DOREFA = edit.weights(function=functions.DoReFa())(targets.academic(4, 4))
+
+
+class Twice(nn.Module):
+    """No weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x
+
+
+def net() -> Any:
+    """A calibrated chain."""
+    return calibrated(Chain(1), X)
+
+
+def refused(kind: type[QfuncError], how: Any) -> str:
+    """The message."""
+    with pytest.raises(kind) as e:
+        how()
+    return str(e.value)
+
+
+FIELDS = [
+    ({"iterations": 0}, "Method.iterations: found 0, wanted an int in [1, inf]. Give such a number."),
+    ({"batch": 2.0}, "Method.batch: found 2.0, wanted an int in [1, inf]. Give such a number."),
+    ({"drop": 1.0}, "Method.drop: found 1.0, wanted a number in [0, 1). Give such a number."),
+    ({"scale_lr": 0}, "Method.scale_lr: found 0, wanted a finite positive number or None. Give such a number."),
+    ({"unit": "block"}, "Method.unit: found 'block', wanted Layers() or Blocks(). Give such a value."),
+    ({"loss": Blocks}, "Method.loss: found <class 'qfunc.reconstruction.partition.Blocks'>, wanted SquaredError() or Fisher(). "
+                       "Give such a value."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "message"), FIELDS, ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")
+def test_fields_that_mean_nothing(fields: dict[str, Any], message: str) -> None:
+    assert refused(SpecError, lambda: qfunc.qdrop(**fields)) == message
+    share = "Regulariser.warm_up: found 1, wanted a number in [0, 1). Give the share of iterations without it."
+    assert refused(SpecError, lambda: Regulariser(warm_up=1)) == share
+    with pytest.raises(TypeError, match="max_count"):
+        qfunc.qdrop(max_count=1)  # type: ignore[call-arg]
+
+
+def test_mqbenchs_keys_and_an_unknown_pattern() -> None:
+    made = mqbench("block", max_count=5, scale_lr=1e-4, weight=0.1, warm_up=0.1, b_range=(10, 3), prob=0.5, batch=100)
+    assert made == qfunc.qdrop(iterations=5, scale_lr=1e-4, regulariser=Regulariser(0.1, 10, 3, 0.1), batch=100)
+    assert refused(SpecError, lambda: mqbench("row")) == (
+        "Method.unit: found 'row', wanted Layers() or Blocks(). Give such a value."
+    )
+
+
+USES = [
+    (lambda: qfunc.reconstruct(qfunc.adaround, X),
+     "reconstruct: found the function adaround, wanted a method. Call it: qfunc.adaround()."),
+    (lambda: qfunc.reconstruct("adaround", X),
+     "reconstruct: found 'adaround', wanted a method. Write qfunc.reconstruct(qfunc.adaround(), batches)(model)."),
+    (lambda: qfunc.reconstruct(ONE, X, memory=-1),
+     "reconstruct, memory: found -1, wanted a number of bytes. Write memory=4 << 30."),
+    (lambda: qfunc.reconstruct(ONE, [])(net()),
+     "reconstruct: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."),
+    (lambda: qfunc.reconstruct(ONE, [X[0][:2]])(net()),
+     "reconstruct, batches: found 2 images, wanted at least 3. Give images as for calibration; the papers take 1,024."),
+    (lambda: qfunc.reconstruct(ONE, [X[0], X[0][..., 1:]])(net()),
+     "reconstruct, input 'x': found torch.float32 of shape (3, 6, 7) an image and torch.float32 of shape (3, 6, 6) an image, "
+     "wanted batches that differ in the number of images alone. Give images, or padded sequences, of one size."),
+    (lambda: qfunc.reconstruct(ONE, X)(qfunc.quantize(targets.academic(4, 4))(Chain(1))),
+     "reconstruct: found a quantized model without qparams at site 'x', wanted a calibrated model. "
+     "First run qfunc.calibrate(batches)(quantized)."),
+    (lambda: qfunc.reconstruct(ONE, X, select=edit.name("tail"))(net()),
+     "reconstruct, select: found Name('tail'), which matches no op whose weight is rounded, wanted a selector of such ops. "
+     "They are: body.0, head."),
+    (lambda: qfunc.reconstruct(ONE, X)(calibrated(Twice(), X, targets.onnxruntime)),
+     "reconstruct: found no weight in integers that a conv, linear, matmul or recurrent op reads, wanted at least one. "
+     "Quantize for a target that quantizes weights."),
+    (lambda: qfunc.reconstruct(ONE, X)(calibrated(Chain(1), X, DOREFA)),
+     "reconstruct, site 'body.0.weight': found the function DoReFa(), wanted a function inside AdaRound: a function that "
+     "quantizes x itself. Use edit.weights(function=Fixed()) before, or leave the op out by select=."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "message"), USES, ids=range(len(USES)))
+def test_wrong_uses(how: Any, message: str) -> None:
+    assert refused(QfuncError, how) == message
+
+
+def test_images_that_are_not_apart() -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.one(x)
+            return self.two(y - y.mean(0, keepdim=True))
+
+    x = [torch.randn(8, 3)]
+    assert refused(CalibrationError, lambda: qfunc.reconstruct(ONE, x)(calibrated(Centred(), x))) == (
+        "reconstruct, tensor 'sub': found a value without a part for each image, wanted units between which every tensor has "
+        "an axis that runs over the images. Name a module around it by Blocks(modules=...), or leave the ops before it out by "
+        "select=."
+    )
+
+
+def test_a_directory_of_something_else(tmp_path: Path) -> None:
+    model = net()
+    qfunc.reconstruct(ONE, X, resume=tmp_path / "units")(model)
+    where = f"reconstruct, resume={str(tmp_path / 'units')!r}: found"
+    other = "wanted those of this {}. Give another directory."
+    for how, word in (
+        (lambda: qfunc.reconstruct(qfunc.adaround(iterations=2), X, resume=tmp_path / "units")(model), "method"),
+        (lambda: qfunc.reconstruct(ONE, [images(5)], resume=tmp_path / "units")(model), "set of images"),
+        (lambda: qfunc.reconstruct(ONE, X, resume=tmp_path / "units")(calibrated(Chain(1), X, seed=1)), "model"),
+    ):
+        assert refused(CalibrationError, how) == f"{where} units of another {word}, {other.format(word)}"
+    (tmp_path / "units" / "unit-0000.safetensors").write_bytes(b"cut")
+    message = refused(CalibrationError, lambda: qfunc.reconstruct(ONE, X, resume=tmp_path / "units")(model))
+    assert message.startswith(f"{where} unit-0000.safetensors, cut or changed")
+    assert message.endswith("wanted whole files. Delete that file: its unit is done again.")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").touch()
+    assert refused(CalibrationError, lambda: qfunc.reconstruct(ONE, X, resume=tmp_path / "notes")(model)) == (
+        f"reconstruct, resume={str(tmp_path / 'notes')!r}: found other files (a.txt), wanted an empty directory, or one that "
+        "resume= made. Give another directory."
+    )

@@ -1,0 +1,151 @@
+"""Units by structure: dominators and regions by brute force over paths, and the units of known architectures."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import SpecError
+from qfunc.graph.capture import capture
+from qfunc.reconstruction import Blocks, Layers, units
+from qfunc.reconstruction.flow import Flow
+from qfunc.reconstruction.regions import dominators, regions
+from tests.reconstruction.small_nets import Attention, Chain, Inverted, Pair, Resnet
+
+
+def random_network(seed: int) -> fx.GraphModule:
+    """Up to ten ops, each of one or two values before it; all that nobody reads is returned."""
+    generator = torch.Generator().manual_seed(seed)
+    graph = fx.Graph()
+    values = [graph.placeholder(f"x{i}") for i in range(1 + seed % 2)]
+    for _ in range(4 + seed % 7):
+        picked = [values[i] for i in torch.randint(len(values), (2,), generator=generator).tolist()]
+        one = torch.rand((), generator=generator) < 0.5
+        values.append(graph.call_function(torch.tanh, (picked[0],)) if one else graph.call_function(torch.add, tuple(picked)))
+    graph.output(tuple(v for v in values if not v.users) if seed % 3 else values[-1])
+    return capture()(fx.GraphModule(nn.Module(), graph))
+
+
+def paths_avoid(flow: Flow, node: fx.Node, without: fx.Node) -> bool:
+    """Whether some path from an input reaches a node without passing another one; by walking all that is reached."""
+    reached = {n for n in flow.nodes if n.op == "placeholder" and n is not without}
+    for n in flow.nodes:
+        if n is not without and any(p in reached for p in flow.before[n]):
+            reached.add(n)
+    return node in reached
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_dominators_and_regions_are_those_of_all_paths(seed: int) -> None:
+    flow = Flow(random_network(seed))
+    found = dominators(flow)
+    order = flow.order
+    for node in flow.nodes:
+        above = [d for d in flow.nodes if d is not node and order[d] < order[node] and not paths_avoid(flow, node, d)]
+        assert found[node] is (above[-1] if above else None)
+    # A region by its definition: of all sets of ops, those that hold a join and everything between it and its dominator,
+    # that nothing enters but from the entry and that nothing leaves but from the join.
+    wanted = []
+    for join in flow.nodes:
+        if len(flow.before[join]) > 1:
+            inside = {n for n in flow.nodes if _reaches(flow, n, join, found[join])}
+            rest = inside - {join}
+            if not any(u not in inside for n in rest for u in flow.behind[n]) and not rest & flow.returned:
+                wanted.append((found[join], join, {n for n in inside if n.op != "placeholder"}))
+    assert [(r.entry, r.exit, set(r.nodes)) for r in regions(flow)] == wanted
+    for region, node in itertools.product(regions(flow), flow.nodes):
+        if node in region.nodes and region.entry is not None:
+            assert all(p in region.nodes or p is region.entry for p in flow.before[node])
+
+
+def _reaches(flow: Flow, start: fx.Node, end: fx.Node, without: fx.Node | None) -> bool:
+    reached = {start} - {without}
+    for n in flow.nodes:
+        if n is not without and any(p in reached for p in flow.before[n]):
+            reached.add(n)
+    return end in reached and start is not without
+
+
+def found(model: nn.Module, how: Layers | Blocks) -> list[tuple[str, tuple[str, ...]]]:
+    """Names and ops of the units."""
+    return [(unit.name, unit.ops) for unit in units(how)(qfunc.quantize(targets.academic(4, 4))(model))]
+
+
+def test_blocks_of_a_residual_network() -> None:
+    assert found(Resnet(), Blocks()) == [
+        ("stem", ("stem",)),
+        ("first", ("first.one", "first.two")),
+        ("second", ("second.short", "second.one", "second.two")),
+        ("head", ("head",)),
+    ]
+
+
+def test_inverted_bottlenecks_with_and_without_a_residual_add() -> None:
+    assert found(Inverted(), Blocks()) == [
+        ("stem", ("stem",)),
+        ("wide.0 to thin.0", ("wide.0", "deep.0", "thin.0")),
+        ("wide.1 to thin.1", ("wide.1", "deep.1", "thin.1")),
+    ]
+
+
+def test_attention_with_a_mask_and_a_perceptron() -> None:
+    assert found(Attention(), Blocks()) == [("qkv to out", ("qkv", "out")), ("up to down", ("up", "down"))]
+
+
+def test_two_inputs_and_a_weight_that_is_read_twice() -> None:
+    assert found(Pair(), Blocks()) == [("left", ("left",)), ("right", ("right",)), ("both", ("both",)), ("both_1", ("both_1",))]
+
+
+def test_layers_take_the_activations_behind_them_also_written_out() -> None:
+    nodes = {unit.name: unit.nodes for unit in units(Layers())(qfunc.quantize(targets.academic(4, 4))(Inverted()))}
+    assert nodes["stem"] == ("stem", "relu")
+    assert nodes["wide.0"] == ("wide_0", "sigmoid", "mul")
+    assert nodes["thin.1"] == ("thin_1",)
+
+
+def test_a_limit_leaves_blocks_as_layers() -> None:
+    assert [name for name, _ in found(Resnet(), Blocks(most=2))] == [
+        "stem",
+        "first",
+        "second.short",
+        "second.one",
+        "second.two",
+        "head",
+    ]
+
+
+def test_declared_blocks() -> None:
+    assert found(Resnet(), Blocks(modules=("first", "sec*")))[1:3] == found(Resnet(), Blocks())[1:3]
+    assert found(Chain(), Blocks(modules=("body",))) == [("body", ("body.0", "body.1")), ("head", ("head",))]
+    with pytest.raises(SpecError) as e:
+        found(Resnet(), Blocks(modules=("third",)))
+    assert str(e.value) == (
+        "Blocks.modules: found 'third', which is the path of no module with ops, wanted paths of modules. "
+        "Modules with weights in them: first, second."
+    )
+    with pytest.raises(SpecError, match="modules inside each other"):
+        found(Resnet(), Blocks(modules=("first", "first.one")))
+
+
+def test_a_block_around_what_it_does_not_hold_is_refused() -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pair, self.between = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)}), nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.pair["b"](torch.relu(self.between(self.pair["a"](x))))
+
+    x = torch.randn(8, 3)
+    model = qfunc.calibrate([x])(qfunc.quantize(targets.academic(4, 4))(Around()))
+    with pytest.raises(SpecError) as e:
+        qfunc.reconstruct(qfunc.brecq(unit=Blocks(modules=("pair",)), iterations=1), [x])(model)
+    assert str(e.value) == (
+        "reconstruct, block 'pair': found ops that run before and after others outside of it, wanted a block that can run "
+        "as one. Name the module around it, or leave it to the graph."
+    )
