@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import qfunc
-from qfunc import targets
+from qfunc import reconstruction, targets
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,6 +25,7 @@ PUBLIC = [
     *(f"qfunc.estimators.{n}" for n in qfunc.estimators.__all__),
     *(f"qfunc.functions.{n}" for n in qfunc.functions.__all__),
     *(f"qfunc.recipes.{n}" for n in qfunc.recipes.__all__),
+    *(f"qfunc.reconstruction.{n}" for n in reconstruction.__all__),
     *(f"qfunc.targets.{n}" for n in targets.__all__),
 ]
 

@@ -17,6 +17,7 @@ import qfunc
 from qfunc import estimators, functions, targets
 from qfunc.graph.network import seats
 from qfunc.graph.vocabulary import kind_of
+from qfunc.reconstruction import Method, mqbench
 from qfunc.specs import Algorithm, Target, edit
 
 PAGE = (Path(__file__).parent.parent / "docs/from_mqbench.md").read_text()
@@ -84,6 +85,10 @@ FILES = [
     "STPU: {name}_stpu_minmax.json",
     "input_names, output_names, dynamic_axes",
 ]
+RECONSTRUCTION = [
+    "ptq_reconstruction", "pattern", "scale_lr", "warm_up", "weight", "max_count", "b_range", "keep_gpu", "round_mode", "prob",
+    "exclude_node_prefix",
+]  # fmt: skip
 SECTIONS = {
     "Observers": [f"{name}Observer" for name in OBSERVERS],
     "Fake quantizers": [f"{name}FakeQuantize" for name in QUANTIZERS],
@@ -92,26 +97,10 @@ SECTIONS = {
     "Switches of state": SWITCHES,
     "Fused and QAT modules": MODULES,
     "Reports": [f"utils/profiling.py, {way}" for way in ("interaction", "standalone")],
+    "Reconstruction": RECONSTRUCTION,
     "Deployed files": FILES,
 }
-NOT_YET = [
-    *[
-        "ptq_reconstruction",
-    ],
-    *[
-        "pattern",
-        "scale_lr",
-        "warm_up",
-        "weight",
-        "max_count",
-        "b_range",
-        "keep_gpu",
-        "round_mode",
-        "prob",
-        "exclude_node_prefix",
-    ],
-    *["mix_precision", "weight_equalization.py"],
-]
+NOT_YET = ["mix_precision", "weight_equalization.py"]
 # No row may name the algorithms of this target, so that each expression has something to change.
 BASE = evolve(
     targets.tensorrt,
@@ -252,6 +241,18 @@ def test_switches(name: str, expression: str) -> None:
         held = [s.module.site.constant for s in seats(made) if s.module.ready]
         assert any(held)
         assert all(held) == ("quantize(" in expression)
+
+
+@cases("Reconstruction")
+def test_reconstruction(name: str, expression: str) -> None:
+    made = value(expression)
+    if isinstance(made, fx.GraphModule):
+        rounded = {s.module.site.name for s in seats(made) if isinstance(s.module.site.function, functions.AdaRound)}
+        assert rounded == {"4.weight", "6.weight", *(["0.weight"] if name != "exclude_node_prefix" else [])}
+    elif isinstance(made, Method):
+        assert made != mqbench()
+    else:
+        assert sites(edit.pipe(BASE, made)) != sites(BASE)
 
 
 @cases("Reports")

@@ -107,7 +107,7 @@ class Cache:
         """Another key for a value that is there."""
         self._held[key] = self._held[as_]
 
-    def change(self, key: Key, how: Callable[[Tensor], Tensor]) -> None:
+    def change(self, key: Key, how: Callable[[Tensor], None]) -> None:
         """Changes a value in place."""
         how(self._held[key].tensor)
 

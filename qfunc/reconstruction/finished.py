@@ -104,7 +104,7 @@ def digest(tensors: Mapping[str, Tensor], *texts: str) -> str:
     for name, tensor in sorted(tensors.items()):
         made.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
-        made.update(memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b"")
+        made.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     for text in texts:
         made.update(text.encode())
     return made.hexdigest()

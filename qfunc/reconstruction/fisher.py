@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,7 +60,11 @@ def importances(
     for name in names:
         mean = sums[name] / max(counts[name], 1)
         # Where nothing has a gradient all elements count the same.
-        cache.change(Key("gradient", name), lambda t, mean=mean: t.mul_(1 / mean) if mean else t.fill_(1.0))
+        cache.change(Key("gradient", name), partial(_divide, mean))
+
+
+def _divide(mean: float, square: Tensor) -> None:
+    square.mul_(1 / mean) if mean else square.fill_(1.0)
 
 
 def divergence(wanted: Any, found: Any) -> Tensor:

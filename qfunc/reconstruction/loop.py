@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from zlib import crc32
 
 import torch
@@ -83,7 +84,7 @@ def optimise(
             index = torch.randperm(cache.images, generator=order)[:size]
             rounding.soften()
             outputs = unit.module(*(_given(name, index, method.drop, cache, noise) for name in step.inputs))
-            loss = distance.of(outputs, lambda key, index=index: cache.take(key, index))
+            loss = distance.of(outputs, partial(_taken, cache, index))
             for scale in scales:
                 scale.grad = None
             loss.backward()  # type: ignore[no-untyped-call]
@@ -95,6 +96,10 @@ def optimise(
             told(i, loss.detach())
     up = dict(zip(unit.paths, rounding.decided(), strict=True))
     return Found(up, {path: a.qparams() for path, a in unit.activations.items()} if scales else {})
+
+
+def _taken(cache: Cache, index: Tensor, key: Key) -> Tensor:
+    return cache.take(key, index)
 
 
 def _given(name: str, index: Tensor, drop: float, cache: Cache, noise: Callable[[Tensor], Tensor]) -> Tensor:

@@ -45,6 +45,9 @@ class Method:
         seed: Of the images' order and of what is dropped.
     Raises:
         SpecError: a field that can mean nothing.
+
+    >>> Method(unit=Blocks(), iterations=2000, rounding_lr=0.01).drop
+    0.0
     """
 
     unit: Layers | Blocks = field(default=Layers(), validator=_one_of(Layers, Blocks))
@@ -113,7 +116,6 @@ def mqbench(
     pattern: str = "block",
     *,
     max_count: int = 20_000,
-    scale_lr: float | None = 4e-5,
     weight: float = 0.01,
     warm_up: float = 0.2,
     b_range: tuple[float, float] = (20, 2),
@@ -122,7 +124,8 @@ def mqbench(
 ) -> Method:
     """The method that MQBench's `ptq_reconstruction` takes from these keys, with its defaults.
 
-    Its loss is the squared error for every method.  `prob` is the probability that an element is quantized.  One of its
+    Its loss is the squared error for every method.  `prob` is the probability that an element is quantized; `scale_lr=None`
+    is the key left out.  One of its
     iterations takes a whole cached batch: give `batch=` its size.
 
     Raises:
@@ -136,7 +139,7 @@ def mqbench(
         unit=patterns.get(pattern, pattern),  # type: ignore[arg-type]
         iterations=max_count,
         regulariser=Regulariser(weight, *b_range, warm_up),
-        scale_lr=scale_lr,
+        scale_lr=4e-5,
         drop=1 - prob,
     )
     return evolve(made, **changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, fx
@@ -127,7 +128,7 @@ class Part:
                 for name, value in zip(step.outputs, values, strict=True):
                     cache.write(Key(stream, name), start, value, self.layout[name])
                 if distance is not None:
-                    total += (stop - start) * float(distance.of(values, lambda k, a=start, b=stop: cache.part(k, a, b)))
+                    total += (stop - start) * float(distance.of(values, partial(_part, cache, start, stop)))
         return total
 
     def _learning(self, step: Step, places: dict[str, Seat], learned: set[str]) -> list[str]:
@@ -169,6 +170,10 @@ class Part:
             self._advance(step, "quantized", cache)
         losses = {"unit": name, "nearest": f"{before / cache.images!r}", "reconstructed": f"{after / cache.images!r}"}
         finished.write(number, found, losses)
+
+
+def _part(cache: Cache, start: int, stop: int, key: Key) -> Tensor:
+    return cache.part(key, start, stop)
 
 
 def _take(model: fx.GraphModule, found: Found, decided: bool = True) -> None:

@@ -29,7 +29,10 @@ _ARITHMETIC = (*_TAIL, "add", "sub", "mul", "div", "exp")
 class Unit:
     """Some ops that are reconstructed together: the user's path, the ops by node name in order, those with weights.
 
-    `nodes` are names in the captured graph, `ops` the paths of the ops whose weights are rounded.
+    `nodes` are names in the captured graph, `ops` the paths of the ops with weights.
+
+    >>> Unit("fc", nodes=("fc", "relu"), ops=("fc",)).nodes[-1]
+    'relu'
     """
 
     name: str

@@ -33,7 +33,7 @@ def dominators(flow: Flow) -> dict[fx.Node, fx.Node | None]:
             left, right = common, other
             while left is not right:
                 if depth[left] >= depth[right]:
-                    left = found[left]  # type: ignore[index]
+                    left = found[left]
                 else:
                     right = found[right]  # type: ignore[index,assignment]
             common = left

@@ -39,7 +39,7 @@ class Rounding:
         self.h = torch.empty_like(self.v)
         self.slope = torch.empty_like(self.v)
         self.sizes = [weight.numel() for _, weight in sites]
-        parts = self.value.split(self.sizes)
+        parts = torch.split(self.value, self.sizes)
         # Leaves of their own that share the vector's storage.
         self.weights = [p.view_as(w).detach().requires_grad_() for p, (_, w) in zip(parts, sites, strict=True)]
 
@@ -67,7 +67,7 @@ class Rounding:
 
     def decided(self) -> list[Tensor]:
         """Of each weight whether it is rounded up."""
-        return [(p >= 0).view_as(w) for p, w in zip(self.v.detach().split(self.sizes), self.weights, strict=True)]
+        return [(p >= 0).view_as(w) for p, w in zip(torch.split(self.v.detach(), self.sizes), self.weights, strict=True)]
 
 
 @torch.no_grad()
@@ -75,7 +75,7 @@ def harden(module: FakeQuantize, up: Tensor) -> None:
     """Rounds a weight up where `up`, else down, for good: soft is hard from then on; for transforms, on their own models."""
     function: AdaRound = module.site.function  # type: ignore[assignment]
     params = module.own()
-    module.v.copy_(function.harden(params._replace(v=torch.where(up, 1.0, -1.0).to(params.v))).v)
+    module.get_parameter("v").copy_(function.harden(params._replace(v=torch.where(up, 1.0, -1.0).to(params.v))).v)
 
 
 @torch.no_grad()

@@ -30,7 +30,8 @@ class Rows:
 
     def split(self, value: Tensor) -> Tensor:
         """[images, each, ...] of a tensor."""
-        return value.movedim(self.axis, 0).unflatten(0, (-1, self.each))
+        first = value.movedim(self.axis, 0)
+        return first.reshape(-1, self.each, *first.shape[1:])
 
     def join(self, rows: Tensor) -> Tensor:
         """The tensor again."""

@@ -62,7 +62,8 @@ def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
         made.train(old.training)
         made.hold(old.qparams(), weight)
         start, nearest = old.export(weight)[0], made.export(weight)[0]
-        made.v.copy_(torch.where(start == nearest, made.v, _JUST * (start - nearest).sign()))
+        v = made.get_parameter("v")
+        v.copy_(torch.where(start == nearest, v, _JUST * (start - nearest).sign()))
         model.set_submodule(seat.path, made)
         by_function.setdefault(function, []).append(Context(model).path(str(nodes[seat.path].all_input_nodes[0].target)))
     connect(model)

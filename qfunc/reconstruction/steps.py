@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from attrs import frozen
 from torch import fx
@@ -86,15 +87,15 @@ def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], 
         if node not in needed and node.name not in inputs:
             needed.add(node)
             todo += node.all_input_nodes
-    graph, env = fx.Graph(), {nodes[name]: None for name in inputs}
-    made: dict[fx.Node, object] = {node: graph.placeholder(node.name) for node in env}
+    graph = fx.Graph()
+    made: dict[fx.Node, Any] = {nodes[name]: graph.placeholder(name) for name in inputs}
     for node in nodes.values():
         if node not in needed:
             continue
         assert node.name in inside or node.op == "get_attr" or kind_of(node) in ("fake_quantize", "dropout"), node.name
         # A placeholder here has a default.
-        made[node] = node.args[0] if node.op == "placeholder" else graph.node_copy(node, made.__getitem__)  # type: ignore[arg-type]
-    graph.output(tuple(made[nodes[name]] for name in outputs))  # type: ignore[arg-type]
+        made[node] = node.args[0] if node.op == "placeholder" else graph.node_copy(node, made.__getitem__)
+    graph.output(tuple(made[nodes[name]] for name in outputs))
     return fx.GraphModule(network, graph)
 
 

@@ -21,6 +21,7 @@ from mutants.numerics import NUMERICS
 from mutants.outer import OUTER_MODULES
 from mutants.own_ops import OWN_OPS
 from mutants.placement import PLACEMENT
+from mutants.reconstruction import RECONSTRUCTION
 from mutants.reports import REPORTS
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
@@ -51,6 +52,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRANSFORMERS,
     *MERGING,
     *OUTER_MODULES,
+    *RECONSTRUCTION,
     *EMULATION,
     *DEPLOYMENT,
     *OWN_OPS,

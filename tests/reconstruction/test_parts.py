@@ -175,6 +175,7 @@ def test_the_axis_of_the_images_is_found() -> None:
         k: v for k, v in found.items() if k in ("reshape", "transpose", "mul", "mul_1", "sub", "mean_1", "x", "table", "output")
     }
     assert kinds == {
-        "x": Rows(), "table": Whole(), "reshape": Rows(0, 2), "transpose": Rows(1, 1), "mul_1": Whole(), "mul": NoTensor(), "sub": Mixed(),
+        "x": Rows(), "table": Whole(), "reshape": Rows(0, 2), "transpose": Rows(1, 1), "mul_1": Whole(),
+        "mul": NoTensor(), "sub": Mixed(),
         "mean_1": Mixed(), "output": NoTensor(),
     }  # fmt: skip

@@ -1,0 +1,56 @@
+"""Breakages of reconstruction."""
+
+from mutants.mutation import Mutation
+
+HERE, TESTS = "qfunc/reconstruction", "tests/reconstruction"
+
+RECONSTRUCTION = (
+    Mutation(
+        "regions-that-are-read-outside", f"{HERE}/regions.py",
+        "if all(user in inside for node in inner for user in flow.behind[node]) and not inner & flow.returned:",
+        "if True:",
+        f"{TESTS}/test_partition.py::test_dominators_and_regions_are_those_of_all_paths",
+    ),
+    Mutation(
+        "sizes-are-data", f"{HERE}/flow.py",
+        'if node.op == "get_attr" or kind_of(node) in ("size", "full", "arange"):',
+        'if node.op == "get_attr":',
+        f"{TESTS}/test_partition.py::test_attention_with_a_mask_and_a_perceptron",
+    ),
+    Mutation(
+        "the-regulariser-pulls-to-the-middle", f"{HERE}/rounding.py",
+        "value=-2 * weight * exponent",
+        "value=2 * weight * exponent",
+        f"{TESTS}/test_parts.py::test_the_vector_is_adarounds_soft_value_and_its_gradient_is_autograds",
+    ),
+    Mutation(
+        "clipped-roundings-have-a-gradient", f"{HERE}/rounding.py",
+        "self.slope.mul_(raw == self.h)",
+        "pass",
+        f"{TESTS}/test_parts.py::test_the_vector_is_adarounds_soft_value_and_its_gradient_is_autograds",
+    ),
+    Mutation(
+        "a-loss-may-rise", f"{HERE}/part.py",
+        "if not after <= before:",
+        "if False:",
+        f"{TESTS}/test_reconstruct.py::test_a_loss_that_would_rise_leaves_rounding_to_nearest",
+    ),
+    Mutation(
+        "one-seed-for-all", f"{HERE}/loop.py",
+        "{method.seed} {what}",
+        "{what}",
+        f"{TESTS}/test_reconstruct.py::test_the_same_arguments_give_the_same_bits_and_another_seed_others",
+    ),
+    Mutation(
+        "the-target-does-not-know", f"{HERE}/sites.py",
+        "overrides=(*kept, *changes)",
+        "overrides=kept",
+        f"{TESTS}/test_reconstruct.py::test_saved_loaded_and_deployed_as_other_models_are",
+    ),
+    Mutation(
+        "ties-move", f"{HERE}/sites.py",
+        "v.copy_(torch.where(start == nearest, v, _JUST * (start - nearest).sign()))",
+        "pass",
+        f"{TESTS}/test_reconstruct.py::test_a_loss_that_would_rise_leaves_rounding_to_nearest",
+    ),
+)  # fmt: skip
