@@ -33,9 +33,9 @@ def dominators(flow: Flow) -> dict[fx.Node, fx.Node | None]:
             left, right = common, other
             while left is not right:
                 if depth[left] >= depth[right]:
-                    left = found[left]
+                    left = found[left]  # type: ignore[index]
                 else:
-                    right = found[right]  # type: ignore[index,assignment]
+                    right = found[right]  # type: ignore[assignment]
             common = left
         found[node] = common
         depth[node] = depth[common] + 1
