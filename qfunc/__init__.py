@@ -7,6 +7,7 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
     __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
 
 from qfunc import errors, estimators, functions, recipes, specs
+from qfunc.graph.again import recompute_quantized
 from qfunc.graph.capture import capture
 from qfunc.reconstruction.methods import adaround, brecq, qdrop
 from qfunc.reconstruction.reconstruct import reconstruct
@@ -32,6 +33,6 @@ __version__ = "0.1.0"
 __all__ = [
     "BatchStatistics", "Float", "Folded", "Quantized", "adaround", "brecq", "bypass", "calibrate", "capture",
     "checkpoint_contexts", "compare", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain",
-    "fold_norms", "freeze_norms", "functions", "load", "parameter_groups", "qdrop", "quantize", "recipes", "reconstruct",
-    "save", "sensitivity", "specs", "verify",
+    "fold_norms", "freeze_norms", "functions", "load", "parameter_groups", "qdrop", "quantize", "recipes",
+    "recompute_quantized", "reconstruct", "save", "sensitivity", "specs", "verify",
 ]  # fmt: skip

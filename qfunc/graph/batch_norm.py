@@ -55,29 +55,30 @@ def folded_weight(weight: Tensor, norm: Any, groups: int) -> Tensor:
     >>> folded_weight(torch.ones(2, 1), torch.nn.BatchNorm1d(2, eps=0.0).eval(), 0).flatten()
     tensor([1., 1.], grad_fn=<ViewBackward0>)
     """
-    return _times(weight, _factor(norm), groups)
+    return times(weight, weight_factor(norm)[0], groups)
 
 
 def unfolded_weight(quantized: Tensor, weight: Tensor, norm: Any, groups: int) -> Tensor:
     """Q(w f) / f where the norm uses the batch, and w itself where |f| is below the least; else Q(w f)."""
-    if not uses_batch(norm):
-        return quantized
-    factor = factor_of(norm).detach()
+    return divided(quantized, weight, *weight_factor(norm), groups) if uses_batch(norm) else quantized
+
+
+def divided(quantized: Tensor, weight: Tensor, factor: Tensor, least: Tensor, groups: int) -> Tensor:
+    """quantized / factor, and the weight itself in the channels of which `least` is True."""
     # No chip's least scale may keep a channel from training that is all but switched off.
-    least = _times(torch.ones_like(weight), factor.abs() < LEAST, groups).bool()
-    return torch.where(least, weight, _times(quantized, _factor(norm).reciprocal(), groups))
+    off = times(torch.ones_like(weight), least, groups).bool()
+    return torch.where(off, weight, times(quantized, factor.reciprocal(), groups))
 
 
-def turned(weight: Tensor, norm: Any, groups: int) -> Tensor:
-    """The weight times the sign of f, which is that of gamma."""
-    if norm.weight is None:
-        return weight
-    return _times(weight, torch.where(norm.weight.detach() < 0, -1.0, 1.0).to(weight.dtype), groups)
+def sign(norm: Any) -> Tensor:
+    """The sign of f, which is that of gamma."""
+    gamma: Tensor = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight.detach()
+    return torch.where(gamma < 0, -1.0, 1.0).to(gamma.dtype)
 
 
 def folded_bias(bias: Tensor | None, norm: Any) -> Tensor:
     """b f + s, of the running statistics."""
-    factor, mean = factor_of(norm), _now(norm.running_mean)
+    factor, mean = factor_of(norm), at_once(norm.running_mean)
     held = mean if bias is None else mean - bias
     shift = -held * factor
     return shift if norm.bias is None else norm.bias + shift
@@ -115,26 +116,33 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-def _now(statistic: Tensor) -> Tensor:
-    # A compiled backward would read the running statistics anew, which the forward has updated by then.
-    return snapshot(statistic) if torch.compiler.is_compiling() else statistic
+def at_once(buffer: Tensor) -> Tensor:
+    """A buffer as it is before this forward updates it: a compiled backward would read it anew.
+
+    >>> at_once(torch.ones(1))
+    tensor([1.])
+    """
+    return snapshot(buffer) if torch.compiler.is_compiling() else buffer
 
 
 def factor_of(norm: Any) -> Tensor:
     """f, of the running statistics."""
-    factor = torch.rsqrt(_now(norm.running_var) + norm.eps)
+    factor = torch.rsqrt(at_once(norm.running_var) + norm.eps)
     return factor if norm.weight is None else norm.weight * factor
 
 
-def _factor(norm: Any) -> Tensor:
+def weight_factor(norm: Any) -> tuple[Tensor, Tensor]:
+    """f as a weight is multiplied by it, and where a norm that uses the batch has |f| below the least."""
     factor = factor_of(norm)
-    if not uses_batch(norm):
-        return factor
-    # Below the least, f counts as constant: its gradient would be of a number that is not used.
-    return torch.where(factor.abs() < LEAST, torch.where(factor < 0, -LEAST, LEAST), factor)
+    least = factor.detach().abs() < LEAST
+    if uses_batch(norm):
+        # Below the least, f counts as constant: its gradient would be of a number that is not used.
+        factor = torch.where(least, torch.where(factor < 0, -LEAST, LEAST), factor)
+    return factor, least
 
 
-def _times(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
+def times(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
+    """The weight times one factor for each output channel; groups as in `folded_weight`."""
     if not groups:
         return weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
     split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])

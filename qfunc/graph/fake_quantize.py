@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from qfunc.errors import CalibrationError
-from qfunc.graph.batch_norm import folded_weight, turned, unfolded_weight, uses_batch
+from qfunc.graph.again import again
+from qfunc.graph.batch_norm import at_once, sign, uses_batch, weight_factor
 from qfunc.graph.following import can_follow, followed, is_odd
 from qfunc.graph.kept_value import KeptValue
 from qfunc.graph.params import named, rebuilt, template
 from qfunc.graph.site import Site
-from qfunc.numerics.noise import uniform
+from qfunc.graph.value import Value
 from qfunc.numerics.qparams import Affine, from_range, of_tensor, qparams_shape
 from qfunc.numerics.scales import product
 from qfunc.specs import PerTensor
@@ -92,28 +93,33 @@ class FakeQuantize(nn.Module):
         return self._behind(x, norm, groups)
 
     def _behind(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:
-        if norm is None:
-            return self._quantized(x)
-        if self.norm and uses_batch(norm):
-            if self.odd:
-                return self._quantized(x, unfolded=True)
-            return turned(self._quantized(turned(x, norm, groups), unfolded=True), norm, groups)
-        return unfolded_weight(self._quantized(folded_weight(x, norm, groups)), x, norm, groups)
+        batch = norm is not None and uses_batch(norm)
+        follows = batch and bool(self.norm)
+        held, noise = self._now(x, follows), ()
+        function: Any = self.site.function
+        relaxed = self.training and hasattr(function, "relax")
+        if relaxed and getattr(function, "noisy", True):
+            noise = self.seed, at_once(self.step).clone()
+            self.step.add_(1)
+        names = tuple(name for name, _ in named(held))
+        value = Value(function, self.scheme, self.template, names, relaxed, groups)
+        tensors = *(t for _, t in named(held)), *noise
+        if norm is None or (follows and self.odd):
+            return again(value.plain, x, *tensors)
+        if follows:
+            return again(value.turned, x, sign(norm), *tensors)
+        return again(value.unfolded if batch else value.folded, x, *weight_factor(norm), *tensors)
 
-    def _quantized(self, x: Tensor, unfolded: bool = False) -> Tensor:
-        function, scheme = self.site.function, self.scheme
+    def _now(self, x: Tensor, unfolded: bool) -> Any:
+        # The params for x; `unfolded` those for the weight before the BatchNorm that they follow.
         if self.dynamic:
-            params = function.init(of_tensor(x, scheme), x.detach(), scheme)
-        elif self.ready:
-            params = self.own() if unfolded else self.params()
-            if self.by_channel:
-                self._require_channels(x)
-        else:
+            return self.site.function.init(of_tensor(x, self.scheme), x.detach(), self.scheme)
+        if not self.ready:
             do = "Run qfunc.calibrate(batches)(quantized), or load qparams."
             raise CalibrationError(where=self._where, found="no qparams yet", wanted="a calibrated model", do=do)
-        relax = getattr(function, "relax", None) if self.training else None
-        value: Tensor = function.apply(params, x, scheme) if relax is None else relax(params, x, scheme, self._noise(x))
-        return value
+        if self.by_channel:
+            self._require_channels(x)
+        return self.own() if unfolded else self.params()
 
     def _require_channels(self, x: Tensor) -> None:
         shape = tuple(x.shape)
@@ -122,30 +128,26 @@ class FakeQuantize(nn.Module):
             do = "Give inputs as in calibration, or calibrate again."
             raise CalibrationError(where=self._where, found=f"a tensor of shape {shape}", wanted=wanted, do=do)
 
-    def _noise(self, x: Tensor) -> Tensor | None:
-        if not getattr(self.site.function, "noisy", True):
-            return None
-        noise = uniform(x.shape, self.seed, self.step)
-        self.step.add_(1)
-        return noise
-
     def params(self) -> Any:
         """The function's parameters, as its `init` makes them, now."""
         if self.of:
             scale = product([source.scales() for source in self.of], self.held[0])
             derived = Affine(scale, torch.zeros_like(scale))
             return self.site.function.init(derived, scale, self.scheme)
-        own, function = self.own(), self.site.function
-        return function.scaled(own, followed(self.norm[0], self.held)) if self.norm else own  # type: ignore[attr-defined]
+        return self._scaled(self.own(), followed(self.norm[0], self.held)) if self.norm else self.own()
 
     def own(self) -> Any:
         """The parameters that are held: where they follow a BatchNorm, those for the weight before it is folded."""
         return rebuilt(self.template, lambda name: getattr(self, name))
 
+    def _scaled(self, params: Any, factor: Tensor) -> Any:
+        function: Any = self.site.function  # one that `can_follow` found to know its parameters for multiples of x
+        return function.scaled(params, factor)
+
     def follow(self, norm: Any, groups: int) -> None:
         """Lets the scales follow a BatchNorm where they can, from now on; for transforms, on models that they own."""
         if not self.norm and can_follow(self.site, self.held, norm, groups):
-            before = self.site.function.scaled(self.own(), 1 / followed(norm, self.held))  # type: ignore[attr-defined]
+            before = self._scaled(self.own(), 1 / followed(norm, self.held))
             if before is not None:
                 self._keep(before)
                 self.norm = (norm,)
@@ -193,7 +195,7 @@ class FakeQuantize(nn.Module):
         given = qparams._replace(scale=qparams.scale.reshape(self.held), zero_point=qparams.zero_point.reshape(self.held))
         like = torch.zeros(self.like, device=qparams.scale.device) if x is None else x.detach()
         params = self.site.function.init(given, like, self.site.scheme)
-        self._keep(self.site.function.scaled(params, 1 / followed(self.norm[0], self.held)) if self.norm else params)  # type: ignore[attr-defined]
+        self._keep(self._scaled(params, 1 / followed(self.norm[0], self.held)) if self.norm else params)
         self.ready = True
 
     def take_shape_of(self, state: Mapping[str, Any], prefix: str) -> None:

@@ -255,8 +255,8 @@ def test_freezing_after_some_batches_counts_on_when_resumed() -> None:
 def test_weights_are_quantized_once_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until one of the tensors behind them changes."""
     model, seen = made(targets.tensorrt).eval(), []
-    original = FakeQuantize._quantized
-    monkeypatch.setattr(FakeQuantize, "_quantized", lambda self, x: (seen.append(self.site.name), original(self, x))[1])
+    original = FakeQuantize._behind
+    monkeypatch.setattr(FakeQuantize, "_behind", lambda self, *given: (seen.append(self.site.name), original(self, *given))[1])
     x = batch(3)
     with torch.no_grad():
         first = model(x)
