@@ -4,15 +4,18 @@
     python benchmarks/qat.py --data DIR [--full] [--file FILE] [--only WORD]
 
 The first prints ratios for a ResNet-18, batch 8, with LSQ and BatchNorms by batch statistics, interleaved in one process;
-with --compiled both networks go through torch.compile.  Limits: eager 1.45 of the float step and 1.6 of its bytes,
-compiled 1.2 and 1.25 of the compiled float ones.  The second trains a network of DIR: see qat_accuracy.py.
+each once more within `qfunc.recompute_quantized`.  With --compiled all networks go through torch.compile, whose backward
+computes again by itself.  Limits: eager 1.45 of the float step and 1.6 of its bytes, compiled 1.2 and 1.25 of the
+compiled float ones.  The second trains a network of DIR: see qat_accuracy.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,10 @@ from qfunc.transforms.table import table
 BATCH, LIMITS = 8, {False: (1.45, 1.6), True: (1.2, 1.25)}
 
 
-def step(model: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Callable[[], None]:
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+def step(model: nn.Module, run: Callable[[Tensor], Tensor], context: Context, x: Tensor, y: Tensor) -> Callable[[], None]:
     """One step of training: forward, backward, optimizer."""
     learned = any(True for m in model.modules() if hasattr(m, "site"))
     groups: Any = qfunc.parameter_groups(model, lr=1e-4) if learned else model.parameters()
@@ -38,29 +44,29 @@ def step(model: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor
 
     def work() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(run(x), y).backward()
+        with context():
+            loss = F.cross_entropy(run(x), y)
+        loss.backward()
         optimizer.step()
 
     return work
 
 
-def saved(model: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> int:
-    """The bytes that a forward keeps for its backward, each memory once, without the model's own tensors."""
-    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers(), x, y)}
-    kept: dict[int, int] = {}
-    alive = []  # or memory that is freed would be counted again under its old address
+def saved(run: Callable[[Tensor], Tensor], context: Context, x: Tensor, y: Tensor) -> int:
+    """The bytes that a forward leaves alive for its backward, each memory once."""
 
-    def pack(t: Tensor) -> Tensor:
-        memory = t.untyped_storage()
-        if memory.data_ptr() not in own:
-            kept[memory.data_ptr()] = memory.nbytes()
-            alive.append(t)
-        return t
+    def alive() -> list[Tensor]:
+        gc.collect()
+        return [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    before = alive()
+    # Hooks that change nothing show Python what autograd keeps; those of the context, if it has some, do so, too.
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), context():
         loss = F.cross_entropy(run(x), y)
+    memory = {m.data_ptr(): m.nbytes() for m in (t.untyped_storage() for t in alive())}
+    kept = sum(memory.values()) - sum({m.data_ptr(): m.nbytes() for m in (t.untyped_storage() for t in before)}.values())
     loss.backward()
-    return sum(kept.values())
+    return kept
 
 
 def evaluation(model: nn.Module, x: Tensor, runs: int, clock: Callable[[], float]) -> Times:
@@ -86,15 +92,18 @@ def costs(names: list[str], size: int, runs: int, compiled: bool, clock: Callabl
         quantized = qfunc.quantize(target, norms=qfunc.BatchStatistics())(resnet18())
         models[name] = qfunc.calibrate([x], progress=False)(quantized).train()
     runners: dict[str, Any] = {n: torch.compile(m, fullgraph=True) if compiled else m for n, m in models.items()}
-    works = {n: step(m, runners[n], x, y) for n, m in models.items()}
+    ways: dict[str, tuple[str, Context]] = {n: (n, nullcontext) for n in models}
+    if not compiled:
+        ways |= {f"{n}, recomputed": (n, qfunc.recompute_quantized) for n in names}
+    works = {way: step(models[n], runners[n], context, x, y) for way, (n, context) in ways.items()}
     times = interleaved(works, runs, clock=clock)
-    memory = {n: saved(m, runners[n], x, y) for n, m in models.items()}
+    memory = {way: saved(runners[n], context, x, y) for way, (n, context) in ways.items()}
     most = LIMITS[compiled]
     words = "compiled" if compiled else "eager"
     print(f"\na step of training, ResNet-18, {BATCH} images of {size} x {size}, {words}")
     print(f"limits: {most[0]} of the time, {most[1]} of the bytes of the float step")
     rows = [[n, ms(times, n), ratio(times, n, "float"), f"{memory[n] / 2**20:.0f}", f"{memory[n] / memory['float']:.2f}"]
-            for n in models]  # fmt: skip
+            for n in ways]  # fmt: skip
     print(table(("model", "ms", "to float", "kept for backward, MiB", "to float"), rows))
     if not compiled:
         print("\na forward in evaluation: weights quantized once, against each time")

@@ -13,7 +13,7 @@ from qfunc.numerics import codebook, minifloat
 from qfunc.numerics._learned_grads import summed
 from qfunc.numerics.affine import dequantize, quantize, spread, step, widened
 from qfunc.numerics.qparams import Affine
-from qfunc.numerics.scales import TINY, allowed
+from qfunc.numerics.scales import allowed
 from qfunc.specs import Float, Int, Levels, Scheme
 
 EVERY_STEP = (Int, Float, Levels)
@@ -51,7 +51,7 @@ def held(scale: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
     >>> held(torch.tensor(-0.3), torch.tensor(0.0), Scheme(scale=Scale(power_of_two=True))).scale.item()
     0.5
     """
-    magnitude = scale.abs().clamp(min=TINY)
+    magnitude = scale.abs().clamp(min=torch.finfo(torch.float32).tiny)  # no global number, see `scales`
     inner, outer = allowed(torch.copysign(magnitude, scale) if scheme.scale.signed else magnitude, scheme)
     return Affine(inner, zero_point, outer)
 

@@ -105,10 +105,14 @@ class FakeQuantize(nn.Module):
         value = Value(function, self.scheme, self.template, names, relaxed, groups)
         tensors = *(t for _, t in named(held)), *noise
         if norm is None or (follows and self.odd):
-            return again(value.plain, x, *tensors)
-        if follows:
-            return again(value.turned, x, sign(norm), *tensors)
-        return again(value.unfolded if batch else value.folded, x, *weight_factor(norm), *tensors)
+            work = value.plain
+        elif follows:
+            work, tensors = value.turned, (sign(norm), *tensors)
+        else:
+            work, tensors = value.unfolded if batch else value.folded, (*weight_factor(norm), *tensors)
+        # In evaluation compiled gradients may be those of torch.func, which knows nothing that is computed again.
+        alone = torch.compiler.is_compiling() and not self.training
+        return work(x, *tensors) if alone else again(work, x, *tensors)
 
     def _now(self, x: Tensor, unfolded: bool) -> Any:
         # The params for x; `unfolded` those for the weight before the BatchNorm that they follow.

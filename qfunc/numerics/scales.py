@@ -70,7 +70,8 @@ def divisor(scheme: Scheme) -> float:
 def _held(scale: Tensor, rule: Scale) -> Tensor:
     magnitude, fmt = scale.abs(), rule.format
     if not minifloat.without_zero(fmt):
-        magnitude = torch.where(magnitude < TINY, 1.0, magnitude)
+        # Not TINY: of a global number `torch.compile(dynamic=True)` makes an input, and does not find it in a Function.
+        magnitude = torch.where(magnitude < torch.finfo(torch.float32).tiny, 1.0, magnitude)
     if rule.power_of_two:
         magnitude = _power_of_two(magnitude.clamp(min=minifloat.smallest(fmt)), rule.rounding)
     if rule.low is not None or rule.high is not None:

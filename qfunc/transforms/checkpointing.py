@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
+import torch
 from torch import Tensor, nn
 
 from qfunc.errors import SpecError
@@ -25,10 +26,10 @@ def checkpoint_contexts(model: nn.Module) -> tuple[AbstractContextManager[None],
     Args:
         model: The module whose forward is checkpointed, or one that holds it; quantized, or with quantized submodules.
     Raises:
-        SpecError: no module.
+        SpecError: no module; or it is called by what `torch.compile` compiles, where PyTorch runs no such contexts: checkpoint
+            the compiled block instead.
 
     >>> import functools
-    >>> import torch
     >>> from torch.utils.checkpoint import checkpoint
     >>> model, x = nn.BatchNorm1d(3), torch.randn(4, 3, requires_grad=True)
     >>> context_fn = functools.partial(checkpoint_contexts, model)
@@ -39,6 +40,10 @@ def checkpoint_contexts(model: nn.Module) -> tuple[AbstractContextManager[None],
     if not isinstance(model, nn.Module):
         do = "Write context_fn=functools.partial(qfunc.checkpoint_contexts, block)."
         raise SpecError(where="checkpoint_contexts", found=type(model).__name__, wanted="an nn.Module", do=do)
+    if torch.compiler.is_compiling():
+        do = "Write checkpoint(torch.compile(block), x, use_reentrant=False, context_fn=...)."
+        found, wanted = "a checkpoint within torch.compile, which runs no contexts", "a compiled block within the checkpoint"
+        raise SpecError(where="checkpoint_contexts", found=found, wanted=wanted, do=do)
     forward = _Forward(model)
     return forward, _Again(forward)
 

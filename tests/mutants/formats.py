@@ -38,7 +38,7 @@ FORMATS = (
     Mutation("root-of-two-rounds-down", SCALES, "fraction >= 0.5**0.5", "fraction > 0.5**0.5", POWERS),
     Mutation("power-of-two-doubled", SCALES, "exponent - 1 + up)", "exponent + up)", POWERS),
     Mutation("zeros-hold-one-in-e8m0", SCALES, "if not minifloat.without_zero(fmt):", "if True:", BLOCKS),
-    Mutation("scale-zero-for-zeros", SCALES, "torch.where(magnitude < TINY, 1.0, magnitude)", "magnitude",
+    Mutation("scale-zero-for-zeros", SCALES, "torch.where(magnitude < torch.finfo(torch.float32).tiny, 1.0, magnitude)", "magnitude",
              "tests/numerics/test_qparams.py::test_the_range_of_nothing_and_of_zero_has_scale_one"),
     Mutation("zero-blocks-keep-zero", SCALES, "torch.where(scale.abs() < TINY, 1.0, scale / outer.double())",
              "(scale / outer.double()).clamp(min=2.0**-100)", TWO_LEVELS),

@@ -180,9 +180,8 @@ def test_what_is_changed_meanwhile_is_told() -> None:
 def test_it_ends_with_its_body() -> None:
     """Also by an exception; outside of it autograd keeps what it always kept."""
     model = student(LSQ)
-    with pytest.raises(ZeroDivisionError), qfunc.recompute_quantized():
-        loss_of(model, batch(1) / 0)
-        raise ZeroDivisionError
+    with pytest.raises(RuntimeError, match="to have 3 channels"), qfunc.recompute_quantized():
+        loss_of(model, batch(1)[:, :2])
     assert alive(model, lambda: saved_tensors_hooks(lambda t: t, lambda t: t)) == EVERY
     with qfunc.recompute_quantized(), torch.no_grad():
         assert torch.equal(model.eval()(batch(1)), model(batch(1)))
@@ -205,3 +204,43 @@ def test_functional_transforms_refuse_it_and_vmap_does_not_mind() -> None:
             torch.vmap(model)(parts).square().sum().backward()
         found.append({n: p.grad for n, p in model.named_parameters()})
     assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
+
+
+def tiny(target: Any) -> nn.Module:
+    """What compiles in seconds: one op between two quantized tensors."""
+    torch.manual_seed(3)
+    return qfunc.calibrate([torch.randn(6, 5)])(qfunc.quantize(target)(nn.Linear(5, 4))).train()
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_compiled_backwards_quantize_again() -> None:
+    """Neither a quantized weight nor a quantized input is kept, only x; for every number of examples, to the same bits."""
+    model = tiny(LSQ)
+    other, kept = copy.deepcopy(model), list[Tensor]()
+    own = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
+    run = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
+    for n in (6, 4):
+        with qfunc.recompute_quantized(), saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+            value = run(x := torch.randn(n, 5))
+        assert [tuple(t.shape) for t in kept if t.numel() > 1 and t.data_ptr() not in own] == [(n, 5)]
+        kept.clear()
+        value.square().sum().backward()
+        other(x).square().sum().backward()
+    same(model, other)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_checkpoints_and_compilers() -> None:
+    """A compiled block within a checkpoint has the noise of its forward; within what is compiled contexts are refused."""
+    one = tiny(CASES["qdrop"])
+    other = copy.deepcopy(one)
+    for model, run in ((one, torch.compile(one, backend="aot_eager")), (other, other)):
+        context_fn = functools.partial(qfunc.checkpoint_contexts, model)
+        for n in (1, 2):
+            checkpoint(run, torch.full((6, 5), n / 3), use_reentrant=False, context_fn=context_fn).square().sum().backward()
+    same(one, other)
+    linear = nn.Linear(5, 4)
+    context_fn = functools.partial(qfunc.checkpoint_contexts, linear)
+    whole = torch.compile(lambda x: checkpoint(linear, x, use_reentrant=False, context_fn=context_fn), backend="aot_eager")
+    with pytest.raises(Exception, match=r"found a checkpoint within torch.compile, which runs no contexts, wanted"):
+        whole(torch.ones(6, 5))
