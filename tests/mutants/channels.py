@@ -15,8 +15,8 @@ CHANNELS = (
     ),
     Mutation(
         "other-channels-broadcast-in-use", SITE,
-        "                self._require_channels(x)",
-        "                pass",
+        "            self._require_channels(x)",
+        "            pass",
         f"{TESTS}::test_another_number_of_channels_is_refused_in_use",
     ),
     Mutation(

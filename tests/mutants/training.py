@@ -5,12 +5,13 @@ from mutants.mutation import Mutation
 NORM, SITE = "qfunc/graph/batch_norm.py", "qfunc/graph/fake_quantize.py"
 LAW = "tests/training/test_batch_norm.py::test_quantizers_that_pass_through_train_the_float_model"
 TESTS, FOLLOWING = "tests/training/test_training.py", "tests/training/test_following.py"
+AGAIN, TWICE = "qfunc/graph/again.py", "tests/training/test_again.py"
 
 TRAINING = (
     Mutation("folded-bias-forgets-the-mean", NORM, "shift = -held * factor", "shift = 0 * held * factor", LAW),
     Mutation("transposed-groups-as-one", NORM, "if not groups:", "if True:", LAW),
     Mutation("compiled-backward-reads-new-statistics", NORM,
-             "return snapshot(statistic) if torch.compiler.is_compiling() else statistic", "return statistic",
+             "return snapshot(buffer) if torch.compiler.is_compiling() else buffer", "return buffer",
              f"{TESTS}::test_a_step_compiles_as_one_graph"),
     Mutation("kept-whatever-changes", "qfunc/graph/kept_value.py", "a[1:] == b[1:]", "True",
              f"{TESTS}::test_weights_are_quantized_once_in_evaluation"),
@@ -18,7 +19,7 @@ TRAINING = (
              f"{TESTS}::test_biases_follow_the_scales_that_train"),
     Mutation("kept-bias-forgets-its-sources", SITE, "for m in (self, *self.of, *norms) for t", "for m in (self, *norms) for t",
              f"{TESTS}::test_a_kept_bias_follows_the_scale_of_the_input"),
-    Mutation("following-forgets-signs", NORM, "norm.weight.detach() < 0, -1.0, 1.0", "norm.weight.detach() < 0, 1.0, 1.0",
+    Mutation("following-forgets-signs", NORM, "torch.where(gamma < 0, -1.0, 1.0)", "torch.where(gamma < 0, 1.0, 1.0)",
              f"{FOLLOWING}::test_the_chip_has_the_codes_of_training"),
     Mutation("kept-weight-forgets-its-norm", SITE, "for m in (self, *self.of) for n in m.norm",
              "for m in self.of for n in m.norm", f"{FOLLOWING}::test_a_kept_weight_follows_its_norm"),
@@ -57,4 +58,16 @@ TRAINING = (
              "edit.activations(estimator=LsqInit(), function=Lsq(batch_axis=0))",
              "edit.activations(estimator=LsqInit(), function=Lsq())",
              "tests/training/test_ranks.py::test_two_processes_train_as_one"),
+    Mutation("compiled-backwards-keep-what-is-quantized", AGAIN, "checkpoint(work, x, *tensors, use_reentrant=False)",
+             "work(x, *tensors)", f"{TWICE}::test_compiled_backwards_quantize_again"),
+    Mutation("quantized-again-whatever-changed", AGAIN, "[t._version for t in self.tensors] != self.versions", "not self.tensors",
+             f"{TWICE}::test_what_is_changed_meanwhile_is_told"),
+    Mutation("quantized-again-after-a-change-in-place", AGAIN, "(made.version, made.dtype) == (t._version, t.dtype)",
+             "made.dtype == t.dtype", f"{TWICE}::test_views_and_changes_in_place"),
+    Mutation("views-quantized-again-start-at-zero", AGAIN, "as_strided(*place)", "as_strided(*place[:2])",
+             f"{TWICE}::test_views_and_changes_in_place"),
+    Mutation("what-nothing-keeps-is-kept-to-quantize-it-again", AGAIN, "if made.lasting or source in self.kept:", "if True:",
+             f"{TWICE}::test_gradients_are_those_of_what_was_kept[fixed]"),
+    Mutation("noise-of-the-next-step-when-quantized-again", SITE, "at_once(self.step).clone()", "at_once(self.step)",
+             f"{TWICE}::test_gradients_are_those_of_what_was_kept[qdrop]"),
 )  # fmt: skip

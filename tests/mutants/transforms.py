@@ -53,14 +53,14 @@ TRANSFORMS = (
     ),
     Mutation(
         "surrogate-in-evaluation", "qfunc/graph/fake_quantize.py",
-        "if self.training else None",
-        "if not self.training else None",
+        "self.training and hasattr(function, \"relax\")",
+        "not self.training and hasattr(function, \"relax\")",
         "tests/transforms/test_algorithms.py::test_training_sees_the_surrogate_with_noise_of_seed_and_step",
     ),
     Mutation(
         "dynamic-scale-of-the-range-before", "qfunc/graph/fake_quantize.py",
-        "of_tensor(x, scheme), x.detach()",
-        "of_tensor(2 * x, scheme), x.detach()",
+        "of_tensor(x, self.scheme), x.detach()",
+        "of_tensor(2 * x, self.scheme), x.detach()",
         "tests/transforms/test_algorithms.py::test_a_dynamic_scale_is_that_of_each_tensor",
     ),
     Mutation("widening-too-late", RECONCILE, "2.0 ** (bits - 2)", "2.0**bits", BIASES),

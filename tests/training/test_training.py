@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import qfunc
 from qfunc import functions, recipes, targets
@@ -17,30 +18,11 @@ from qfunc.errors import CalibrationError, SpecError
 from qfunc.estimators import Ema
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.specs import Target, edit
+from tests.training.nets import Small, batch, loss_of, student
 
 
-class Joined(nn.Module):
-    """Two convs with BatchNorms, joined by a concat, whose inputs most chips tie."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.norm1 = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.right, self.norm2 = nn.Conv2d(3, 5, 1, bias=False), nn.BatchNorm2d(5)
-        self.head = nn.Linear(9, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.cat((self.norm1(self.left(x)).relu(), self.norm2(self.right(x)).relu()), 1)
-        return self.head(x.mean((2, 3)))
-
-
-def batch(seed: int, n: int = 8) -> Tensor:
-    return torch.randn(n, 3, 7, 6, generator=torch.Generator().manual_seed(seed))
-
-
-def made(target: Target, **how: Any) -> Any:
-    quantized = qfunc.quantize(target, norms=qfunc.BatchStatistics(), **how)(warm(Joined))
-    # Of a smaller batch than those of training, which clip.
-    return qfunc.calibrate([batch(0) * 0.7], progress=False)(quantized).train()
+def made(target: Target) -> Any:
+    return student(target, warm(Small))
 
 
 def warm(kind: type[nn.Module]) -> nn.Module:
@@ -54,7 +36,7 @@ def warm(kind: type[nn.Module]) -> nn.Module:
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
     optimizer.zero_grad()
-    F.cross_entropy(model(batch(seed)), torch.arange(8) % 6).backward()
+    loss_of(model, batch(seed)).backward()
     optimizer.step()
 
 
@@ -125,8 +107,7 @@ def test_tied_sites_hold_one_parameter() -> None:
     assert len({id(m.scale) for m in sites}) == 1
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     step(model, optimizer, 0)
-    twin = copy.deepcopy(model)
-    assert len({id(m.scale) for m in twin.modules() if isinstance(m, FakeQuantize) and m.site.tie}) == 1
+    assert len({id(m.scale) for m in copy.deepcopy(model).modules() if isinstance(m, FakeQuantize) and m.site.tie}) == 1
 
 
 @pytest.mark.parametrize("recipe", ["lsq", "tqt", "pact"])
@@ -141,7 +122,7 @@ def test_a_state_dict_makes_a_fresh_model_the_trained_one(recipe: str) -> None:
     torch.save({"model": one.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
-    other = qfunc.quantize(change(target), norms=qfunc.BatchStatistics())(Joined()).train()
+    other = qfunc.quantize(change(target), norms=qfunc.BatchStatistics())(Small()).train()
     other.load_state_dict(saved["model"])
     resumed = torch.optim.Adam(other.parameters(), lr=0.01)
     resumed.load_state_dict(saved["optimizer"])
@@ -172,7 +153,7 @@ def test_a_step_compiles_as_one_graph() -> None:
     model = made(recipes.lsq()(targets.tensorrt))
     compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager")
     for m in (model, compiled):
-        F.cross_entropy(m(batch(1)), torch.arange(8) % 6).backward()
+        loss_of(m, batch(1)).backward()
     found = dict(compiled._orig_mod.named_parameters())
     for name, parameter in model.named_parameters():
         # Sums in another order move a value by 2^-20; one that lies that near to where its code clips has another gradient.
@@ -195,9 +176,7 @@ class Residual(nn.Module):
 @pytest.mark.parametrize("target", [targets.onnxruntime, targets.tensorrt, targets.vitis], ids=lambda t: t.name)
 def test_gamma_of_zero_trains(target: Target) -> None:
     """Four steps: gamma and the weights move, whatever the least scale of the chip."""
-    net = warm(Residual)
-    quantized = qfunc.quantize(target, norms=qfunc.BatchStatistics())(net)
-    model: Any = qfunc.calibrate([batch(0)], progress=False)(quantized).train()
+    model = student(target, warm(Residual))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for seed in range(4):
         step(model, optimizer, seed)
@@ -209,13 +188,11 @@ def test_gamma_of_zero_trains(target: Target) -> None:
 def test_autocast_and_checkpointing_train() -> None:
     model = made(recipes.lsq()(targets.tensorrt))
     with torch.autocast("cpu", torch.bfloat16):
-        loss = F.cross_entropy(model(batch(1)), torch.arange(8) % 6)
+        loss = loss_of(model, batch(1))
     loss.backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
     one, other = made(recipes.lsq()(targets.tensorrt)).eval(), made(recipes.lsq()(targets.tensorrt)).eval()
     one(batch(1)).square().sum().backward()
-    from torch.utils.checkpoint import checkpoint
-
     checkpoint(other, batch(1), use_reentrant=False).square().sum().backward()
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
@@ -249,7 +226,7 @@ def test_freezing_after_some_batches_counts_on_when_resumed() -> None:
     with pytest.raises(
         CalibrationError, match=r"freeze_norms: found no BatchNorm that trains, wanted at least one. Quantize with"
     ):
-        qfunc.freeze_norms(qfunc.quantize(targets.tensorrt)(Joined()))
+        qfunc.freeze_norms(qfunc.quantize(targets.tensorrt)(Small()))
 
 
 def test_weights_are_quantized_once_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
