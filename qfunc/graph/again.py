@@ -57,7 +57,8 @@ def recompute_quantized() -> Iterator[None]:
         CalibrationError: in the backward, if in the meantime a tensor behind x_hat was changed in place.
 
     >>> import qfunc
-    >>> quantized = qfunc.quantize(qfunc.targets.tensorrt)(torch.nn.Linear(3, 2))
+    >>> from qfunc import targets
+    >>> quantized = qfunc.quantize(targets.tensorrt)(torch.nn.Linear(3, 2))
     >>> student, x = qfunc.calibrate([torch.ones(2, 3)])(quantized).train(), torch.ones(2, 3, requires_grad=True)
     >>> with recompute_quantized():
     ...     loss = student(x).sum()

@@ -95,15 +95,16 @@ class FakeQuantize(nn.Module):
     def _behind(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:
         batch = norm is not None and uses_batch(norm)
         follows = batch and bool(self.norm)
-        held, noise = self._now(x, follows), ()
-        function: Any = self.site.function
+        held, function = self._now(x, follows), self.site.function
+        noise: tuple[Tensor, ...] = ()
         relaxed = self.training and hasattr(function, "relax")
         if relaxed and getattr(function, "noisy", True):
             noise = self.seed, at_once(self.step).clone()
             self.step.add_(1)
         names = tuple(name for name, _ in named(held))
         value = Value(function, self.scheme, self.template, names, relaxed, groups)
-        tensors = *(t for _, t in named(held)), *noise
+        tensors: tuple[Tensor, ...] = (*(t for _, t in named(held)), *noise)
+        work: Callable[..., Tensor]
         if norm is None or (follows and self.odd):
             work = value.plain
         elif follows:
