@@ -84,7 +84,7 @@ class _Quantized:
         self.lasting = tensors[0].is_leaf and tensors[0].requires_grad  # a parameter
         self.versions = [t._version for t in tensors]
         self.version, self.dtype, self.size, self.stride = value._version, value.dtype, value.shape, value.stride()
-        self.value = ref(value)
+        self.alive: Any = None  # tells of the value's end
         self.latest: Any = lambda: None
 
     def compute(self) -> Tensor:
@@ -126,7 +126,7 @@ class _Memory:
             if self.quantized.get(address) is made:
                 del self.quantized[address]
 
-        made.value = ref(value, forget)
+        made.alive = ref(value, forget)
 
     def pack(self, t: Tensor) -> Any:
         """The tensor, or how to compute it again."""
