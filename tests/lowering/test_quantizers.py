@@ -121,7 +121,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = nn.Conv2d(3, 5, 3, padding=1), nn.Conv2d(5, 5, (1, 3), padding=(0, 1))
-        self.pool, self.fc = nn.MaxPool2d(2), nn.Linear(5 * 4 * 3, 7)
+        self.pool, self.fc = nn.MaxPool2d(2, ceil_mode=True), nn.Linear(5 * 4 * 3, 7)
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.a(x))
