@@ -11,6 +11,8 @@ from qfunc.graph.again import recompute_quantized
 from qfunc.graph.capture import capture
 from qfunc.reconstruction.methods import adaround, brecq, qdrop
 from qfunc.reconstruction.reconstruct import reconstruct
+from qfunc.transforms.bit_losses import HessianTrace, OutputLoss
+from qfunc.transforms.budgets import BitOperations, Latency, Size
 from qfunc.transforms.bypass import bypass
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.checkpointing import checkpoint_contexts
@@ -22,6 +24,7 @@ from qfunc.transforms.emulate import emulate
 from qfunc.transforms.explain import explain
 from qfunc.transforms.norms import BatchStatistics, Folded, fold_norms, freeze_norms
 from qfunc.transforms.parameter_groups import parameter_groups
+from qfunc.transforms.precision import mixed_precision
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.saving import load, save
 from qfunc.transforms.sensitivity import sensitivity
@@ -31,8 +34,9 @@ from qfunc.transforms.verify import verify
 __version__ = "0.1.0"
 
 __all__ = [
-    "BatchStatistics", "Float", "Folded", "Quantized", "adaround", "brecq", "bypass", "calibrate", "capture",
-    "checkpoint_contexts", "compare", "compose", "correct_bias", "deploy", "emulate", "errors", "estimators", "explain",
-    "fold_norms", "freeze_norms", "functions", "load", "parameter_groups", "qdrop", "quantize", "recipes",
-    "recompute_quantized", "reconstruct", "save", "sensitivity", "specs", "verify",
+    "BatchStatistics", "BitOperations", "Float", "Folded", "HessianTrace", "Latency", "OutputLoss", "Quantized", "Size",
+    "adaround", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias",
+    "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load",
+    "mixed_precision", "parameter_groups", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "save",
+    "sensitivity", "specs", "verify",
 ]  # fmt: skip

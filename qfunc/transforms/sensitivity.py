@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from qfunc.errors import QfuncError
 from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.network import refused, seats
+from qfunc.graph.network import seats
 from qfunc.graph.parts import require_parts
 from qfunc.graph.record import record_of
 from qfunc.graph.settled import settled
 from qfunc.graph.vocabulary import kind_of
 from qfunc.transforms.agreement import Sums
-from qfunc.transforms.batches import require_batches, tensors_of
+from qfunc.transforms.batches import require_batches
 from qfunc.transforms.lockstep import TRANSPARENT, Ops
 from qfunc.transforms.losses import Losses, SiteLoss
 from qfunc.transforms.merging import of_ranks, ranks, require_group, told
 from qfunc.transforms.outer import passed
+from qfunc.transforms.trials import Trials
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -62,9 +61,9 @@ def sensitivity(
 
     def transform(calibrated: nn.Module) -> Losses:
         each = require_parts(calibrated, "calibrated", "sensitivity")
-        trials, all_of = {path: _Trials(part) for path, part in each.items()}, ranks(group)
+        trials, all_of = {path: _Sites(part) for path, part in each.items()}, ranks(group)
         with torch.inference_mode(), told(all_of):
-            count = passed(calibrated, {path: t.add for path, t in trials.items()}, batches, "sensitivity", progress)
+            count = passed(calibrated, {path: t.trials.add for path, t in trials.items()}, batches, "sensitivity", progress)
         sites = [s.module.site.name for part in each.values() for s in seats(part)]
         states, count = of_ranks({path: t.state() for path, t in trials.items()}, count, sites, all_of, "sensitivity")
         rows = [row for path, t in trials.items() for row in t.rows([state[path] for state in states])]
@@ -74,51 +73,17 @@ def sensitivity(
     return transform
 
 
-class _Trials:
-    """One trial a site: its node, the nodes after it that its value reaches, and the running sums."""
+class _Sites:
+    """One trial a site: its quantizer, alone."""
 
     def __init__(self, model: fx.GraphModule) -> None:
-        self.ops = Ops(settled(model))
+        ops = Ops(settled(model))
         modules = {s.path: s.module for s in seats(model)}
-        self.sites: dict[fx.Node, FakeQuantize] = {n: modules[str(n.target)] for n in self.ops.nodes if n.target in modules}
-        self.cones = {n: self._cone(n) for n in self.sites}
-        self.sums = {n: Sums() for n in self.sites}
-        self.output = next(n for n in self.ops.nodes if n.op == "output")
-
-    def _cone(self, start: fx.Node) -> tuple[fx.Node, ...]:
-        reached = {start}
-        for node in self.ops.nodes:  # in topological order
-            if any(n in reached for n in node.all_input_nodes):
-                reached.add(node)
-        return tuple(n for n in self.ops.nodes if n in reached and n is not start)
-
-    def add(self, arguments: tuple[Any, ...], number: int) -> Any:
-        real, where = self.ops.inputs(arguments), f"sensitivity, batch {number}"
-        for node in self.ops.nodes:
-            if node.op != "placeholder":
-                real[node] = self._value(node, real, where)
-        for site, cone in self.cones.items():
-            given = real[site]
-            values = ChainMap({site: self.ops.module(site)(given)}, real)
-            # Where the quantizer changes nothing, nothing after it changes.
-            for node in () if torch.equal(values[site], given) else cone:
-                values[node] = self._value(node, values, where)
-            for y, y_hat in zip(_outputs(real[self.output]), _outputs(values[self.output]), strict=True):
-                self.sums[site].add(y, y_hat)
-        return self.ops.returned(real[self.output])
+        self.sites: dict[fx.Node, FakeQuantize] = {n: modules[str(n.target)] for n in ops.nodes if n.target in modules}
+        self.trials = Trials(ops, {n: (n, ops.module(n)) for n in self.sites}, "sensitivity")
 
     def state(self) -> dict[str, Any]:
-        return {node.name: sums.state() for node, sums in self.sums.items()}
-
-    def _value(self, node: fx.Node, values: Mapping[fx.Node, Any], where: str) -> Any:
-        if kind_of(node) in TRANSPARENT:
-            return values[node.all_input_nodes[0]]
-        try:
-            return self.ops.call(node, values.__getitem__)
-        except QfuncError:
-            raise
-        except Exception as e:
-            raise refused(self.ops.model, node, where, e) from e
+        return {node.name: self.trials.sums[node].state() for node in self.sites}
 
     def rows(self, states: list[dict[str, Any]]) -> list[SiteLoss]:
         found, sums = [], {node: Sums() for node in self.sites}
@@ -126,18 +91,14 @@ class _Trials:
             sums[node].join(*state)
         for node, module in self.sites.items():
             site = module.site
-            ops = sum(map(_computes, self.cones[node]))
+            ops = sum(map(_computes, self.trials.cones[node]))
             found.append(SiteLoss(site.name, site.slot, site.op, repr(site.scheme.format), ops, sums[node].agreement()))
         return found
 
     def naive(self) -> int:
         """Ops that whole passes for each site would run."""
-        return len(self.sites) * sum(map(_computes, self.ops.nodes))
+        return len(self.sites) * sum(map(_computes, self.trials.ops.nodes))
 
 
 def _computes(node: fx.Node) -> bool:
     return node.op.startswith("call_") and kind_of(node) not in TRANSPARENT
-
-
-def _outputs(value: Any) -> list[Tensor]:
-    return [v for v in tensors_of(value) if v.is_floating_point()]

@@ -2,6 +2,7 @@
 
 from mutants.mutation import Mutation
 
+MIXED = "tests/transforms/test_mixed_precision.py"
 AGREEMENT, COMPARE, HISTOGRAM, LOCKSTEP, SENSITIVITY, BYPASS = (
     f"qfunc/transforms/{name}.py" for name in ("agreement", "compare", "histogram", "lockstep", "sensitivity", "bypass")
 )
@@ -83,5 +84,23 @@ REPORTS = (
         "                    wrong += [] if equal else [tensor]",
         "                    wrong += []",
         "tests/test_command_line.py::test_verify_sees_what_is_broken",
+    ),
+    Mutation(
+        "a-budget-that-binds-nothing", "qfunc/transforms/integer_program.py",
+        "constraints=[one_each, within]",
+        "constraints=[one_each]",
+        MIXED,
+    ),
+    Mutation(
+        "curvature-of-all-outputs-at-once", "qfunc/transforms/bit_losses.py",
+        "mean = self.traces[w.node] / max(w.elements * self.outputs, 1)",
+        "mean = self.traces[w.node] / max(w.elements, 1)",
+        f"{MIXED}::test_signs_average_to_the_trace",
+    ),
+    Mutation(
+        "inputs-behind-a-flatten-are-float", "qfunc/transforms/weights.py",
+        "while kind_of(operand) in commuting and",
+        "while False and",
+        f"{MIXED}::test_bit_operations_are_counted",
     ),
 )  # fmt: skip
