@@ -3,8 +3,9 @@
 from mutants.mutation import Mutation
 
 MIXED = "tests/transforms/test_mixed_precision.py"
-AGREEMENT, COMPARE, HISTOGRAM, LOCKSTEP, SENSITIVITY, BYPASS = (
-    f"qfunc/transforms/{name}.py" for name in ("agreement", "compare", "histogram", "lockstep", "sensitivity", "bypass")
+AGREEMENT, COMPARE, HISTOGRAM, LOCKSTEP, SENSITIVITY, BYPASS, TRIALS = (
+    f"qfunc/transforms/{name}.py"
+    for name in ("agreement", "compare", "histogram", "lockstep", "sensitivity", "bypass", "trials")
 )
 ERRORS, LOSSES, GONE = (f"tests/transforms/test_{name}.py" for name in ("compare", "sensitivity", "bypass"))
 FIGURES = f"{ERRORS}::test_the_figures_are_those_of_the_formulas[residual-False]"
@@ -43,15 +44,15 @@ REPORTS = (
         f"{ERRORS}::test_the_histogram_counts_against_the_clipping_range",
     ),
     Mutation(
-        "sensitivity-runs-everything", SENSITIVITY,
+        "sensitivity-runs-everything", TRIALS,
         "if any(n in reached for n in node.all_input_nodes):",
         "if True:",
         f"{LOSSES}::test_only_the_ops_that_a_site_reaches_run_again",
     ),
     Mutation(
-        "sensitivity-accumulates", SENSITIVITY,
-        "values = ChainMap({site: self.ops.module(site)(given)}, real)",
-        "real[site] = self.ops.module(site)(given); values = ChainMap({site: real[site]}, real)",
+        "sensitivity-accumulates", TRIALS,
+        "values = ChainMap({node: replaced(given)}, real)",
+        "real[node] = replaced(given); values = ChainMap({node: real[node]}, real)",
         f"{LOSSES}::test_each_loss_is_that_of_a_model_with_this_site_only[residual-False]",
     ),
     Mutation(
