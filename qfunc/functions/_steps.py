@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.numerics import codebook, minifloat
+from qfunc.numerics import affine, codebook, minifloat
 from qfunc.numerics._learned_grads import summed
-from qfunc.numerics.affine import dequantize, quantize, spread, step, widened
+from qfunc.numerics.affine import quantize, spread, step, widened
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import allowed
 from qfunc.specs import Float, Int, Levels, Scheme
@@ -63,7 +63,8 @@ def through_magnitude(gradient: Tensor, scale: Tensor, scheme: Scheme) -> Tensor
 
 def value_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """What the hardware holds for x, in the dtype of x."""
-    return dequantize(quantize(x, qparams, scheme), qparams, scheme).to(x.dtype)
+    parts = [affine.held(part, its, scheme) for _, part, its in _parts(x, x, qparams, _LARGE)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts).reshape(x.shape)
 
 
 def in_codes(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -121,12 +122,13 @@ def gradients(
     return Gradients(torch.cat(dx).reshape(x.shape), together(steps), together(rest) if outside else None)
 
 
-_PART = 1 << 16
+_PART, _LARGE = 1 << 16, 1 << 20
+"""A part's elements; and from how many on a pass of a few operations gains by parts."""
 
 
-def _parts(grad: Tensor, x: Tensor, qparams: Affine) -> list[tuple[Tensor, Tensor, Affine]]:
+def _parts(grad: Tensor, x: Tensor, qparams: Affine, least: int = 2 * _PART) -> list[tuple[Tensor, Tensor, Affine]]:
     whole_thing, per = [(grad, x, qparams)], qparams.scale
-    if torch.compiler.is_compiling() or x.numel() < 2 * _PART:
+    if torch.compiler.is_compiling() or x.numel() < least:
         return whole_thing
     if per.ndim == 0 and x.is_contiguous() and grad.is_contiguous():
         pairs = zip(torch.split(grad.reshape(-1), _PART), torch.split(x.reshape(-1), _PART), strict=True)
