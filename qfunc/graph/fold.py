@@ -17,6 +17,7 @@ from torch import fx, nn
 from qfunc.errors import SpecError
 from qfunc.graph.constants import read_attr as read_attr
 from qfunc.graph.constants import value_of
+from qfunc.graph.joined import Joining
 from qfunc.graph.norms import Norm, Norms
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.select import Context, selects
@@ -34,8 +35,8 @@ def fold_batch_norm(model: fx.GraphModule, target: Target | None = None) -> fx.G
     target's fusions that say how (`Step.fold`).  A BatchNorm with nothing before it folds into the op that alone
     reads it, where that is exact.  A BatchNorm1d beside a linear is taken to norm the linear's features, as it
     does on inputs of rank 2; `calibrate` refuses others.  A BatchNorm2d that cannot fold becomes a depthwise 1x1
-    conv of the same function; other BatchNorms stay.  Computed in float64, stored in the weight's dtype; a
-    weight that several ops share is copied first.
+    conv of the same function; other BatchNorms stay.  Computed in float64, stored in the weight's dtype.  Ops
+    that share a weight share it still where the same is folded into each; else each gets its own, in the graph's order.
 
     Raises:
         SpecError: a `Step.fold` of the target gives something else than a weight and a bias.
@@ -65,6 +66,7 @@ class _Folding:
 
     def __init__(self, model: fx.GraphModule, target: Target | None) -> None:
         self.model, self.norms = model, Norms(model)
+        self.joining = Joining(model, self.norms.constant)
         self.context = Context(model, () if target is None else target.ops)
         own = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
         self.own = own
@@ -80,6 +82,7 @@ class _Folding:
             norm = self.norms.at(node)
             if norm is not None and not self._before(node, norm) and isinstance(self._module(node), nn.BatchNorm2d):
                 self._as_conv(node, norm)
+        self.joining.run()
 
     def _behind(self, node: fx.Node) -> bool:
         # Whether something behind an op was folded into it; there may be more.
@@ -115,7 +118,8 @@ class _Folding:
         if op.pads and bool(norm.shift.count_nonzero()):
             self._miss(op.node, node, "the op reads padding, which the norm before it does not shift")
             return False
-        op.put(*before(op.weight(), op.bias(), norm.factor, norm.shift, op.groups))
+        folded = before(op.weight(), op.bias(), norm.factor, norm.shift, op.groups)
+        self.joining.put(op, norm.nodes, *folded)
         if op.kind == "linear":
             self.linears.append(op.node.name)
         node.replace_all_uses_with(node.all_input_nodes[0])
@@ -131,7 +135,7 @@ class _Folding:
         return False
 
     def _take(self, op: Weighted, norm: Norm, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        op.put(weight, bias)
+        self.joining.put(op, norm.nodes, weight, bias)
         if op.kind == "linear" and self.norms.at(norm.nodes[0]) is not None:
             self.linears.append(op.node.name)
         self._absorb(op.node, norm.nodes)
@@ -161,7 +165,7 @@ class _Folding:
         weight, bias = op.weight(), op.bias()
         found: Any = step.fold(weight.clone(), bias.clone(), *given, **kwargs) if step.fold is not None else None
         _require_like(found, weight, bias, step, self.context.fact(op.node).path)
-        op.put(*(v.detach().double() for v in found))
+        self.joining.put(op, (node,), *(v.detach().double() for v in found))
         self._absorb(op.node, (node,))
         return True
 

@@ -27,6 +27,8 @@ def settled(model: fx.GraphModule) -> fx.GraphModule:
         op, _, bias, _ = cast(tuple[fx.Node, ...], result.args)
         weight = _folding(attribute(op, "weight"))
         held_by = weight.all_input_nodes[0]
+        if held_by in fixed:  # a shared module, whose BatchNorm is shared too
+            continue
         path = _free(str(held_by.target), fixed)
         fixed[held_by] = path, folded_weight(*_values(model, weight.args))
         path = path.removesuffix("weight") + "bias"

@@ -46,7 +46,9 @@ def norms_of(folded: fx.GraphModule, before: fx.GraphModule) -> tuple[Norm, ...]
             bias, groups = attribute(old, "bias"), held.groups if held.kind == "conv_transpose" else 0
             paths = str(attribute(old, "weight").target), None if bias is None else str(bias.target)
             found.append(Norm(old.name, str(node.target), *paths, groups))
-    return tuple(found)
+    trained = {each.op for each in found}
+    alone = lambda op: all(reader.name in trained for reader in attribute(ops[op], "weight").users)  # noqa: E731
+    return tuple(each for each in found if alone(each.op))  # ops that share a weight train all or none
 
 
 def _names(nodes: Any, ops: Container[str]) -> list[str]:
@@ -61,10 +63,9 @@ def unfold(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[Norm, .
     """
     ops = {n.name: n for n in network.graph.nodes}
     folded = [(each, ops[each.op], *_constants(ops[each.op])) for each in norms]
-    for _, _, *constants in folded:
-        for node in constants:
-            owner, _, name = str(node.target).rpartition(".")
-            delattr(network.get_submodule(owner), name)
+    for path in {str(node.target) for _, _, *constants in folded for node in constants}:
+        owner, _, name = path.rpartition(".")
+        delattr(network.get_submodule(owner), name)
     for each in norms:
         for path in (each.weight, each.bias):
             _restore(network, before, path)

@@ -2,13 +2,14 @@
 
 from mutants.mutation import Mutation
 
-FOLD, FUSE, NORMS, WEIGHTED, CONSTANTS, UNITS = (
-    f"qfunc/graph/{name}.py" for name in ("fold", "fuse", "norms", "weighted", "constants", "units")
+FOLD, FUSE, NORMS, WEIGHTED, CONSTANTS, UNITS, JOINED, SETTLED = (
+    f"qfunc/graph/{name}.py" for name in ("fold", "fuse", "norms", "weighted", "constants", "units", "joined", "settled")
 )
 NUMBERS = "tests/graph/test_fold.py::test_the_folded_numbers"
 GRID = "tests/graph/test_fold_grid.py::"
 BEFORE = f"{GRID}test_a_norm_before_an_op[BatchNorm]"
 OWN = "tests/graph/test_fold_own.py::"
+COPIED = "tests/graph/test_fold.py::test_a_shared_weight_is_copied"
 PATTERNS = "tests/graph/test_fuse_patterns.py::"
 
 FOLDING = (
@@ -35,7 +36,25 @@ FOLDING = (
         "fold-over-a-shared-weight", CONSTANTS,
         "if old is not None and len(readers) == 1:",
         "if old is not None:",
-        "tests/graph/test_fold.py::test_a_shared_weight_is_copied",
+        f"{COPIED}_where_not_the_same_is_folded_into_it",
+    ),
+    Mutation(
+        "joined-whatever-is-folded", JOINED,
+        "self.made[op.node] += [",
+        "[",
+        f"{COPIED}_where_not_the_same_is_folded_into_it",
+    ),
+    Mutation(
+        "copies-in-the-order-of-folding", JOINED,
+        "for op, holder, value in zip(kept, holders, values, strict=False):",
+        "for op, holder, value in zip(kept, [attribute(op, slot) for op in kept], values, strict=False):",
+        "tests/graph/test_fold.py::test_a_shared_pair_stays_shared",
+    ),
+    Mutation(
+        "shared-norms-fold-twice", SETTLED,
+        "if held_by in fixed:",
+        "if False:",
+        "tests/training/test_shared_modules.py",
     ),
     Mutation(
         "fold-a-conv-that-is-read-twice", FOLD,
