@@ -94,11 +94,9 @@ def known(c: Call, dim: int | None) -> int:
     """A size that is a number.
 
     Raises:
-        DeployError: it follows the batch.
+        DeployError: it varies from call to call.
     """
     if dim is None:
-        wanted = "a size that does not follow the batch"
-        raise DeployError(
-            where=f"op {c.name!r}", found="a batch-dependent size", wanted=wanted, do="Reshape it before this op."
-        )
+        found, do = "a size that varies from call to call", "Export with that axis fixed, or reshape before this op."
+        raise DeployError(where=f"op {c.name!r}", found=found, wanted="a fixed size", do=do)
     return dim

@@ -14,6 +14,7 @@ from qfunc.graph.float_ops import guarded
 from qfunc.lowering.onnx_call import Call, known
 from qfunc.lowering.onnx_places import PLACE_WRITERS
 from qfunc.lowering.onnx_reduce import REDUCE_WRITERS
+from qfunc.lowering.onnx_sizes import causal
 
 Write = Callable[[Call], str]
 
@@ -142,9 +143,8 @@ def _guard(c: Call) -> str:
 def _masked(c: Call) -> str:
     g, low = c.graph, -math.inf
     if c["causal"]:
-        sizes = [known(c, d) for d in c.shape().dims[-2:]]
-        mask = np.where(np.tril(np.ones(sizes, bool)), 0, low).astype(np.float32)
-        return c.write("Add", c.input(), g.constant(mask, f"{c.name}.mask"))
+        op, operands = causal(c, c.input(), c.shape().dims[-2:])
+        return c.write(op, *operands)
     if c["mask"] is None:
         return c.write("Identity", c.input())
     if c.shape("mask").dtype == torch.bool:

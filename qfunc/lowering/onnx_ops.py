@@ -25,7 +25,7 @@ from qfunc.lowering.onnx_moves import (
     write_slice,
     write_transpose,
 )
-from qfunc.lowering.onnx_sizes import shape_operand
+from qfunc.lowering.onnx_sizes import causal, shape_operand
 
 
 def _each(value: Any, rank: int) -> list[int]:
@@ -190,9 +190,8 @@ def _sdpa(c: Call) -> str:
     )
     scores = g.node("Mul", [scores, g.number(1 / math.sqrt(width), f"{name}.factor")], f"{name}.scores")
     if c["is_causal"]:
-        sizes = [known(c, c.shape(p).dims[-2]) for p in ("query", "key")]
-        mask = np.where(np.tril(np.ones(sizes, bool)), 0, -np.inf).astype(np.float32)
-        scores = g.node("Add", [scores, g.constant(mask, f"{name}.mask")], f"{name}.masked")
+        op, operands = causal(c, scores, [c.shape(p).dims[-2] for p in ("query", "key")])
+        scores = g.node(op, operands, f"{name}.masked")
     elif c["attn_mask"] is not None:
         mask_name = c.input("attn_mask")
         if c.shape("attn_mask").dtype == torch.bool:

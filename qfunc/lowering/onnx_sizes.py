@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -108,3 +110,25 @@ def _copied(c: Call, source: Shape | None, axis: int) -> int | None:
 def sizes(c: Call, shape: Shape) -> list[Any]:
     """The axes of a shape as entries of `vector`."""
     return [Varying(t) if d is None else d for d, t in zip(shape.dims, shape.tried, strict=True)]
+
+
+def causal(c: Call, scores: str, dims: Sequence[int | None]) -> tuple[str, list[str]]:
+    """The op and the operands that leave out of scores [..., L, S] what stands behind the diagonal.
+
+    Args:
+        dims: L and S; None where one varies, and the diagonal is found when the model runs.
+    """
+    g, name = c.graph, c.name
+    if all(d is not None for d in dims):
+        mask = np.where(np.tril(np.ones([int(d or 0) for d in dims], bool)), 0, -np.inf).astype(np.float32)
+        return "Add", [scores, g.constant(mask, f"{name}.mask")]
+    shape = g.node("Shape", [scores], f"{name}.shape")
+    zero, one = (g.constant(np.array(v, dtype=np.int64), f"{name}.{n}") for v, n in ((0, "zero"), (1, "one")))
+    rows, columns = (
+        g.node("Range", [zero, g.node("Gather", [shape, g.constant(np.array(axis, dtype=np.int64), f"{name}.{n}_axis")],
+                                      f"{name}.{n}_count"), one], f"{name}.{n}")
+        for axis, n in ((-2, "rows"), (-1, "columns"))
+    )  # fmt: skip
+    rows = g.node("Unsqueeze", [rows, g.integers(1, name=f"{name}.second_axis")], f"{name}.rows_down")
+    late = g.node("Greater", [columns, rows], f"{name}.late")
+    return "Where", [late, g.number(-math.inf, f"{name}.drop"), scores]

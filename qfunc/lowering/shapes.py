@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -66,41 +67,61 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
 
 
 Sizes = list[tuple[int, ...]]
-FAR = 38
+FAR, MOST_TIES = 38, 50
 
 
 def _trials(inputs: tuple[TensorInfo, ...], axes: Axes) -> Iterator[list[Sizes]]:
-    """Shapes to run together: other sizes on every axis that varies, each axis its own; at last the shapes themselves."""
+    """Shapes to run together: other sizes on every axis that varies; at last the shapes themselves."""
     given = [i.shape for i in inputs]
-    if any(name for named in axes for name in named):
-        symbols = list(dict.fromkeys(n for named in axes for n in named if n))
-        # Neighbours may have the same half, and sizes a multiple of 7 or 8 apart the same rest: a third size is far from both.
-        # An axis may stand at its least or its greatest size, or be tied to another.
-        for step, offsets in ((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1)), (-1, (0, 1)), (0, (0, 1))):
-            trial = [_sized(given, axes, symbols, offset, step) for offset in offsets]
-            if all(size > 0 for sizes in trial for shape in sizes for size in shape):
-                yield trial
+    named = [(*row, *(None,) * (len(shape) - len(row))) for row, shape in zip_longest(axes[: len(given)], given, fillvalue=())]
+    now = {name: size for shape, row in zip(given, named, strict=True) for size, name in zip(shape, row, strict=True) if name}
+    if now:
+        for sizes in _sizes(now):
+            count = len(next(iter(sizes.values())))
+            yield [
+                [tuple(n if name is None else sizes[name][run] for n, name in zip(shape, row, strict=True))
+                 for shape, row in zip(given, named, strict=True)]
+                for run in range(count)
+            ]  # fmt: skip
     else:
         size = given[0][0] if given and given[0] else 0
         yield [[(n, *s[1:]) if s and s[0] == size else s for s in given] for n in (2, 3)]
     yield [given, given]
 
 
-def _sized(given: Sizes, axes: Axes, symbols: list[str], offset: int, step: int) -> Sizes:
-    def size(at: int, now: int, name: str | None) -> int:
-        if name is None or at < 0:
-            return now
-        if name == "batch":
-            return 2 + min(offset, 2)
-        k = symbols.index(name)
-        if step < 0 and offset == FAR:
-            return now // 2 - k
-        return now + offset if step == 0 else now + step * (2 * k + offset)
+def _sizes(now: dict[str, int]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Axis -> its sizes in the runs of a trial, each axis its own: no two have the same in all runs, unless they are tied."""
+    symbols = [name for name in now if name != "batch"]
+    # Neighbours may have the same half, and sizes a multiple of 7 or 8 apart the same rest: a third size is far from both.
+    # An axis may stand at its least or its greatest size.
+    steps = ((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1)), (-1, (0, 1)))
+    trials = [(ties, step, offsets) for ties in _ties(symbols, now) for step, offsets in steps]
+    trials.append(({name: now[name] for name in symbols}, 0, (0, 1)))  # axes a fixed number apart
+    for ties, step, offsets in trials:
+        found = {name: tuple(_size(now[name], ties[name], offset, step) for offset in offsets) for name in symbols}
+        first = next(n for n in range(2, 99) if tuple(range(n, n + len(offsets))) not in found.values())
+        if all(size > 0 for sizes in found.values() for size in sizes):
+            yield {"batch": tuple(range(first, first + len(offsets))), **found}
 
-    return [
-        tuple(size(k, n, name) for k, (n, name) in enumerate(zip(shape, named, strict=True)))
-        for shape, named in zip(given, (*axes, *((None,) * len(s) for s in given[len(axes) :])), strict=True)
-    ]
+
+def _size(now: int, k: int, offset: int, step: int) -> int:
+    # Of the k-th axis.
+    if step < 0 and offset == FAR:
+        return now // 2 - k
+    return now + (step * (2 * k) if step else 0) + (step or 1) * offset
+
+
+def _ties(symbols: list[str], now: dict[str, int]) -> list[dict[str, int]]:
+    """Axis -> number of its tie: axes of one size may have to be one; those with the fewest ties come first."""
+    found: list[dict[str, int]] = [{}]
+    for name in symbols:
+        longer = [
+            {**ties, name: k}
+            for ties in found
+            for k in (max(ties.values(), default=-1) + 1, *{t for n, t in ties.items() if now[n] == now[name]})
+        ]
+        found = sorted(longer, key=lambda ties: -len({*ties.values()}))[:MOST_TIES]
+    return found
 
 
 def _run(meta: fx.GraphModule, inputs: tuple[TensorInfo, ...], sizes: Sizes) -> dict[str, Any]:
