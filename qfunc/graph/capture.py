@@ -12,7 +12,8 @@ from torch import fx, nn
 
 from qfunc.errors import CaptureError
 from qfunc.graph.baked import bake, computed_tensors
-from qfunc.graph.exported import open_program, program_of
+from qfunc.graph.captured import copied
+from qfunc.graph.exported import is_module_of_a_program, open_module, open_program, program_of
 from qfunc.graph.functional import functional
 from qfunc.graph.hooks import require_no_hooks
 from qfunc.graph.kept import keep
@@ -47,7 +48,7 @@ def capture(
     """A transform that turns a model into a functional `fx.GraphModule` of canonical ops.
 
     Without `example_inputs` the model is traced symbolically (fx); with them, or given an
-    `ExportedProgram`, it goes through `torch.export`, which also takes control flow on shapes and inputs of
+    `ExportedProgram` or its `.module()`, it goes through `torch.export`, which also takes control flow on shapes and inputs of
     any structure.  The result owns copies of the tensors, computes what the model computes and
     names its nodes by the model's module paths; the model itself is not changed.  On the fx road arguments
     whose default is None, a bool or a string keep it.
@@ -98,6 +99,9 @@ def capture(
         if isinstance(model, fx.GraphModule) and record_of(model) is not None:
             return copy.deepcopy(model)
         model = unwrapped(model)
+        if is_module_of_a_program(model):
+            specs = [s for s in map(vars(model).get, ("_in_spec", "_out_spec")) if s is not None]
+            return open_module(owned(model, {id(s): s for s in specs} | {id(model.graph): copied(model.graph)}))
         require_arguments(concrete, model)
         with _LOCK:
             mine, shown = owned(model), model

@@ -45,7 +45,7 @@ class CapturedModule(fx.GraphModule):
                 memo[id(vars(self)[name])] = vars(self)[name]
         made = memo[id(self)] = _empty(_origin(self))  # first, as the user's attributes may refer to it
         vars(made).update(copy.deepcopy(_state(self), memo))
-        made.graph = _copied(self.graph)
+        made.graph = copied(self.graph)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,7 +75,8 @@ def _state(model: fx.GraphModule) -> dict[str, Any]:
     return {k: v for k, v in vars(model).items() if k not in _OF_THE_GRAPH}
 
 
-def _copied(graph: fx.Graph) -> fx.Graph:
+def copied(graph: fx.Graph) -> fx.Graph:
+    """A copy with the same node names, which shares the frozen structure of inputs and outputs."""
     made, env = fx.Graph(), dict[fx.Node, fx.Node]()
     made.set_codegen(graph._codegen)
     for node in graph.nodes:

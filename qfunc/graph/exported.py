@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from qfunc.errors import CaptureError
 from qfunc.graph.captured import CapturedModule, at
-from qfunc.graph.exported_norms import form_of, norms_as_modules, take_counters, take_dropouts
+from qfunc.graph.exported_norms import form_of, is_decomposed, norms_as_modules, take_counters, take_dropouts
 from qfunc.graph.functional import functional
 from qfunc.graph.inlined import inline_regions
 from qfunc.graph.record import attach, record_of
@@ -87,8 +87,34 @@ def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
     Guards on the inputs' shapes are left out: they would fix what may vary.  The modes are those of
     `modes_of`, submodule by submodule; without it those in which the program was exported.
     """
-    module = program.module(check_guards=False)
-    assert isinstance(module, fx.GraphModule)
+    module: Any = program.module(check_guards=False)
+    ours = set(program.graph_signature.user_inputs)
+    inputs = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in ours]
+    form = form_of(program.graph, program.dialect != "TRAINING", "an ExportedProgram")
+    return _opened(module, inputs, (False, "") if modes_of is not None else form, modes_of)
+
+
+def is_module_of_a_program(model: Any) -> bool:
+    """Whether a module is what `ExportedProgram.module()` makes.
+
+    >>> is_module_of_a_program(torch.export.export(nn.ReLU(), (torch.ones(1),)).module())
+    True
+    """
+    exported = isinstance(model, fx.GraphModule) and getattr(model.graph._codegen, "pytree_info", None) is not None
+    return exported and any(n.op == "call_function" and str(n.target).startswith("aten.") for n in model.graph.nodes)
+
+
+def open_module(module: fx.GraphModule) -> CapturedModule:
+    """The module of an exported program as `open_program` opens the program; it may be written to."""
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    decomposed = is_decomposed(module.graph)
+    return _opened(module, inputs, form_of(module.graph, decomposed, "the module of an ExportedProgram"), None)
+
+
+def _opened(
+    module: fx.GraphModule, inputs: list[fx.Node], form: tuple[bool, str], modes_of: nn.Module | None
+) -> CapturedModule:
+    axes = _axes(inputs)
     inline_regions(module)
     graph, owner = module.graph, _tensors_of(module)
     open_recurrent(graph)
@@ -99,30 +125,29 @@ def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
         elif node.op == "call_function" and not node.users and ("_assert" in name or "sym_constrain" in name):
             graph.erase_node(node)  # what export assumed of symbolic sizes
     counted = take_counters(graph)
-    trains, fixes = form_of(program) if modes_of is None else (False, "")
+    trains, fixes = form
     norms_as_modules(owner, module, counted, modes_of)
     written_constants(graph, owner, module)
     captured = functional(owner, graph, take_dropouts(graph) if trains else None)
     record = record_of(captured)
     assert record is not None
-    attach(captured, evolve(record, axes=_axes(program), evaluated=fixes))
+    attach(captured, evolve(record, axes=axes, evaluated=fixes))
     for path, submodule in captured.named_modules():
         frozen = isinstance(submodule, _BATCH_NORMS) and path not in counted
         submodule.training = trains and not frozen if modes_of is None else _mode(modes_of, path)
     return captured
 
 
-def _axes(program: torch.export.ExportedProgram) -> tuple[tuple[str | None, ...], ...]:
+def _axes(inputs: list[fx.Node]) -> tuple[tuple[str | None, ...], ...]:
     # The names of the inputs' axes that may vary; what varies on first axes is the batch.
-    ours, names = set(program.graph_signature.user_inputs), dict[str, str]()
-    found = []
-    for node in program.graph.nodes:
+    names, found = dict[str, str](), []
+    for node in inputs:
         value = node.meta.get("val")
-        if node.op != "placeholder" or node.name not in ours or not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor):
             continue
         for axis, size in enumerate(value.shape):
             if isinstance(size, torch.SymInt):
-                names.setdefault(str(size), f"{node.name}_{axis}" if axis else "batch")
+                names.setdefault(str(size), f"{node.target}_{axis}" if axis else "batch")
         found.append(tuple(names[str(n)] if isinstance(n, torch.SymInt) else None for n in value.shape))
     return tuple(found)
 

@@ -16,25 +16,36 @@ _NORMS: dict[str, dict[int, type[nn.Module]]] = {
     "instance_norm": {2: nn.InstanceNorm1d, 3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d},
 }
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+_DECOMPOSED = ("convolution", "addmm", "native_layer_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
 _SYNC = "torch.nn.modules.batchnorm.SyncBatchNorm"
 
 
-def form_of(program: torch.export.ExportedProgram) -> tuple[bool, str]:
-    """Whether the program was exported in training mode; and if not, what in it that fixes, or "".
+def form_of(graph: fx.Graph, decomposed: bool, what: str) -> tuple[bool, str]:
+    """Whether a program was exported in training mode; and if not, what in it that fixes, or "".
 
-    >>> form_of(torch.export.export(nn.Linear(2, 3), (torch.ones(1, 2),)))
+    >>> form_of(torch.export.export(nn.Linear(2, 3), (torch.ones(1, 2),)).graph, False, "a program")
     (False, '')
-    >>> form_of(torch.export.export(nn.BatchNorm1d(2).eval(), (torch.ones(3, 2),)))
-    (False, 'an ExportedProgram in evaluation mode, with 1 norms and 0 dropouts')
+    >>> form_of(torch.export.export(nn.BatchNorm1d(2).eval(), (torch.ones(3, 2),)).graph, False, "a program")
+    (False, 'a program in evaluation mode, with 1 norms and 0 dropouts')
     """
-    norms = [n.args[5] for n in program.graph.nodes if _name(n) == "batch_norm"]
-    dropouts = [n.args[2] for n in program.graph.nodes if _name(n).removesuffix("_") in _DROPOUTS]
+    norms = [n.args[5] for n in graph.nodes if _name(n) == "batch_norm"]
+    dropouts = [n.args[2] for n in graph.nodes if _name(n).removesuffix("_") in _DROPOUTS]
     if any((*norms, *dropouts)):
         return True, ""
-    if program.dialect != "TRAINING":
-        return False, "an ExportedProgram after run_decompositions, which has one mode"
+    if decomposed:
+        return False, f"{what} after run_decompositions, which has one mode"
     counts = f"{len(norms)} norms and {len(dropouts)} dropouts"
-    return False, f"an ExportedProgram in evaluation mode, with {counts}" if norms or dropouts else ""
+    return False, f"{what} in evaluation mode, with {counts}" if norms or dropouts else ""
+
+
+def is_decomposed(graph: fx.Graph) -> bool:
+    """Whether a graph has ops that `run_decompositions` makes of others; its module does not tell otherwise.
+
+    >>> program = torch.export.export(nn.Linear(2, 3), (torch.ones(1, 2),))
+    >>> is_decomposed(program.graph), is_decomposed(program.run_decompositions().graph)
+    (False, True)
+    """
+    return any(_name(n) in _DECOMPOSED for n in graph.nodes)
 
 
 def _name(node: fx.Node) -> str:
@@ -137,4 +148,4 @@ def _tensor(owner: nn.Module, node: fx.Node) -> torch.Tensor:
     return found
 
 
-__all__ = ["form_of", "norms_as_modules", "take_counters", "take_dropouts"]
+__all__ = ["form_of", "is_decomposed", "norms_as_modules", "take_counters", "take_dropouts"]

@@ -19,7 +19,11 @@ from qfunc.graph.vocabulary import kind_of
 
 _OF_F = tuple(inspect.signature(F.batch_norm).parameters)
 _OF_TORCH = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled")
-_CALLS: dict[Any, tuple[str, ...]] = {F.batch_norm: _OF_F, torch.batch_norm: _OF_TORCH}
+_CALLS: dict[Any, tuple[str, ...]] = {
+    F.batch_norm: _OF_F,
+    torch.batch_norm: _OF_TORCH,
+    torch.ops.aten.batch_norm.default: _OF_TORCH,
+}
 
 
 def batch_norm_arguments(node: fx.Node) -> dict[str, Any] | None:

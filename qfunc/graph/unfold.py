@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 
 from qfunc.graph.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
 from qfunc.graph.captured import at
+from qfunc.graph.frozen_norms import begin
 from qfunc.graph.norms import Norms
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.sync_norm import SyncNorm
@@ -73,7 +74,7 @@ def unfold(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[Norm, .
         if not hasattr(getattr(at(network, owner), name, None), "first_batch"):  # else another op has brought it back
             norm: Any = copy.deepcopy(before.get_submodule(each.norm))
             norm = SyncNorm(norm) if isinstance(norm, nn.SyncBatchNorm) else norm
-            norm.register_buffer("first_batch", norm.num_batches_tracked.clone())
+            begin(norm)
             setattr(at(network, owner), name, norm)
     for each, op, weight, bias in folded:
         _train(network, each, op, weight, bias)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError
-from qfunc.graph.record import TensorInfo
+from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.trees import leaves
 
 
@@ -111,6 +113,13 @@ def require_batches(batches: Any, step: str, progress: Any = True) -> None:
 def infos(arguments: Any) -> tuple[TensorInfo, ...]:
     """Shape and dtype of every tensor of some arguments."""
     return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in tensors_of(arguments))
+
+
+def shaped(model: fx.GraphModule, arguments: tuple[Any, ...]) -> fx.GraphModule:
+    """A copy of a quantized model that has the shapes of its inputs from these arguments, as calibration gives them."""
+    record = record_of(model)
+    assert record is not None
+    return attach(copy.deepcopy(model), evolve(record, inputs=infos(arguments)))
 
 
 def tensors_of(value: Any) -> list[Tensor]:

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from attrs import evolve
 from torch import Tensor, fx
+from torch.optim.swa_utils import AveragedModel
 
 from qfunc.errors import DeployError
 from qfunc.graph.captured import evaluated
 from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.network import require
+from qfunc.graph.network import require, require_unwrapped
 from qfunc.graph.parts import parts
 from qfunc.graph.record import Record, TensorInfo
 from qfunc.graph.units import Partition
@@ -81,8 +82,12 @@ def require_whole(model: Any, step: str) -> None:
     """Refuses an outer module of quantized submodules.
 
     Raises:
-        DeployError: names them.
+        DeployError: names them; or it is an AveragedModel.  CalibrationError: a compiled or data parallel one.
     """
+    require_unwrapped(model, "calibrated", step)
+    if isinstance(model, AveragedModel):
+        do = f"Pass its .module: qfunc.{step}(...)(averaged.module)."
+        raise DeployError(where=step, found="an AveragedModel", wanted="the calibrated model inside", do=do)
     inside = parts(model)
     if inside and "" not in inside:
         path = next(iter(inside))

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.captured import require_both_modes
+from qfunc.graph.frozen_norms import freeze
 from qfunc.graph.kept import keep
 from qfunc.graph.network import require, seats
 from qfunc.graph.settled import settled, trained_norms
@@ -84,12 +85,14 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
     """Lets BatchNorms that train normalise by their running statistics from now on, or after some steps.
 
     As `.eval()` of a BatchNorm of torch.nn does; but a later `.train()` of the model keeps them frozen.  Statistics
-    are no more updated; gamma and beta train on.
+    are no more updated; gamma and beta train on.  The state_dict says which BatchNorms are frozen, so that a model into
+    which it is loaded goes on with the same bits, whether this function is called before `load_state_dict` or after it.
 
     Args:
         model: From `quantize(target, norms=BatchStatistics())`; it is changed, as by an optimizer.
         after: How many batches a BatchNorm may see in training since the model was quantized; the state_dict holds the
-            count, so that a run that is resumed counts on.  Above 0 it is looked at after each step of `optimizer`.
+            count, so that a run that is resumed counts on.  Above 0 it is looked at after each step of `optimizer`, and
+            when a state_dict is loaded: an earlier one thaws what later steps had frozen.
         optimizer: Any.
     Returns:
         The model.
@@ -115,14 +118,13 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
         found, do = f"after={after!r}, optimizer={type(optimizer).__name__}", "Write freeze_norms(model, 1000, optimizer)."
         raise SpecError(where="freeze_norms", found=found, wanted="a number of batches and an optimizer, or neither", do=do)
 
-    def freeze(*_: Any) -> None:
+    def look(*_: Any) -> None:
         for norm in norms:
-            if not after or int(norm.num_batches_tracked - norm.first_batch) >= after:
-                norm.frozen = True
+            freeze(norm, after)
 
-    freeze()
+    look()
     if optimizer is not None:
-        optimizer.register_step_post_hook(freeze)
+        optimizer.register_step_post_hook(look)
     return model
 
 

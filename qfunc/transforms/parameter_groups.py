@@ -16,7 +16,7 @@ def parameter_groups(
     """Two groups for any torch.optim optimizer: the network's parameters, and the quantizers' without weight decay.
 
     Decay would pull a scale, a threshold or a bound towards 0, which is no prior of theirs.  A parameter that tied
-    quantizers share stands once.
+    quantizers share stands once.  Quantizers that learn nothing (`recipes.dorefa()`) have no group.
 
     Args:
         model: A quantized model, or a module with quantized submodules.
@@ -24,7 +24,7 @@ def parameter_groups(
         weight_decay: Theirs; PACT wants its bounds decayed: set that group's "weight_decay" yourself.
         quantizer_lr: Learning rate of the quantizers' parameters; None for `lr`.
     Raises:
-        CalibrationError: no quantizer in the model has parameters that train.
+        CalibrationError: nothing in the model is quantized.
         SpecError: a rate or decay that is negative or no number.
 
     >>> import qfunc
@@ -40,16 +40,15 @@ def parameter_groups(
             raise SpecError(where=where, found=repr(value), wanted="a number that is not negative", do="Give such a number.")
     quantizers = [m for m in model.modules() if isinstance(m, FakeQuantize)]
     learned = {id(p): p for m in quantizers for p in m.parameters()}
-    if not learned:
-        do = "Quantize with a function that trains, as by qfunc.recipes.lsq(); or pass model.parameters() to the optimizer."
-        raise CalibrationError(
-            where="parameter_groups", found=f"{len(quantizers)} quantizers without parameters", wanted="some that train", do=do
-        )
+    if not quantizers:
+        do = "Quantize it first, and pass what quantize returns; or pass model.parameters() to the optimizer."
+        found = f"a {type(model).__name__} without quantizers"
+        raise CalibrationError(where="parameter_groups", found=found, wanted="a quantized model", do=do)
     rest = [p for p in model.parameters() if id(p) not in learned]
-    return [
-        {"params": rest, "lr": lr, "weight_decay": weight_decay},
-        {"params": list(learned.values()), "lr": given["quantizer_lr"], "weight_decay": 0.0},
-    ]
+    network = {"params": rest, "lr": lr, "weight_decay": weight_decay}
+    if not learned:
+        return [network]
+    return [network, {"params": list(learned.values()), "lr": given["quantizer_lr"], "weight_decay": 0.0}]
 
 
 __all__ = ["parameter_groups"]

@@ -9,9 +9,10 @@ from torch import fx, nn
 
 from qfunc.errors import VerifyError
 from qfunc.graph.parts import require_parts
+from qfunc.graph.record import record_of
 from qfunc.specs import Target
 from qfunc.transforms.asked import named, require_a_target
-from qfunc.transforms.batches import require_batches
+from qfunc.transforms.batches import require_batches, shaped
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import require_target
 from qfunc.transforms.outer import passed
@@ -58,19 +59,34 @@ def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable
         if runner is None:
             found, do = "no runtime that can be run here", _road(target, next(iter(each.values())))
             raise VerifyError(where=f"verify({target.name})", found=found, wanted="a runner", do=do)
-        checks = {path: Verification(part, target, runner) for path, part in each.items()}
-        if not passed(calibrated, {path: v.add for path, v in checks.items()}, batches, "verify", progress=False):
+        checks = {path: Verification(part, target, runner) for path, part in each.items() if _of_known_shapes(part)}
+
+        def check(path: str) -> Callable[[tuple[Any, ...], int], Any]:
+            def see(arguments: tuple[Any, ...], number: int) -> Any:
+                if path not in checks:
+                    checks[path] = Verification(shaped(each[path], arguments), target, runner)
+                return checks[path].add(arguments, number)
+
+            return see
+
+        if not passed(calibrated, {path: check(path) for path in each}, batches, "verify", progress=False):
             do = "Pass a non-empty iterable, not one already used up."
             raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
-        return together({path: v.report() for path, v in checks.items()})
+        return together({path: checks[path].report() for path in each if path in checks})
 
     return transform
+
+
+def _of_known_shapes(part: fx.GraphModule) -> bool:
+    # What got its qparams from a state_dict has met no input yet.
+    record = record_of(part)
+    return record is not None and bool(record.inputs)
 
 
 def _road(target: Target, part: fx.GraphModule) -> str:
     # ONNX Runtime evaluates Q/DQ as the operators are defined; a float model with a table beside it, only the vendor's tools.
     own = "runtime=run, where run(artifact, inputs) -> outputs."
-    if b"QuantizeLinear" not in deploy(target)(part).files.get("model.onnx", b""):
+    if not _of_known_shapes(part) or b"QuantizeLinear" not in deploy(target)(part).files.get("model.onnx", b""):
         return f"Pass {own}"
     onnx = "runtime=lowering.OnnxRuntime(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them"
     return f"Pass {onnx}; or {own}"

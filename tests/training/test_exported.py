@@ -37,16 +37,19 @@ CURE = (
     "wanted a model that knows both modes. Quantize the nn.Module itself, with example_inputs=(...,) for the road of "
     "torch.export; or export it in training mode: torch.export.export(model.train(), inputs)."
 )
-EVALUATED = "an ExportedProgram in evaluation mode, with 2 norms and 1 dropouts"
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.parametrize("as_module", [False, True])
 @pytest.mark.parametrize(
-    ("decomposed", "found"), [(False, EVALUATED), (True, "an ExportedProgram after run_decompositions, which has one mode")]
+    ("decomposed", "found"),
+    [(False, "in evaluation mode, with 2 norms and 1 dropouts"), (True, "after run_decompositions, which has one mode")],
 )
-def test_a_program_of_evaluation_mode_does_not_train(decomposed: bool, found: str) -> None:
-    exported = program(dropping().eval())
+def test_a_program_of_evaluation_mode_does_not_train(decomposed: bool, found: str, as_module: bool) -> None:
+    exported: Any = program(dropping().eval())
     exported = exported.run_decompositions() if decomposed else exported
+    exported = exported.module() if as_module else exported
+    found = f"{'the module of an' if as_module else 'an'} ExportedProgram {found}"
     with pytest.raises(CaptureError) as caught:
         qfunc.quantize(TARGET, norms=qfunc.BatchStatistics())(exported)
     assert str(caught.value) == f"quantize, norms=BatchStatistics(): found {found}, {CURE}"
@@ -56,6 +59,27 @@ def test_a_program_of_evaluation_mode_does_not_train(decomposed: bool, found: st
             model.train()
         assert str(caught.value) == f"train: found {found}, {CURE}"
     assert not quantized.eval().training
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.parametrize("inputs", [None, (batch(0),)], ids=["fx", "export"])
+def test_the_module_of_a_program_is_captured_as_the_program(inputs: Any) -> None:
+    """Folded, with the same names and tensors, and left as it was; inside another module its norms fold, too."""
+    exported = torch.export.export(net().eval(), (batch(0),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    module: Any = exported.module()
+    before = str(module.graph), {k: v.clone() for k, v in module.state_dict().items()}
+    one, other = (qfunc.quantize(TARGET, inputs)(m) for m in (exported, module))
+    assert str(other.graph) == str(one.graph)
+    assert other.state_dict().keys() == one.state_dict().keys()
+    models = [qfunc.calibrate([batch(0)], progress=False)(m) for m in (one, other)]
+    assert torch.equal(models[0](batch(1, 5)), models[1](batch(1, 5)))
+    assert qfunc.deploy(TARGET)(models[0]).files == qfunc.deploy(TARGET)(models[1]).files
+    assert str(module.graph) == before[0]
+    assert all(torch.equal(v, before[1][k]) for k, v in module.state_dict().items())
+    within = qfunc.quantize(TARGET)(nn.Sequential(module, nn.ReLU()))
+    assert "batch_norm" not in str(within.graph)
+    trained = qfunc.capture()(torch.export.export(net().train(), (batch(0),)).module())  # type: ignore[arg-type]
+    assert trained.get_submodule("norm1").training
 
 
 def test_a_program_without_norms_and_dropouts_trains() -> None:

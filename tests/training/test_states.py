@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import functions, recipes, targets
-from qfunc.errors import CalibrationError
+from qfunc.errors import CalibrationError, VerifyError
 from qfunc.specs import Target, edit
 from tests.training.nets import batch, loss_of, net, student
 
@@ -88,6 +89,51 @@ def test_interrupting_changes_nothing(name: str) -> None:
     assert all(int(s) == 5 for n, s in other.named_buffers() if n.endswith(".step"))
 
 
+@pytest.mark.parametrize("order", ["freeze, load", "load, freeze", "load alone"])
+@pytest.mark.parametrize("after", [0, 2])
+def test_frozen_statistics_stand_still_when_resumed(order: str, after: int) -> None:
+    """Interrupted after the freeze: the first step that is resumed is the next one, in whatever order it was set up."""
+    target = edit.activations(function=DROPPED)(targets.onnxruntime)
+
+    def frozen(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        qfunc.freeze_norms(model, after, optimizer if after else None)
+
+    one = student(target)
+    optimizer = torch.optim.Adam(one.parameters(), lr=0.01)
+    frozen(one, optimizer)
+    steps(one, optimizer, range(3))
+    saved = through_a_file({"model": one.state_dict(), "optimizer": optimizer.state_dict()})
+    other: Any = qfunc.quantize(target, norms=qfunc.BatchStatistics())(net()).train()
+    other = copy.deepcopy(other)  # which has its own norms to look at
+    resumed = torch.optim.Adam(other.parameters(), lr=0.01)
+    if order == "freeze, load":
+        frozen(other, resumed)
+    other.load_state_dict(saved["model"])
+    resumed.load_state_dict(saved["optimizer"])
+    if order == "load, freeze":
+        frozen(other, resumed)
+    steps(one, optimizer, range(3, 5))
+    steps(other, resumed, range(3, 5))
+    require_same(one, other)
+    assert int(other.norm1.num_batches_tracked) == after
+
+
+def test_an_earlier_state_thaws_what_froze_since() -> None:
+    """The state of the first of three steps, of which the second freezes, gives the second and third again."""
+    one = student(recipes.lsq()(targets.onnxruntime))
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.01)
+    qfunc.freeze_norms(one, 2, optimizer)
+    steps(one, optimizer, range(1))
+    early = copy.deepcopy(one.state_dict())
+    steps(one, optimizer, range(1, 3))
+    late = copy.deepcopy(one.state_dict())
+    assert one.norm1.frozen
+    one.load_state_dict(early)
+    assert not one.norm1.frozen
+    steps(one, optimizer, range(1, 3))
+    assert [k for k, v in one.state_dict().items() if not torch.equal(v, late[k])] == []
+
+
 def test_parts_of_a_model_with_norms_inside() -> None:
     """quantize(at=): one state_dict of the whole, whose names are the float model's; resumed and deployed the same."""
     target = recipes.lsq()(targets.onnxruntime)
@@ -136,3 +182,17 @@ def test_a_trained_model_is_folded_where_its_state_is_not() -> None:
     target = recipes.lsq()(targets.onnxruntime)
     with pytest.raises(RuntimeError, match=r"norm1\.running_mean"):
         qfunc.quantize(target)(net()).load_state_dict(student(target).state_dict())
+
+
+def test_a_model_that_took_a_state_is_verified() -> None:
+    """It has met no input: the first batch has the shapes; so it is with submodules.  A runner is asked for as ever."""
+    target = edit.weights(bits=7)(recipes.lsq()(targets.onnxruntime))  # of 7 bits, so that any x86-64 computes the same
+    for source, how in ((net(), {}), (Detector(), {"at": ("stem", "body")})):
+        one = student(target, source, **how).eval()
+        other: Any = qfunc.quantize(target, norms=qfunc.BatchStatistics(), **how)(source).eval()
+        other.load_state_dict(one.state_dict())
+        reports = [qfunc.verify(target)(m, [batch(1, 4), batch(2)]) for m in (one, other)]
+        assert reports[1].verdict.startswith("bit-exact"), str(reports[1])
+        assert reports[1] == reports[0]
+    with pytest.raises(VerifyError, match="found no batches"):
+        qfunc.verify(target)(other, [])

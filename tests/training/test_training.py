@@ -74,10 +74,16 @@ def test_what_a_recipe_trains_moves(name: str) -> None:
 
 
 def test_dorefa_trains_the_weights_alone() -> None:
+    """One group, as no quantizer learns; without any quantizer there is something wrong."""
     model = made(recipes.dorefa()(targets.academic(4, 4)))
     assert not learned(model)
-    with pytest.raises(CalibrationError, match=r"^parameter_groups: found 5 quantizers without parameters, wanted some"):
-        qfunc.parameter_groups(model, lr=0.1)
+    groups = qfunc.parameter_groups(model, lr=0.1, weight_decay=0.5, quantizer_lr=0.01)
+    assert [(len(g["params"]), g["lr"], g["weight_decay"]) for g in groups] == [(len([*model.parameters()]), 0.1, 0.5)]
+    step(model, torch.optim.SGD(groups, momentum=0.9), 0)
+    with pytest.raises(CalibrationError) as caught:
+        qfunc.parameter_groups(nn.Linear(2, 2), lr=0.1)
+    cure = "Quantize it first, and pass what quantize returns; or pass model.parameters() to the optimizer."
+    assert str(caught.value) == f"parameter_groups: found a Linear without quantizers, wanted a quantized model. {cure}"
 
 
 def test_biases_follow_the_scales_that_train() -> None:

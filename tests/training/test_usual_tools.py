@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 import qfunc
 from qfunc import recipes, targets
+from qfunc.errors import QfuncError
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.specs import edit
 from tests.training.nets import CLASSES, batch, loss_of, net, student
@@ -151,3 +152,20 @@ def divergence(model: nn.Module, teacher: nn.Module, x: Tensor) -> Tensor:
     with torch.no_grad():
         wanted = (teacher(x) / 2).softmax(1)
     return 4 * F.kl_div((model(x) / 2).log_softmax(1), wanted, reduction="batchmean")
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+def test_what_wraps_a_model_is_named() -> None:
+    """deploy and save say that it is a wrapper, not a model with quantized submodules."""
+    target = recipes.lsq()(targets.onnxruntime)
+    model = student(target)
+    compiled = "found a compiled model, wanted the calibrated model inside. Pass the model that was given to torch.compile."
+    for step, run in (("deploy", qfunc.deploy(target)), ("save", qfunc.save("unused"))):
+        averaged = (
+            f"found an AveragedModel, wanted the calibrated model inside. Pass its .module: qfunc.{step}(...)(averaged.module)."
+        )
+        wrong: list[tuple[Any, str]] = [(AveragedModel(model), averaged), (torch.compile(model), compiled)]
+        for wrapper, text in wrong:
+            with pytest.raises(QfuncError) as caught:
+                run(wrapper)
+            assert str(caught.value) == f"{step}: {text}"
