@@ -7,6 +7,12 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
     __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
 
 from qfunc import errors, estimators, functions, recipes, specs
+from qfunc.corrections.absorb import absorb_biases
+from qfunc.corrections.channel_pairs import channel_pairs
+from qfunc.corrections.clips import clips_as_relu
+from qfunc.corrections.correct_bias_from_norms import correct_bias_from_norms
+from qfunc.corrections.equalize import equalize
+from qfunc.corrections.smooth import smooth
 from qfunc.graph.again import recompute_quantized
 from qfunc.graph.capture import capture
 from qfunc.reconstruction.methods import adaround, brecq, qdrop
@@ -35,8 +41,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchStatistics", "BitOperations", "Float", "Folded", "HessianTrace", "Latency", "OutputLoss", "Quantized", "Size",
-    "adaround", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias",
-    "deploy", "emulate", "errors", "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load",
-    "mixed_precision", "parameter_groups", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "save",
-    "sensitivity", "specs", "verify",
+    "absorb_biases", "adaround", "brecq", "bypass", "calibrate", "capture", "channel_pairs", "checkpoint_contexts",
+    "clips_as_relu", "compare", "compose", "correct_bias", "correct_bias_from_norms", "deploy", "emulate", "equalize", "errors",
+    "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load", "mixed_precision", "parameter_groups", "qdrop",
+    "quantize", "recipes", "recompute_quantized", "reconstruct", "save", "sensitivity", "smooth", "specs", "verify",
 ]  # fmt: skip

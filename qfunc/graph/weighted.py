@@ -75,8 +75,8 @@ class Weighted:
             return torch.zeros(outputs, dtype=torch.float64, device=self.stored.device)
         return read_attr(self.model, node).detach().to(torch.float64, copy=True)
 
-    def put(self, weight: Tensor, bias: Tensor) -> None:
-        """Gives the op another weight and bias, rounded once to its dtype; a tensor that others read stays."""
+    def put(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Gives the op another weight and bias (None: its own), rounded once to its dtype; a tensor that others read stays."""
         spec = op_of(self.node)
         assert spec is not None
         weight_node, bias_node = attribute(self.node, "weight"), attribute(self.node, "bias")
@@ -84,9 +84,10 @@ class Weighted:
         turned = self._turned(weight, self.groups) if self.kind == "conv_transpose" else weight
         place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
         new: dict[str, Any] = {
-            "weight": store(self.model, self.node, path, turned.to(held.dtype), weight_node, held.requires_grad),
-            "bias": store(self.model, self.node, place, bias.to(held.dtype), bias_node, held.requires_grad),
+            "weight": store(self.model, self.node, path, turned.to(held.dtype), weight_node, held.requires_grad)
         }
+        if bias is not None:
+            new["bias"] = store(self.model, self.node, place, bias.to(held.dtype), bias_node, held.requires_grad)
         self.node.args = tuple(new.get(name, a) for name, a in zip(spec.parameters, self.node.args, strict=True))
 
     @staticmethod

@@ -75,7 +75,7 @@ class _Part:
     def __init__(self, result: fx.GraphModule) -> None:
         self.network = float_network(result)
         self.quantized = {s.tensor: s.module for s in seats(result) if s.module.site.slot == "weight"}
-        self.ops = [n for n in self.network.graph.nodes if _correctable(n, self.quantized.keys())]
+        self.ops = [n for n in self.network.graph.nodes if correctable(n, self.quantized.keys())]
         # Axis 1 of a convolution's input, the last of a linear layer's.
         self.axes = {slots(op)[0][1].name: 1 if kind_of(op) == "conv" else -1 for op in self.ops}
         self.sums: dict[str, tuple[Tensor, int]] = {}
@@ -101,11 +101,12 @@ class _Part:
                 continue
             mean = torch.stack([total for total, _ in seen]).sum(0) / count
             weight = read_attr(self.network, weighed)
-            shift = _shift(op, self.quantized[weighed.name](weight) - weight, mean)
+            shift = shift_of(op, self.quantized[weighed.name](weight) - weight, mean)
             read_attr(self.network, bias).sub_(shift)  # the tensors are the result's own
 
 
-def _correctable(node: fx.Node, quantized: Any) -> bool:
+def correctable(node: fx.Node, quantized: Any) -> bool:
+    """Whether a node is a conv or linear with a quantized weight and a bias of its own; `quantized` has the weights' names."""
     if kind_of(node) not in ("conv", "linear"):
         return False
     weight, bias = attribute(node, "weight"), attribute(node, "bias")
@@ -113,7 +114,8 @@ def _correctable(node: fx.Node, quantized: Any) -> bool:
     return own and isinstance(weight, fx.Node) and weight.name in quantized
 
 
-def _shift(op: fx.Node, error: Tensor, mean: Tensor) -> Tensor:
+def shift_of(op: fx.Node, error: Tensor, mean: Tensor) -> Tensor:
+    """What an error of the weight adds to the mean of each output, where `mean` is that of each input channel."""
     mean = mean.to(error)
     if kind_of(op) == "linear":
         return error @ mean

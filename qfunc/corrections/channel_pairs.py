@@ -1,0 +1,81 @@
+"""channel_pairs: what `equalize` would scale, how unequal it is, and what it would not scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import nn
+
+from qfunc.corrections.ends import Rows
+from qfunc.corrections.links import Link, Miss, captured, links
+from qfunc.graph.record import path_of
+from qfunc.graph.vocabulary import kind_of
+from qfunc.transforms.table import table
+
+
+@frozen
+class Pair:
+    """An op, and the ops that alone read it.
+
+    `first` and `second` are the mean over the channels of r_i / max_j r_j, of the rows of the one and of the columns of the
+    others: the share of a scale a tensor that a channel uses.  Between them stand `through`.
+    """
+
+    op: str
+    through: tuple[str, ...]
+    readers: tuple[str, ...]
+    channels: int
+    first: float
+    second: float
+
+
+@frozen
+class Pairs:
+    """The pairs in graph order, and the ops that are in none."""
+
+    rows: tuple[Pair, ...]
+    misses: tuple[Miss, ...]
+
+    def __str__(self) -> str:
+        """As a table."""
+        cells = [(r.op, ", ".join(r.through), ", ".join(r.readers), str(r.channels), f"{r.first:.3f}", f"{r.second:.3f}")
+                 for r in self.rows]  # fmt: skip
+        head = ("op", "through", "readers", "channels", "rows", "columns")
+        return "\n".join((table(head, cells), *map(str, self.misses)))
+
+
+def channel_pairs(model: nn.Module) -> Pairs:
+    """The pairs of ops of a float model whose channels `equalize` scales, and why others are none.
+
+    The share of a channel is its precision in section 4.1 of the paper: 1 where all ranges are equal.
+
+    Raises:
+        CalibrationError: the model is quantized.
+    Source: Nagel et al., arXiv:1906.04721, equation 8.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU6(), nn.Conv2d(5, 2, 3))
+    >>> pairs = channel_pairs(net)
+    >>> [(r.op, r.through, r.readers, r.channels) for r in pairs.rows]
+    [('0', ('relu',), ('2',), 4)]
+    >>> print(pairs.misses[0])
+    '2', at '3': a clip at 6.0 does not scale with its channels; qfunc.clips_as_relu() makes it a ReLU
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        network = captured(model, "channel_pairs")
+        found, misses = links(network)
+        return Pairs(tuple(_row(network, link) for link in found), misses)
+
+
+def _row(network: Any, link: Link) -> Pair:
+    assert isinstance(link.producer, Rows)
+    first = link.producer.weight().flatten(1).abs().amax(1)
+    second = torch.stack([end.ranges() for end in link.ends]).amax(0)
+    shares = [float((r / r.max().clamp_min(1e-30)).mean()) for r in (first, second)]
+    through = dict.fromkeys(kind_of(n) for end in link.ends for n in end.through)
+    readers = tuple(path_of(network, end.op.node) for end in link.ends)
+    return Pair(path_of(network, link.producer.op.node), tuple(through), readers, len(first), *shares)
+
+
+__all__ = ["Pair", "Pairs", "channel_pairs"]

@@ -1,0 +1,133 @@
+"""smooth: channels with large activations hand their size to the weights that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from qfunc.corrections.ends import Columns
+from qfunc.corrections.links import Link, captured, links, require_links
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.network import Walk, float_network
+from qfunc.graph.record import path_of
+from qfunc.graph.vocabulary import attribute
+from qfunc.graph.written_norms import name_norms
+from qfunc.transforms.batches import require_batches
+from qfunc.transforms.merging import of_ranks, ranks, require_group, told
+from qfunc.transforms.outer import passed
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+def smooth(
+    batches: Iterable[Any], alpha: float = 0.5, progress: bool = True, *, group: ProcessGroup | None = None
+) -> Callable[[nn.Module], fx.GraphModule]:
+    """A transform of a float model: activations of linear layers that one scale a tensor must hold lose less.
+
+    For each channel j that linear layers read, with X_j its values over the batches and W_j its columns in all of them,
+
+        s_j = max |X_j|^alpha / max |W_j|^(1 - alpha),   X'_j = X_j / s_j,   W'_j = W_j s_j.
+
+    X is divided in what gives it: a LayerNorm or RMSNorm with a weight (also one that the model writes out), a BatchNorm, or
+    an op with weights before ReLUs and the like.  The float model does not change, but for the rounding of each tensor to its
+    dtype.  Only where all readers are linear layers; a norm that a residual add reads, too, keeps its weight.  A channel
+    that is 0 in X or W keeps s = 1.  One pass; memory does not grow with the number of batches.
+
+    Args:
+        batches: As for `calibrate`.
+        alpha: How much of the ranges the weights take, 0 to 1; 1/2 makes both ranges equal.
+        progress: A progress bar, if standard error is a terminal.
+        group: As for `calibrate`: the maxima are those of the batches of all its processes.
+    Returns:
+        A function from a module, or what `qfunc.capture` made of it, to a captured model, which `quantize` takes.
+    Raises:
+        SpecError: alpha out of bounds, or no such linear layers; the message says why.
+        CalibrationError: no batches, NaN or infinite values, or a model that is quantized.
+    Source: Xiao et al., arXiv:2211.10438, section 4, equations 3 and 4.
+
+    >>> net = nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 1, bias=False)).eval()
+    >>> _ = net[0].weight.data.copy_(torch.tensor([16.0, 1.0])), net[1].weight.data.fill_(1.0)
+    >>> even = smooth([torch.tensor([[1.0, -1.0]])])(net)
+    >>> even.get_parameter("0.weight").data, even.get_parameter("1.weight").data
+    (tensor([4.0000, 1.0000]), tensor([[4.0000, 1.0000]]))
+    """
+    require_batches(batches, "smooth", progress)
+    require_group(group, "smooth")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
+        do = "Write qfunc.smooth(batches, alpha=0.5)."
+        raise SpecError(where="smooth, alpha", found=repr(alpha), wanted="a number from 0 to 1", do=do)
+
+    def transform(model: Any) -> fx.GraphModule:
+        with torch.inference_mode(False), torch.no_grad():
+            network, all_of = name_norms(captured(model, "smooth")), ranks(group)
+            found, misses = links(network, gains=True)
+            found = tuple(link for link in found if all(end.op.kind == "linear" for end in link.ends))
+            require_links(found, misses, "smooth", "linear layers behind a norm or an op with weights that nothing else reads")
+            maxima = _Maxima(network, found)
+            with told(all_of):
+                count = passed(maxima.network, {"": maxima.see}, batches, "smooth", progress)
+            states, _ = of_ranks(maxima.held, count, sorted(maxima.channels), all_of, "smooth")
+            for link in found:
+                largest = maxima.largest(link, states)
+                _require_finite(network, link, largest)
+                link.scale(_factors(link, largest, float(alpha)))
+            network.recompile()
+            return network
+
+    return transform
+
+
+class _Maxima:
+    """max |X_j| of what the linear layers of each link read, by channel."""
+
+    def __init__(self, model: fx.GraphModule, found: tuple[Link, ...]) -> None:
+        self.network = float_network(model)
+        names = {n.name for n in self.network.graph.nodes}
+        self.names = {link: sorted({_seen(end, names) for end in link.ends}) for link in found}
+        self.channels = {name: link.producer.channels for link, of_link in self.names.items() for name in of_link}
+        self.held: dict[str, Tensor] = {}
+        self.walk = Walk(self.network, self._add, set(self.channels))
+
+    def see(self, arguments: tuple[Any, ...], number: int) -> Any:
+        """One batch."""
+        return self.walk.guarded(arguments, f"smooth, batch {number}")
+
+    def _add(self, name: str, value: Any) -> None:
+        if value.numel():
+            # Of a flattened image each channel has several columns in a row.
+            found = value.abs().reshape(-1, self.channels[name], value.shape[-1] // self.channels[name]).amax((0, 2)).double()
+            self.held[name] = torch.maximum(self.held[name], found) if name in self.held else found
+
+    def largest(self, link: Link, states: list[dict[str, Tensor]]) -> Tensor:
+        """Over all that processes have seen."""
+        seen = [state[name] for state in states for name in self.names[link] if name in state]
+        return torch.stack(seen).amax(0) if seen else torch.zeros(link.producer.channels)
+
+
+def _seen(end: Columns, names: set[str]) -> str:
+    # What a layer reads, dropouts left out.
+    node = attribute(end.op.node, "input")
+    while node.name not in names:
+        node = node.all_input_nodes[0]
+    return str(node.name)
+
+
+def _factors(link: Link, largest: Tensor, alpha: float) -> Tensor:
+    weights = torch.stack([end.ranges() for end in link.ends]).amax(0)
+    largest = largest.to(weights)
+    by = largest**alpha / weights ** (1 - alpha)
+    return torch.where((largest > 0) & (weights > 0) & by.isfinite() & (by > 0), by, 1.0)
+
+
+def _require_finite(model: fx.GraphModule, link: Link, largest: Tensor) -> None:
+    if not bool(largest.isfinite().all()):
+        where = f"smooth, op {path_of(model, link.ends[0].op.node)!r}"
+        do = "Leave out the batch, or repair the weights."
+        raise CalibrationError(where=where, found="NaN or infinite values in its input", wanted="finite values", do=do)
+
+
+__all__ = ["smooth"]
