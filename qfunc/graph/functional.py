@@ -15,9 +15,9 @@ from qfunc.graph.attention import attend
 from qfunc.graph.captured import CapturedModule, at, with_tensors
 from qfunc.graph.float_ops import repeat_heads
 from qfunc.graph.float_spellings import SEVERAL, picked, stays
-from qfunc.graph.index_ops import arange, full
 from qfunc.graph.index_spellings import casts_nothing, dtype_of
 from qfunc.graph.indexing import element
+from qfunc.graph.made import grid_arguments, grids, made_here
 from qfunc.graph.part_writes import filled, places, put
 from qfunc.graph.record import Fact, Record, attach
 from qfunc.graph.sources import module_stack, source_line
@@ -47,7 +47,7 @@ def functional(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None = N
     """
     build = _Builder(owned, traced, dropouts)
     for node in traced.nodes:
-        build.step(node)
+        build.require(node)
     build.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
     result = with_tensors(owned, build.graph)
     attach(result, Record({n.name: build.facts[n.name] for n in result.graph.nodes if n.name in build.facts}))
@@ -60,11 +60,18 @@ class _Builder:
     def __init__(self, owner: nn.Module, traced: fx.Graph, dropouts: set[str] | None) -> None:
         self.owner, self.graph, self.dropouts = owner, fx.Graph(), dropouts
         self.graph.set_codegen(traced._codegen)
-        self.env: dict[fx.Node, fx.Node] = {}
+        self.env: dict[fx.Node, Any] = {}  # of torch.meshgrid, a tuple
         self.storage = Storage(traced)
         self.facts: dict[str, Fact] = {}
         self.paths: set[str] = set()
         self.last = {stack[-1][0]: n for n in traced.nodes if n.op.startswith("call") and (stack := module_stack(n))}
+
+    def require(self, node: fx.Node) -> None:
+        """Emits one traced node and what it reads, unless that is done."""
+        if node not in self.env:
+            for source in node.all_input_nodes:
+                self.require(source)
+            self.step(node)
 
     def step(self, node: fx.Node) -> None:
         """Emits one traced node."""
@@ -97,7 +104,7 @@ class _Builder:
         for tensor, names in self.storage.write(node, target, tuple(now)).items():
             self.env.update(dict.fromkeys(names, now[tensor]))
 
-    def _value(self, node: fx.Node) -> fx.Node:
+    def _value(self, node: fx.Node) -> Any:
         if node.op in ("placeholder", "get_attr", "call_module"):
             return self._emit(node, node.op, node.target, node.args, node.kwargs)
         name = short_name(node)
@@ -111,8 +118,14 @@ class _Builder:
             return self._attention(node)
         if casts_nothing(node, name or "") or stays(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
-        call = _made_here(_part(canonical(node)), node.graph)
+        if name == "meshgrid" and (given := grid_arguments(node)) is not None:
+            emit = self._emitter(node, self._path(node))
+            return grids(emit, [self.env[n] for n in given[0]], given[1])
+        if name == "getitem" and isinstance(held := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
+            return held[node.args[1]]
+        call = made_here(_part(canonical(node)), node.graph)
         if call is not None:
+            fx.map_arg(call[1], self.require)
             return self._emit(node, "call_function", call[0], call[1], {})
         if name == "detach_":
             return self._emit(node, "call_function", torch.detach, node.args, {})
@@ -244,15 +257,3 @@ def _index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
         source.op in ("placeholder", "call_module") or short_name(source) in (*SEVERAL, *SPLITS, "getitem", None)
     )
     return None if several and type(call[1][1]) is int else call[1][1]
-
-
-def _made_here(call: Any, traced: fx.Graph) -> Any:
-    # A tensor that the model makes stands where its first input does.
-    if call is None or call[0] not in (arange, full) or call[1][-1] is not None:
-        return call
-    first = next((n for n in traced.nodes if n.op == "placeholder" and not n.args and _may_be_tensor(n)), None)
-    return call[0], (*call[1][:-1], first)
-
-
-def _may_be_tensor(node: fx.Node) -> bool:
-    return "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor)

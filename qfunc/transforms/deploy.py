@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from qfunc.errors import DeployError
 from qfunc.graph.captured import evaluated
 from qfunc.graph.fake_quantize import FakeQuantize
+from qfunc.graph.made import key_of
 from qfunc.graph.network import require, require_unwrapped
 from qfunc.graph.parts import parts
 from qfunc.graph.record import Record, TensorInfo
@@ -107,9 +108,9 @@ def _inputs(model: fx.GraphModule, record: Record, example_inputs: Any) -> tuple
     if not given and needed:
         do = "Pass deploy(target, example_inputs=(...,)), or calibrate the model."
         raise DeployError(where="deploy", found="no shapes of the inputs", wanted=f"those of {', '.join(needed)}", do=do)
-    if not len(needed) <= len(given) <= len(placeholders):
+    if (keyed := [n.name for n in placeholders if key_of(n) is not None]) or not len(needed) <= len(given) <= len(placeholders):
         do = "Give quantize the example_inputs, so that the model is captured with one input for each tensor."
-        found = f"{len(given)} tensors for {', '.join(needed)}"
+        found = f"a dict, {keyed[0]!r}" if keyed else f"{len(given)} tensors for {', '.join(needed)}"
         raise DeployError(where="deploy, inputs", found=found, wanted="one tensor for each input", do=do)
     return given
 

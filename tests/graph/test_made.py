@@ -1,0 +1,97 @@
+"""Tensors that a model makes from sizes: grids, and where they stand when inputs are dicts and lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import DeployError
+from qfunc.graph.vocabulary import kind_of
+from qfunc.specs import edit
+
+TARGET = edit.weights(bits=7)(targets.onnxruntime)
+
+
+class Grid(nn.Module):
+    """The positions that a detector adds to its boxes."""
+
+    def __init__(self, indexing: str, whole: bool = False) -> None:
+        super().__init__()
+        self.head, self.indexing, self.whole = nn.Conv2d(3, 2, 1), indexing, whole
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(x)
+        h, w = y.shape[-2:] if self.indexing == "ij" else (y.shape[-1], y.shape[-2])
+        made = torch.meshgrid(torch.arange(h), 2 * torch.arange(w), indexing=self.indexing)
+        if self.whole:
+            return y + torch.stack(made).float()
+        first, second = made
+        return y + torch.stack((second, first)).float()
+
+
+GRIDS = [Grid("ij"), Grid("xy"), Grid("ij", whole=True)]
+
+
+@pytest.mark.parametrize("model", GRIDS, ids=["ij", "xy", "whole"])
+def test_grids_are_views_of_their_axes(model: nn.Module) -> None:
+    x = torch.randn(2, 3, 5, 4)
+    captured = qfunc.capture()(model)
+    assert torch.equal(captured(x), model(x))
+    assert torch.equal(captured(x[..., 1:, 2:]), model(x[..., 1:, 2:]))
+    assert [kind_of(n) for n in captured.graph.nodes].count("expand") == 2
+
+
+@pytest.mark.parametrize("road", [None, (torch.randn(2, 3, 5, 4),)], ids=["fx", "export"])
+def test_grids_deploy(road: Any) -> None:
+    x = torch.randn(2, 3, 5, 4)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET, road)(GRIDS[0].eval()))
+    assert qfunc.verify(TARGET)(calibrated, [torch.randn(3, 3, 5, 4)]).verdict.startswith("bit-exact")
+
+
+class Keyed(nn.Module):
+    """Makes tensors before and after it reads its entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Conv2d(3, 2, 1)
+
+    def forward(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        places = torch.arange(4)
+        x = batch["view"]
+        y = self.head(x) + batch["image"]
+        return y + torch.arange(y.shape[-1], device=x.device), places
+
+
+def test_a_made_tensor_stands_where_an_entry_of_a_dict_does() -> None:
+    batch = {"image": torch.randn(2, 2, 5, 4), "view": torch.randn(2, 3, 5, 4)}
+    model = Keyed().eval()
+    captured = qfunc.capture()(model)
+    assert all(torch.equal(a, b) for a, b in zip(captured(batch), model(batch), strict=True))
+    assert captured.to("meta")({k: v.to("meta") for k, v in batch.items()})[1].is_meta
+    calibrated = qfunc.calibrate([(batch,)], progress=False)(qfunc.quantize(TARGET)(model))
+    assert calibrated(batch)[0].shape == (2, 2, 5, 4)
+
+
+def test_deploy_wants_one_tensor_for_each_input() -> None:
+    class One(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Conv2d(3, 2, 1)
+
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            x: Tensor = self.head(batch["image"])
+            return x
+
+    batch = ({"image": torch.randn(2, 3, 5, 4)},)
+    calibrated = qfunc.calibrate([batch], progress=False)(qfunc.quantize(TARGET)(One().eval()))
+    with pytest.raises(DeployError) as refused:
+        qfunc.deploy(TARGET)(calibrated)
+    assert str(refused.value) == (
+        "deploy, inputs: found a dict, 'batch', wanted one tensor for each input. Give quantize the example_inputs, so that "
+        "the model is captured with one input for each tensor."
+    )
