@@ -27,6 +27,9 @@ class QDrop:
     The gradient follows the choice: that of `inner` where the element is quantized, else 1 to x alone.  An
     inner function with a `relax` of its own gets u/p, which is uniform in [0, 1) where u < p.
 
+    Each forward in training draws another u.  Gradient checkpointing computes again with another one than the forward had,
+    and gives other gradients without a word, unless it takes `context_fn`: `qfunc.checkpoint_contexts`.
+
     Args:
         inner: The quantize function.
         p: The probability in (0, 1] that an element is quantized; 1 is `inner` itself.

@@ -26,6 +26,9 @@ class Stochastic:
     neighbours.  What the hardware will hold (`apply`, `export`) is deterministic: that of `inner`, by the
     scheme's own rounding.  The gradients to x and to the parameters are those of `inner`.
 
+    Each forward in training draws another u.  Gradient checkpointing computes again with another one than the forward had,
+    and gives other gradients without a word, unless it takes `context_fn`: `qfunc.checkpoint_contexts`.
+
     Args:
         inner: The function whose parameters, gradients and deployed values these are; one that quantizes x
             itself and has no training surrogate.

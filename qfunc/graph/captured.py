@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import fx, nn
 from qfunc.errors import CaptureError
 from qfunc.graph.dissolved import ORIGIN, Origin, dress, origin_of, packed, packed_state
 from qfunc.graph.record import record_of
+from qfunc.graph.states import unfit
 
 
 class CapturedModule(fx.GraphModule):
@@ -38,6 +40,12 @@ class CapturedModule(fx.GraphModule):
             require_both_modes(self, "train")
         super().train(mode)
         return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
+        # Warnings, for torch tells nobody here whether the keys must match.
+        for text in unfit(self, state_dict, prefix, local_metadata):
+            warnings.warn(f"load_state_dict: {text}", UserWarning, stacklevel=2)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
         for name in ("_in_spec", "_out_spec"):

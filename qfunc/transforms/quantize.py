@@ -26,6 +26,7 @@ from qfunc.graph.plan import Placed, Plan, plans
 from qfunc.graph.record import Fact, attach, record_of
 from qfunc.graph.shared import connect
 from qfunc.graph.site import Site, seat_path
+from qfunc.graph.states import tell
 from qfunc.graph.unfold import Norm, unfold
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived, Fixed, Target
@@ -185,6 +186,7 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
     connect(network)
     network.graph.lint()
     network.recompile()
+    network.register_state_dict_post_hook(tell)
     held = record_of(network)
     assert held is not None
     return attach(network, evolve(held, target=target, stage="quantized"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from typing import Any
 
 import pytest
@@ -177,11 +178,70 @@ def test_before_calibration_a_state_dict_is_one_of_a_model_without_scales() -> N
     assert torch.equal(again(batch(1)), models[0](batch(1)))
 
 
-def test_a_trained_model_is_folded_where_its_state_is_not() -> None:
-    """The state of a model whose BatchNorms train fits no folded one: torch names what is missing."""
-    target = recipes.lsq()(targets.onnxruntime)
-    with pytest.raises(RuntimeError, match=r"norm1\.running_mean"):
-        qfunc.quantize(target)(net()).load_state_dict(student(target).state_dict())
+BATCH, FOLDED = qfunc.BatchStatistics(), qfunc.Folded()
+LSQ, PLAIN = recipes.lsq()(targets.onnxruntime), targets.onnxruntime
+UNFIT: dict[str, tuple[Any, Any, str]] = {
+    "norms that train, where they are folded": (
+        (LSQ, BATCH),
+        (LSQ, FOLDED),
+        "found a state whose BatchNorms train ('norm1', 'norm2'), wanted one where they are folded. Quantize with "
+        "norms=qfunc.BatchStatistics(), load the state, and fold it: qfunc.fold_norms(model).",
+    ),
+    "folded norms, where they train": (
+        (LSQ, FOLDED),
+        (LSQ, BATCH),
+        "found a state whose BatchNorms are folded, wanted one where they train ('norm1', 'norm2'). Quantize with "
+        "norms=qfunc.Folded(), as the model that the state is of.",
+    ),
+    "another function": (
+        (LSQ, BATCH),
+        (PLAIN, BATCH),
+        "found a state of Lsq in Int(8, signed=False), wanted one of Fixed in Int(8, signed=False) ('x', 'left.weight', "
+        "'relu' and 6 more). Quantize with the target that the state was made with; else values and training may differ.",
+    ),
+    "other bits": (
+        (edit.weights(bits=5)(PLAIN), BATCH),
+        (edit.weights(bits=6)(PLAIN), BATCH),
+        "found a state of Fixed in Int(5, low=-15), wanted one of Fixed in Int(6, low=-31) ('left.weight', 'right.weight', "
+        "'head.weight'). Quantize with the target that the state was made with; else values and training may differ.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_state_of_another_kind_is_told(name: str) -> None:
+    """By a warning, with names and the cure; torch then does what it does of the keys, strictly or not."""
+    (target, norms), (other, others), text = UNFIT[name]
+    source = student(target, norms=norms)
+    for around in (lambda m: m, nn.Sequential):
+        given = through_a_file(around(source).state_dict())
+        model: Any = around(qfunc.quantize(other, norms=others)(net()))
+        for strict in (True, False):
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                if strict and norms != others:
+                    with pytest.raises(RuntimeError, match="Missing key"):
+                        model.load_state_dict(given)
+                else:
+                    found = model.load_state_dict(given, strict=strict)
+                    assert bool(found.missing_keys) == (norms != others)
+            assert [str(w.message) for w in warned] == [f"load_state_dict: {text}"]
+
+
+def test_a_state_without_qparams_is_told_where_they_are_lost() -> None:
+    fresh = qfunc.quantize(LSQ, norms=BATCH)(net())
+    model = student(LSQ)
+    lost = "'x', 'left.bias', 'relu' and 6 more"
+    text = f"found a state without the qparams of {lost}, which this model had, wanted one with qparams. Load the state of a "
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        model.load_state_dict(fresh.state_dict())
+    assert [str(w.message) for w in warned] == [f"load_state_dict: {text}calibrated model, or calibrate again."]
+    with pytest.raises(CalibrationError, match="found no qparams yet"):
+        model(batch(0))
+    model.load_state_dict(net().state_dict(), strict=False)  # weights of the float model, and nothing else
+    model.load_state_dict(student(LSQ).state_dict())
+    model(batch(0))
 
 
 def test_a_model_that_took_a_state_is_verified() -> None:
