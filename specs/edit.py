@@ -112,7 +112,7 @@ def weights(
     >>> weights(bits=4)(targets.tensorrt).overrides
     (Override(Everything(), role='weight', bits=4),)
     """
-    known_keys("edit.weights", scheme, tuple(k for k in _PROPERTIES if k != "bits"))
+    known_keys("edit.weights", scheme, ("bits", *_ALGORITHM, *(k for k in _PROPERTIES if k != "bits")))
     require_change("edit.weights", bits, estimator, function, *scheme)
     edits: list[Edit] = [SetAlgorithm("weight", estimator, function)]
     if scheme:

@@ -122,7 +122,7 @@ class _Builder:
             emit = self._emitter(node, self._path(node))
             return grids(emit, [self.env[n] for n in given[0]], given[1])
         if name == "getitem" and isinstance(held := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
-            return held[node.args[1]]
+            return held[node.args[1]]  # type: ignore[index]
         call = made_here(_part(canonical(node)), node.graph)
         if call is not None:
             fx.map_arg(call[1], self.require)
@@ -166,7 +166,7 @@ class _Builder:
             return None
         source = argument(node, 0, "input", "self")
         if self.dropouts is not None and node.name not in self.dropouts:
-            return self.env[source]
+            return self.env[source]  # type: ignore[no-any-return]
         given = argument(node, 1, "p")
         made = DROPOUTS[str(short_name(node)).removesuffix("_")](0.5 if given is None else float(given))
         return self._module(node, self._path(node), made, self.env[source])

@@ -48,8 +48,8 @@ def norms_of(folded: fx.GraphModule, before: fx.GraphModule) -> tuple[Norm, ...]
             paths = str(attribute(old, "weight").target), None if bias is None else str(bias.target)
             found.append(Norm(old.name, str(node.target), *paths, groups))
     trained = {each.op for each in found}
-    alone = lambda op: all(reader.name in trained for reader in attribute(ops[op], "weight").users)  # noqa: E731
-    return tuple(each for each in found if alone(each.op))  # ops that share a weight train all or none
+    # Ops that share a weight train all or none.
+    return tuple(e for e in found if all(reader.name in trained for reader in attribute(ops[e.op], "weight").users))
 
 
 def _names(nodes: Any, ops: Container[str]) -> list[str]:
@@ -64,8 +64,8 @@ def unfold(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[Norm, .
     """
     ops = {n.name: n for n in network.graph.nodes}
     folded = [(each, ops[each.op], *_constants(ops[each.op])) for each in norms]
-    for path in {str(node.target) for _, _, *constants in folded for node in constants}:
-        owner, _, name = path.rpartition(".")
+    for taken in {str(node.target) for _, _, *constants in folded for node in constants}:
+        owner, _, name = taken.rpartition(".")
         delattr(network.get_submodule(owner), name)
     for each in norms:
         for path in (each.weight, each.bias):

@@ -146,7 +146,8 @@ MESSAGES = [
     ),
     (
         lambda: edit.weights(bit=4),
-        "edit.weights: found bit, wanted signed, symmetric, granularity, power_of_two, rounding. Use those keywords.",
+        "edit.weights: found bit, wanted bits, estimator, function, signed, symmetric, granularity, power_of_two, rounding. "
+        "Use those keywords.",
     ),
     (lambda: edit.override(CONV), "edit.override: found nothing to change, wanted weights or activations. Give one."),
     (lambda: from_json('{"schema": 2, "spec": 1}'), "from_json, schema: found 2, wanted 1. Upgrade qfunc."),
