@@ -144,17 +144,20 @@ def activations(*, estimator: Estimator | None = None, function: Function | None
     return _Then(tuple(edits))
 
 
-def override(selector: Selector, *, weights: dict[str, Any] | None = None, activations: dict[str, Any] | None = None) -> Edit:
+def override(
+    selector: Selector, *, weights: dict[str, Any] | None = None, activations: dict[str, Any] | None = None, **other: Any
+) -> Edit:
     """For the selected ops only: `weights=dict(bits=8, estimator=...)`, `activations=dict(estimator=...)`.
 
     Raises:
-        SpecError: no selector, a key that is no field of `specs.Override`, or nothing to change.
+        SpecError: no selector, another keyword, a key that is no field of `specs.Override`, or nothing to change.
 
     >>> from qfunc import targets
     >>> override(name("layer4.*"), weights=dict(bits=8))(targets.tensorrt).overrides
     (Override(Name('layer4.*'), role='weight', bits=8),)
     """
     require_selector("edit.override", selector)
+    known_keys("edit.override", other, ("weights", "activations"))
     made = []
     for role, keys in (("weight", weights), ("activation", activations)):
         if keys is not None and not isinstance(keys, dict):

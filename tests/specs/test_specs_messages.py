@@ -149,6 +149,10 @@ MESSAGES = [
         "edit.weights: found bit, wanted bits, estimator, function, signed, symmetric, granularity, power_of_two, rounding. "
         "Use those keywords.",
     ),
+    (
+        lambda: edit.override(CONV, weight={"bits": 4}),
+        "edit.override: found weight, wanted weights, activations. Use those keywords.",
+    ),
     (lambda: edit.override(CONV), "edit.override: found nothing to change, wanted weights or activations. Give one."),
     (lambda: from_json('{"schema": 2, "spec": 1}'), "from_json, schema: found 2, wanted 1. Upgrade qfunc."),
     (
