@@ -100,8 +100,10 @@ def capture(
             return copy.deepcopy(model)
         model = unwrapped(model)
         if is_module_of_a_program(model):
+            exported: Any = model
             specs = [s for s in map(vars(model).get, ("_in_spec", "_out_spec")) if s is not None]
-            return open_module(owned(model, {id(s): s for s in specs} | {id(model.graph): copied(model.graph)}))
+            own: Any = owned(model, {id(s): s for s in specs} | {id(exported.graph): copied(exported.graph)})
+            return open_module(own)
         require_arguments(concrete, model)
         with _LOCK:
             mine, shown = owned(model), model

@@ -186,7 +186,7 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
     connect(network)
     network.graph.lint()
     network.recompile()
-    network.register_state_dict_post_hook(tell)
+    network.register_state_dict_post_hook(tell)  # type: ignore[no-untyped-call]
     held = record_of(network)
     assert held is not None
     return attach(network, evolve(held, target=target, stage="quantized"))
