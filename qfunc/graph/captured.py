@@ -41,11 +41,21 @@ class CapturedModule(fx.GraphModule):
         super().train(mode)
         return self
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: Any,
+        unexpected_keys: Any,
+        error_msgs: Any,
+    ) -> None:
         # Warnings, for torch tells nobody here whether the keys must match.
         for text in unfit(self, state_dict, prefix, local_metadata):
             warnings.warn(f"load_state_dict: {text}", UserWarning, stacklevel=2)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        rest = strict, missing_keys, unexpected_keys, error_msgs
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
         for name in ("_in_spec", "_out_spec"):
