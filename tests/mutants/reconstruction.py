@@ -9,13 +9,13 @@ RECONSTRUCTION = (
         "regions-that-are-read-outside", f"{HERE}/regions.py",
         "if all(user in inside for node in inner for user in flow.behind[node]) and not inner & flow.returned:",
         "if True:",
-        f"{TESTS}/test_partition.py::test_dominators_and_regions_are_those_of_all_paths",
+        f"{TESTS}/test_units_of_a_network.py::test_dominators_and_regions_are_those_of_all_paths",
     ),
     Mutation(
         "sizes-are-data", f"{HERE}/flow.py",
         'if node.op == "get_attr" or kind_of(node) in ("size", "full", "arange"):',
         'if node.op == "get_attr":',
-        f"{TESTS}/test_partition.py::test_attention_with_a_mask_and_a_perceptron",
+        f"{TESTS}/test_units_of_a_network.py::test_attention_with_a_mask_and_a_perceptron",
     ),
     Mutation(
         "the-regulariser-pulls-to-the-middle", f"{HERE}/rounding.py",

@@ -103,7 +103,7 @@ def test_a_dict_input_that_was_traced_is_refused_by_name() -> None:
     with pytest.raises(qfunc.errors.DeployError) as caught:
         qfunc.deploy(TARGET)(done)
     assert str(caught.value) == (
-        "deploy, inputs: found 2 tensors for batch, wanted one tensor for each input. "
+        "deploy, inputs: found a dict, 'batch', wanted one tensor for each input. "
         "Give quantize the example_inputs, so that the model is captured with one input for each tensor."
     )
 
