@@ -69,7 +69,7 @@ ROWS = (
     Recipe("vitis TQT W8A8", targets.vitis, recipes.tqt(), 20, 0.0003, 0.0003, 86.96, frozen=True),
     Recipe("academic LSQ W4A4", targets.academic(4, 4), lsq, 200, 0.02, 0.01, 86.20),
     Recipe("academic LSQ+ W4A4", targets.academic(4, 4), lsq_plus, 200, 0.02, 0.01),
-    Recipe("academic LSQ W2A4", targets.academic(2, 4), lsq, 320, 0.04, 0.01, 79.26),
+    Recipe("academic LSQ W2A4", targets.academic(2, 4), lsq, 200, 0.04, 0.01, 79.26),
     Recipe("academic PACT W4A4", targets.academic(4, 4), recipes.pact(), 200, 0.02, 0.01, full=True),
     Recipe("academic DSQ W4A4", targets.academic(4, 4), recipes.dsq(), 200, 0.02, 0.01, full=True),
     Recipe("academic DoReFa W4A4", targets.academic(4, 4), recipes.dorefa(), 200, 0.02, 0.01, full=True),
