@@ -1,7 +1,7 @@
 """What training costs: a step against the float step, the bytes kept for the backward pass, weights in evaluation.
 
     python benchmarks/qat.py [--runs 7] [--size 224] [--compiled] [--targets tensorrt onnxruntime] [--threads N] [--clock cpu]
-    python benchmarks/qat.py --data DIR [--full] [--file FILE] [--only WORD]
+    python benchmarks/qat.py --data DIR [--full] [--file FILE] [--only WORD] [--jobs N]
 
 The first prints ratios for a ResNet-18, batch 8, with LSQ and BatchNorms by batch statistics, interleaved in one process;
 each once more within `qfunc.recompute_quantized`.  With --compiled all networks go through torch.compile, whose backward
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -124,11 +125,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a folder with a trained network and its images")
     parser.add_argument("--full", action="store_true", help="every recipe")
     parser.add_argument("--file", type=Path, default=Path("qat.jsonl"), help="rows are appended, and not run again")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time, of one thread each")
     parser.add_argument("--only", default="", help="rows whose names hold this word")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.data is not None:
-        qat_accuracy.table_of(options.data, options.file, options.full, options.only)
+        qat_accuracy.table_of(options.data, options.file, options.full, options.only, options.jobs)
     else:
         clock = time.process_time if options.clock == "cpu" else time.perf_counter
         costs(options.targets, options.size, options.runs, options.compiled, clock)

@@ -6,17 +6,20 @@ compared with the emulated ones, and for ONNX Runtime with those of the deployed
 
 The float network teaches: the loss is the divergence from its classes' probabilities, SGD with momentum 0.9, batches of 100
 images of which half are mirrored, rates falling along a cosine.  With 8 bits BatchNorms are frozen from the start: there is
-little to learn, and the statistics of a few batches cost more.  A row (one seed of one recipe) is appended to a file and not
-run again.
+little to learn, and the statistics of a few batches cost more.  A run (one seed of one recipe, on one thread) is appended to a
+file and not made again.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -137,31 +140,52 @@ def row(recipe: Recipe, teacher: nn.Module, x: Tensor, test: Set, seed: int) -> 
     return found
 
 
-def table_of(data: Path, file: Path, full: bool, only: str) -> None:
-    """Runs what the file lacks and prints the table."""
+@functools.cache
+def sets(data: Path) -> tuple[nn.Module, Tensor, Set]:
+    """The float network, the images to train on, and the images and labels to test on."""
     teacher, (x, _), (inputs, labels) = loader(data)("cifar10", 20, n_calib=TRAINED)
-    test = inputs[:TESTED], labels[:TESTED]
-    real = accuracy(classes(teacher, test[0]), test[1])
+    return teacher, x, (inputs[:TESTED], labels[:TESTED])
+
+
+def cell(data: Path, name: str, seed: int | None) -> dict[str, Any]:
+    """One seed of the recipe of this name, on one thread; what calibration alone gives, without a seed."""
+    torch.set_num_threads(1)
+    teacher, x, test = sets(data)
+    recipe = next(r for r in ROWS if r.name == name)
+    if seed is not None:
+        return row(recipe, teacher, x, test, seed)
+    first = classes(calibrated(recipe.target, teacher, x, qfunc.Folded()), test[0])
+    return {"name": name, "seed": None, "accuracy": accuracy(first, test[1])}
+
+
+def table_of(data: Path, file: Path, full: bool, only: str, jobs: int) -> None:
+    """Runs what the file lacks, `jobs` processes at a time, and prints the table."""
+    start = time.perf_counter()
     have = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     chosen = [r for r in ROWS if only in r.name and (full or not r.full)]
-    rows = []
+    done = {(h["name"], h["seed"]) for h in have}
+    missing = sorted(((r.steps, r.name, seed) for r in chosen for seed in (0, 1, 2, None) if (r.name, seed) not in done),
+                     key=lambda m: (m[2] is None, -m[0]))  # fmt: skip
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # the longest first
+        waiting = [pool.submit(cell, data, name, seed) for _, name, seed in missing]
+        for done_now in tqdm(as_completed(waiting), "trainings", len(waiting)):
+            have.append(done_now.result())
+            with file.open("a") as out:
+                out.write(json.dumps(have[-1]) + "\n")
+    teacher, _, test = sets(data)
+    real, rows = accuracy(classes(teacher, test[0]), test[1]), []
     for recipe in chosen:
-        first = accuracy(classes(calibrated(recipe.target, teacher, x, qfunc.Folded()), test[0]), test[1])
-        for seed in range(3):
-            if not any((h["name"], h["seed"]) == (recipe.name, seed) for h in have):
-                have.append(row(recipe, teacher, x, test, seed))
-                with file.open("a") as out:
-                    out.write(json.dumps(have[-1]) + "\n")
-        mine = [h for h in have if h["name"] == recipe.name]
+        first = next(h["accuracy"] for h in have if (h["name"], h["seed"]) == (recipe.name, None))
+        mine = [h for h in have if h["name"] == recipe.name and h["seed"] is not None]
         reached = [h["accuracy"] for h in mine]
         same = f"{sum(h['unlike_runtime'] for h in mine)} of {len(mine) * TESTED:,}" if "unlike_runtime" in mine[0] else ""
         seconds = statistics.mean(h["cpu_seconds"] for h in mine)
         rows.append([recipe.name, f"{real:.2f}", f"{first:.2f}", f"{statistics.mean(reached):.2f}",
                      f"{min(reached):.2f} to {max(reached):.2f}", "" if recipe.mqbench is None else f"{recipe.mqbench:.2f}",
                      f"{recipe.steps}", f"{seconds:.0f}", same])  # fmt: skip
-        print(table(HEAD, rows[-1:]), flush=True)
     print(f"\ntop-1 in percent on {TESTED:,} test images, trained on {TRAINED:,}; {runnable(targets.onnxruntime).name}")
     print(table(HEAD, rows, 200))
+    print(f"{(time.perf_counter() - start) / 60:.1f} minutes for {len(missing)} runs")
 
 
 HEAD = ("recipe", "float", "min/max", "trained", "seeds", "MQBench", "steps", "CPU s", "emulated otherwise than run")
