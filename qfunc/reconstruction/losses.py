@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
+import torch.nn.functional as F
 from attrs import frozen
 from torch import Tensor
 
@@ -14,7 +16,6 @@ class SquaredError:
 
     Source: Nagel et al., arXiv:2004.10568, equation 21, scaled as in the implementation of Li et al., arXiv:2102.05426.
 
-    >>> import torch
     >>> SquaredError().of(torch.ones(2, 3), torch.zeros(2, 3), 3, None).item()
     3.0
     """
@@ -23,7 +24,7 @@ class SquaredError:
 
     def of(self, found: Tensor, wanted: Tensor, channels: int, importance: Tensor | None) -> Tensor:
         """The loss of some images, a scalar."""
-        return (found - wanted).square().sum() * (channels / max(found.numel(), 1))
+        return F.mse_loss(found, wanted, reduction="sum") * (channels / max(found.numel(), 1))
 
 
 @frozen
@@ -37,7 +38,6 @@ class Fisher:
 
     Source: Li et al., arXiv:2102.05426, equation 10 (the diagonal of the Fisher information).
 
-    >>> import torch
     >>> Fisher().of(torch.ones(2, 2), torch.zeros(2, 2), 2, torch.tensor([[2.0, 0.0], [1.0, 1.0]])).item()
     2.0
     """
@@ -47,4 +47,5 @@ class Fisher:
     def of(self, found: Tensor, wanted: Tensor, channels: int, importance: Tensor | None) -> Tensor:
         """The loss of some images, a scalar."""
         assert importance is not None
-        return ((found - wanted).square() * importance).sum() * (channels / max(found.numel(), 1))
+        squares = F.mse_loss(found, wanted, reduction="none")
+        return torch.dot(squares.flatten(), importance.flatten()) * (channels / max(found.numel(), 1))
