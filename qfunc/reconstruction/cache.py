@@ -107,6 +107,10 @@ class Cache:
         """Another key for a value that is there."""
         self._held[key] = self._held[as_]
 
+    def alike(self, key: Key, other: Key) -> bool:
+        """Whether two keys stand for one value."""
+        return self._held[key] is self._held[other]
+
     def change(self, key: Key, how: Callable[[Tensor], None]) -> None:
         """Changes a value in place."""
         how(self._held[key].tensor)

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from qfunc.graph.vocabulary import kind_of
 from qfunc.numerics.qparams import Affine
 from qfunc.reconstruction.cache import Cache, Key
+from qfunc.reconstruction.dropping import Chance, mixed
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.steps import Step
 from qfunc.reconstruction.trainable import Trainable
@@ -68,11 +69,8 @@ def optimise(
     # Of each unit its own, so that a run that goes on from files draws what the whole run drew.
     order, device = torch.Generator().manual_seed(_seed(method, step, "order")), _device(step, cache)
     chance = torch.Generator(device).manual_seed(_seed(method, step, "chance"))
-
-    def noise(x: Tensor) -> Tensor:
-        return torch.rand(x.shape, generator=chance, device=x.device)
-
-    unit = Trainable(step.simulated, rounded, learning, noise if method.drop else None, 1 - method.drop)
+    quantized = Chance(1 - method.drop, chance) if method.drop else None
+    unit = Trainable(step.simulated, rounded, learning, quantized)
     rounding, distance = unit.rounding, Distance(step, method, cache)
     optimizer = Adam([rounding.v], lr=method.rounding_lr, fused=device.type in ("cpu", "cuda"))
     scales = unit.scales() if method.scale_lr is not None else []
@@ -83,7 +81,7 @@ def optimise(
         for i in range(method.iterations):
             index = torch.randperm(cache.images, generator=order)[:size]
             rounding.soften()
-            outputs = unit.module(*(_given(name, index, method.drop, cache, noise) for name in step.inputs))
+            outputs = unit.module(*(_given(name, index, quantized, cache) for name in step.inputs))
             loss = distance.of(outputs, partial(_taken, cache, index))
             for scale in scales:
                 scale.grad = None
@@ -102,11 +100,11 @@ def _taken(cache: Cache, index: Tensor, key: Key) -> Tensor:
     return cache.take(key, index)
 
 
-def _given(name: str, index: Tensor, drop: float, cache: Cache, noise: Callable[[Tensor], Tensor]) -> Tensor:
+def _given(name: str, index: Tensor, quantized: Chance | None, cache: Cache) -> Tensor:
     value = cache.take(Key("quantized", name), index)
-    if not drop or not value.is_floating_point():
+    if quantized is None or not value.is_floating_point() or cache.alike(Key("quantized", name), Key("float", name)):
         return value
-    return torch.where(noise(value) < drop, cache.take(Key("float", name), index), value)
+    return mixed(cache.take(Key("float", name), index), value, quantized(value))
 
 
 def _seed(method: Method, step: Step, what: str) -> int:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.functions import Lsq
 from qfunc.graph.constants import read_attr
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.params import named, rebuilt
 from qfunc.graph.vocabulary import kind_of
 from qfunc.numerics.qparams import Affine
+from qfunc.reconstruction.dropping import LEARNED, Chance, is_plain, learned_qparams, mixed, stepped
 from qfunc.reconstruction.rounding import Rounding
 from qfunc.specs import Scheme
-
-Noise = Callable[[Tensor], Tensor]
-_LEARNED = Lsq(gradient_scale=False)  # Adam divides by the gradient's size anyway
 
 
 class _Held(nn.Module):
@@ -33,29 +30,29 @@ class _Held(nn.Module):
 
 
 class _Activation(nn.Module):
-    """An activation's quantizer: by its own function, or by LSQ if its scale learns; each element is dropped by chance."""
+    """An activation's quantizer: by its own function, or by LSQ if its scale learns; each element by chance."""
 
-    def __init__(self, quantizer: FakeQuantize, learns: bool, noise: Noise | None, kept: float) -> None:
+    def __init__(self, quantizer: FakeQuantize, learns: bool, quantized: Chance | None) -> None:
         super().__init__()
-        self.scheme, self.noise, self.kept = quantizer.scheme, noise, kept
-        self.function: Any = _LEARNED if learns else quantizer.site.function
+        self.scheme, self.quantized, self.learns = quantizer.scheme, quantized, learns
+        self.function: Any = LEARNED if learns else quantizer.site.function
         if learns:
             qparams = quantizer.qparams()
-            given = _LEARNED.init(qparams, qparams.scale, self.scheme)
+            given = LEARNED.init(qparams, qparams.scale, self.scheme)
             self.params: Any = given._replace(scale=given.scale.detach().clone().requires_grad_())
         else:
             held = {name: t.detach() for name, t in named(quantizer.params())}
             self.params = rebuilt(quantizer.template, held.__getitem__)
 
     def forward(self, x: Tensor) -> Tensor:
-        value: Tensor = self.function.apply(self.params, x, self.scheme)
-        return value if self.noise is None else torch.where(self.noise(x) < self.kept, value, x)
+        mask = None if self.quantized is None else self.quantized(x)
+        if self.learns and is_plain(x, self.params.scale, self.scheme):
+            return stepped(x, *self.params, self.scheme, mask)
+        return mixed(x, self.function.apply(self.params, x, self.scheme), mask)
 
     def qparams(self) -> Affine:
         """What has been learned."""
-        like = self.params.scale.detach()
-        found: Affine = self.function.export(type(self.params)(*(p.detach() for p in self.params)), like, self.scheme)[1]
-        return found
+        return learned_qparams(self.params, self.scheme)
 
 
 class Trainable:
@@ -65,12 +62,11 @@ class Trainable:
         simulated: The unit with the model's own quantizers, which stay as they are.
         rounded: The paths of the quantizers of weights that are rounded.
         learning: The paths of the quantizers of activations whose scales learn.
-        noise: Uniform numbers in [0, 1) in the shape of a tensor; None: nothing is dropped.
-        kept: The probability that an element is quantized.
+        quantized: Where activations are quantized; None: everywhere.
     """
 
     def __init__(
-        self, simulated: fx.GraphModule, rounded: Collection[str], learning: Collection[str], noise: Noise | None, kept: float
+        self, simulated: fx.GraphModule, rounded: Collection[str], learning: Collection[str], quantized: Chance | None
     ) -> None:
         graph, held = simulated.graph, dict[str, nn.Module]()
         sites: dict[str, tuple[FakeQuantize, Tensor]] = {}
@@ -86,7 +82,7 @@ class Trainable:
                 with torch.no_grad():
                     held[path] = _Held(module(read_attr(simulated, node.all_input_nodes[0])).detach())
             elif not module.dynamic:
-                made = held[path] = _Activation(module, path in learning, noise, kept)
+                made = held[path] = _Activation(module, path in learning, quantized)
                 if path in learning:
                     self.activations[path] = made
         self.paths = list(sites)

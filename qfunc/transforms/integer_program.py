@@ -37,19 +37,20 @@ def least(
     loss, cost = (np.array([of[key] for key in keys], dtype=float) for of in (losses, costs))
     loss, cost, bound = loss / (loss.max() or 1.0), cost / (cost.max() or 1.0), limit / (cost.max() or 1.0)
     one_each = LinearConstraint(block_diag([np.ones((1, len(item))) for item in items]), 1, 1)
-    gap, beyond = 0.0, 1.0
-    chosen: tuple[Choice, ...] = ()
-    while beyond > 0:
-        within = LinearConstraint(cost[None], -np.inf, bound)
+    for below in _BELOW:
+        within = LinearConstraint(cost[None], -np.inf, bound - below)
         found = milp(loss, integrality=np.ones(len(keys)), bounds=Bounds(0, 1), constraints=[one_each, within],
                      options={"mip_rel_gap": 0.0})  # fmt: skip
-        if found.x is None:  # nothing lies between the limit and the tolerance below it but the least costs
-            chosen = tuple(min(item, key=costs.__getitem__) for item in items)
-            return chosen, 1.0
-        chosen, gap = tuple(key for key, x in zip(keys, found.x, strict=True) if x > 0.5), float(found.mip_gap or 0.0)
-        beyond = sum(costs[key] for key in chosen) - limit
-        bound -= 2e-6  # the solver keeps to a limit but for its tolerance of 1e-6
-    return chosen, gap
+        if found.x is None:
+            break
+        chosen = tuple(key for key, x in zip(keys, found.x, strict=True) if x > 0.5)
+        if sum(costs[key] for key in chosen) <= limit:
+            return chosen, float(found.mip_gap or 0.0)
+    # Nothing but the least costs lies between the limit and the tolerance below it.
+    return tuple(min(item, key=costs.__getitem__) for item in items), 1.0
 
+
+_BELOW = (0.0, 2e-6, 4e-6, 8e-6)
+"""By how much the limit is lowered, try after try: the solver keeps to it but for its tolerance of 1e-6."""
 
 __all__ = ["least"]
