@@ -13,6 +13,7 @@ from attrs import define, frozen
 from torch import Tensor
 
 from qfunc.errors import CalibrationError
+from qfunc.reconstruction.dense import is_channels_last
 from qfunc.reconstruction.rows import Layout, Rows, Whole
 
 
@@ -22,6 +23,11 @@ class _Held:
     tensor: Tensor
     device: torch.device
     bytes: int  # of memory; 0 on disk
+    turned: bool = False  # channels last, as convolutions on CPUs like them
+
+    def rows(self, kept: Tensor) -> Tensor:
+        """The axes of `tensor`, or of some rows of it, in the order of the value's."""
+        return kept.permute(0, 1, 4, 2, 3) if self.turned else kept
 
 
 @frozen
@@ -81,14 +87,15 @@ class Cache:
             )
         rows = layout.split(value.detach())
         held = self._held.get(key) or self._new(key, rows, layout)
-        if held.tensor.shape[1:] != rows.shape[1:]:
+        there = held.rows(held.tensor)
+        if there.shape[1:] != rows.shape[1:]:
             raise CalibrationError(
                 where=f"reconstruct, tensor {key.name!r}",
-                found=f"parts of shape {tuple(rows.shape[1:])} behind parts of {tuple(held.tensor.shape[1:])}",
+                found=f"parts of shape {tuple(rows.shape[1:])} behind parts of {tuple(there.shape[1:])}",
                 wanted="batches that differ in the number of images alone",
                 do="Give images, or padded sequences, of one size.",
             )
-        held.tensor[start : start + len(rows)].copy_(rows)
+        there[start : start + len(rows)].copy_(rows)
 
     def take(self, key: Key, index: Tensor) -> Tensor:
         """The value of the images at an index, an int64 vector."""
@@ -96,12 +103,14 @@ class Cache:
         if isinstance(held.layout, Whole):
             return held.tensor
         rows = held.tensor.index_select(0, index.to(held.tensor.device))
-        return held.layout.join(rows.to(held.device))
+        return held.layout.join(held.rows(rows).to(held.device))
 
     def part(self, key: Key, start: int, stop: int) -> Tensor:
         """The value of the images from start to stop."""
         held = self._held[key]
-        return held.tensor if isinstance(held.layout, Whole) else held.layout.join(held.tensor[start:stop].to(held.device))
+        if isinstance(held.layout, Whole):
+            return held.tensor
+        return held.layout.join(held.rows(held.tensor[start:stop]).to(held.device))
 
     def same(self, key: Key, as_: Key) -> None:
         """Another key for a value that is there."""
@@ -122,12 +131,14 @@ class Cache:
             self.used -= held.bytes
 
     def _new(self, key: Key, rows: Tensor, layout: Rows) -> _Held:
+        turned = rows.ndim == 5 and is_channels_last(rows.flatten(0, 1))
+        rows = rows.permute(0, 1, 3, 4, 2) if turned else rows
         shape = (self.images, *rows.shape[1:])
         size = prod(shape) * rows.element_size()
         if self.used + size <= self.memory or not size:
-            held = _Held(layout, torch.empty(shape, dtype=rows.dtype, device=rows.device), rows.device, size)
+            held = _Held(layout, torch.empty(shape, dtype=rows.dtype, device=rows.device), rows.device, size, turned)
         else:
-            held = _Held(layout, self._mapped(shape, rows.dtype), rows.device, 0)
+            held = _Held(layout, self._mapped(shape, rows.dtype), rows.device, 0, turned)
             self.spilled += size
         self.used += held.bytes
         self.most = max(self.most, self.used)

@@ -74,7 +74,7 @@ def optimise(
     rounding, distance = unit.rounding, Distance(step, method, cache)
     optimizer = Adam([rounding.v], lr=method.rounding_lr, fused=device.type in ("cpu", "cuda"))
     scales = unit.scales() if method.scale_lr is not None else []
-    slower = Adam(scales, lr=method.scale_lr or 0.0) if scales else None
+    slower = Adam(scales, lr=method.scale_lr or 0.0, fused=device.type in ("cpu", "cuda")) if scales else None
     falling = CosineAnnealingLR(slower, method.iterations) if slower is not None else None
     size = min(method.batch, cache.images)
     with torch.enable_grad():

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from attrs import frozen
 from torch import Tensor
+
+from qfunc.reconstruction.dense import inner
+
+
+class _Squares(torch.autograd.Function):
+    """factor * sum (found - wanted)^2 importance, in few passes; the gradient has the layout that `found` has."""
+
+    @staticmethod
+    def forward(ctx: Any, found: Tensor, wanted: Tensor, importance: Tensor | None, factor: float) -> Tensor:
+        difference = found - wanted
+        weighted = difference if importance is None else difference * importance
+        ctx.factor = factor
+        ctx.save_for_backward(weighted)
+        return inner(difference, weighted) * factor
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.saved_tensors[0] * (2 * ctx.factor * grad_outputs[0]), None, None, None
+
+
+def _squares(found: Tensor, wanted: Tensor, importance: Tensor | None, channels: int) -> Tensor:
+    factor = channels / max(found.numel(), 1)
+    result: Tensor = _Squares.apply(found, wanted, importance, factor)  # type: ignore[no-untyped-call]
+    return result
 
 
 @frozen
@@ -24,7 +47,7 @@ class SquaredError:
 
     def of(self, found: Tensor, wanted: Tensor, channels: int, importance: Tensor | None) -> Tensor:
         """The loss of some images, a scalar."""
-        return F.mse_loss(found, wanted, reduction="sum") * (channels / max(found.numel(), 1))
+        return _squares(found, wanted, None, channels)
 
 
 @frozen
@@ -47,5 +70,4 @@ class Fisher:
     def of(self, found: Tensor, wanted: Tensor, channels: int, importance: Tensor | None) -> Tensor:
         """The loss of some images, a scalar."""
         assert importance is not None
-        squares = F.mse_loss(found, wanted, reduction="none")
-        return torch.dot(squares.flatten(), importance.flatten()) * (channels / max(found.numel(), 1))
+        return _squares(found, wanted, importance, channels)

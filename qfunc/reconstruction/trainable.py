@@ -40,14 +40,15 @@ class _Activation(nn.Module):
             qparams = quantizer.qparams()
             given = LEARNED.init(qparams, qparams.scale, self.scheme)
             self.params: Any = given._replace(scale=given.scale.detach().clone().requires_grad_())
+            self.zero = float(given.zero_point) if given.zero_point.ndim == 0 else None
         else:
             held = {name: t.detach() for name, t in named(quantizer.params())}
             self.params = rebuilt(quantizer.template, held.__getitem__)
 
     def forward(self, x: Tensor) -> Tensor:
         mask = None if self.quantized is None else self.quantized(x)
-        if self.learns and is_plain(x, self.params.scale, self.scheme):
-            return stepped(x, *self.params, self.scheme, mask)
+        if self.learns and self.zero is not None and is_plain(x.dtype, self.params.scale, self.scheme):
+            return stepped(x, self.params.scale, self.zero, self.scheme, mask)
         return mixed(x, self.function.apply(self.params, x, self.scheme), mask)
 
     def qparams(self) -> Affine:
