@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from qfunc.corrections.commuting import keeps_constants
-from qfunc.corrections.ends import Rows, hold_norm
+from qfunc.corrections.ends import Rows
 from qfunc.corrections.links import Link, Miss, captured, links, require_links
+from qfunc.corrections.norm_weights import hold_norm, moments
 from qfunc.graph.record import path_of
 from qfunc.graph.vocabulary import kind_of
 
@@ -69,14 +70,6 @@ def _absorb(link: Link) -> None:
         end.multiply(torch.ones_like(constant), constant)
 
 
-def moments(model: fx.GraphModule, norm: fx.Node) -> tuple[Tensor, Tensor]:
-    """Deviation |gamma| and mean beta of what a BatchNorm gives, by channel, in float64."""
-    module: Any = model.get_submodule(str(norm.target))
-    one = torch.ones_like(module.running_var, dtype=torch.float64)
-    gamma = one if module.weight is None else module.weight.detach().double().abs()
-    return gamma, 0 * one if module.bias is None else module.bias.detach().double()
-
-
 def _why_not(link: Link) -> str:
     if not isinstance(link.producer, Rows) or link.producer.norm is None:
         return "no BatchNorm tells its mean and deviation"
@@ -88,4 +81,4 @@ def _why_not(link: Link) -> str:
     return ""
 
 
-__all__ = ["absorb_biases", "moments"]
+__all__ = ["absorb_biases"]

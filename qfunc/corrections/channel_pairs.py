@@ -60,7 +60,7 @@ def channel_pairs(model: nn.Module) -> Pairs:
     >>> [(r.op, r.through, r.readers, r.channels) for r in pairs.rows]
     [('0', ('relu',), ('2',), 4)]
     >>> print(pairs.misses[0])
-    '2', at '3': a clip at 6.0 does not scale with its channels; qfunc.clips_as_relu() makes it a ReLU
+    '2', at '3': a clip at 6.0 does not scale with channels; clips_as_relu() makes it a ReLU, equalize(deviations=3.0) keeps it
     """
     with torch.inference_mode(False), torch.no_grad():
         network = captured(model, "channel_pairs")

@@ -9,16 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from qfunc.corrections.commuting import clips_from_zero
 from qfunc.corrections.links import captured
 from qfunc.errors import SpecError
-from qfunc.graph.vocabulary import attribute, kind_of
 
 
 def clips_as_relu() -> Callable[[nn.Module], fx.GraphModule]:
     """A transform of a float model: each clip between 0 and a bound (ReLU6) is a ReLU.
 
-    It is another function where a value is above the bound: measure the float accuracy again.  It is what `equalize` needs in
-    MobileNets: min(s x, 6) is not s min(x, 6), and no scale a tensor could hold the bounds 6 / s_i.
+    It is another function where a value is above the bound: measure the float accuracy again.  It is what the paper does to
+    equalize MobileNets: min(s x, 6) is not s min(x, 6), and chips fuse a clip with one bound a tensor, not with bounds 6 / s_i.
+    `equalize(deviations=3.0)` keeps the clips, and equalizes the channels that do not meet them.
 
     Raises:
         SpecError: the model has no such clip.
@@ -32,7 +33,7 @@ def clips_as_relu() -> Callable[[nn.Module], fx.GraphModule]:
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False):
             network = captured(model, "clips_as_relu")
-            clips = [n for n in network.graph.nodes if kind_of(n) == "clip" and _from_zero(n)]
+            clips = [n for n in network.graph.nodes if clips_from_zero(n)]
             if not clips:
                 do = "Leave out qfunc.clips_as_relu."
                 raise SpecError(
@@ -44,11 +45,6 @@ def clips_as_relu() -> Callable[[nn.Module], fx.GraphModule]:
             return network
 
     return transform
-
-
-def _from_zero(node: fx.Node) -> bool:
-    low, high = attribute(node, "min"), attribute(node, "max")
-    return isinstance(low, int | float) and low == 0 and isinstance(high, int | float)
 
 
 __all__ = ["clips_as_relu"]

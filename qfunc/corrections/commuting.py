@@ -63,6 +63,14 @@ def passed(node: fx.Node, layout: Layout) -> Layout | None:
     return _rows(layout, attribute(node, "shape"), node) if op is not None and op.names[0] == "reshape" else None
 
 
+def clips_from_zero(node: fx.Node) -> bool:
+    """Whether an op is min(max(x, 0), c) with a number c: it commutes with a factor s where x <= c and s x <= c."""
+    if kind_of(node) != "clip":
+        return False
+    low, high = attribute(node, "min"), attribute(node, "max")
+    return isinstance(low, int | float) and low == 0 and isinstance(high, int | float) and high > 0
+
+
 def keeps_constants(node: fx.Node) -> bool:
     """Whether such an op gives c where all that it reads of a channel is c: so do means, so do no zeros around an image."""
     kind = kind_of(node)
@@ -114,4 +122,4 @@ def _rows(layout: Layout, shape: Any, node: fx.Node) -> Layout | None:
     return Layout(1, 2, layout.back > 1)
 
 
-__all__ = ["Layout", "keeps_constants", "keeps_means", "passed"]
+__all__ = ["Layout", "clips_from_zero", "keeps_constants", "keeps_means", "passed"]

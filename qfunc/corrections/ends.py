@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from attrs import frozen
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from qfunc.corrections.commuting import Layout
+from qfunc.corrections.norm_weights import divide_norm
 from qfunc.graph.constants import read_attr
 from qfunc.graph.norms import Norms
 from qfunc.graph.record import path_of
@@ -68,10 +69,7 @@ class Columns:
 
     def ranges(self) -> Tensor:
         """max |w| over each channel's columns."""
-        return self.of(self.op.weight())
-
-    def of(self, weight: Tensor) -> Tensor:
-        """The same of another weight of that shape."""
+        weight = self.op.weight()
         grouped = weight.reshape(self.op.groups, weight.shape[0] // self.op.groups, weight.shape[1], -1)
         columns: Tensor = grouped.abs().amax((1, 3)).reshape(-1, self.repeat)
         return columns.amax(1)
@@ -88,25 +86,10 @@ class Columns:
         self.op.put(weight, new if bias else None)
 
 
-def divide_norm(module: Any, by: Tensor) -> None:
-    """gamma and beta, divided; made where there are none."""
-    gamma = torch.ones_like(by) if module.weight is None else module.weight.detach().double()
-    beta = torch.zeros_like(by) if module.bias is None else module.bias.detach().double()
-    hold_norm(module, gamma / by, beta / by)
-
-
-def hold_norm(module: Any, gamma: Tensor, beta: Tensor) -> None:
-    """Gives an own BatchNorm another gamma and beta."""
-    for name, value in (("weight", gamma), ("bias", beta)):
-        held = getattr(module, name)
-        trained, dtype = (True, module.running_var.dtype) if held is None else (held.requires_grad, held.dtype)
-        setattr(module, name, nn.Parameter(value.to(dtype), requires_grad=trained))
-    module.affine = True
-
-
 class Ends:
     """Finds both in one model.
 
+    >>> from torch import nn
     >>> from qfunc.graph.capture import capture
     >>> net = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3)))
     >>> [Ends(net).rows(n).node.name for n in net.graph.nodes if kind_of(n) == "conv"]
@@ -155,4 +138,4 @@ class Ends:
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-__all__ = ["Columns", "Ends", "Rows", "divide_norm", "hold_norm"]
+__all__ = ["Columns", "Ends", "Rows"]

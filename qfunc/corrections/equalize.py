@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.absorb import moments
+from qfunc.corrections.balance import factors
 from qfunc.corrections.ends import Rows
 from qfunc.corrections.links import Link, captured, links, require_links
+from qfunc.corrections.norm_weights import moments
+from qfunc.errors import SpecError
+from qfunc.graph.vocabulary import attribute, kind_of
 
-_TOLERANCE = 1e-4
-_SWEEPS = 1000
 _LEAST = 1e-30
-"""A range below this is one of zeros."""
 
 
-def equalize() -> Callable[[nn.Module], fx.GraphModule]:
+def equalize(deviations: float | None = None) -> Callable[[nn.Module], fx.GraphModule]:
     """A transform of a float model: weights that one scale a tensor must hold lose less.
 
     For each pair of ops  w2 f(w1 x + b1)  and each channel i between them,
@@ -26,11 +27,16 @@ def equalize() -> Callable[[nn.Module], fx.GraphModule]:
         s_i = sqrt(r1_i r2_i) / r2_i,   w1'_i = w1_i / s_i,   b1'_i = b1_i / s_i,   w2'_i = w2_i s_i,
 
     with r1_i and r2_i the largest |w| of channel i in the rows of w1 and in the columns of w2; after that both are
-    sqrt(r1_i r2_i).  It is repeated over all pairs until no s differs from 1 by more than 1e-4.  The float model does not
+    sqrt(r1_i r2_i).  It is repeated over all pairs until no s differs from 1 by more than 1e-3.  The float model does not
     change, but for the rounding of each weight to its dtype.  Where a channel has no weights on one side, s = 1.
     Other than in the paper, where a BatchNorm tells the activations, s_i >= a_i / max_j a_j with a = |beta| + 3 |gamma|: no
     channel then reaches further than the furthest did.  One that is all but dead, with tiny weights and a bias, would
     else stretch the range of all others.
+
+    A clip at c (ReLU6) does not commute with s, so it ends a pair.  With `deviations` d it does not, directly behind a
+    BatchNorm: channels of  beta + d |gamma| <= c  are scaled by  s_i >= (beta_i + d |gamma_i|) / c,  so that no value within d
+    deviations of its mean meets the clip, before or after; all others keep s = 1.  The clip stays, to be fused as before,
+    and the float model changes only by values beyond.  `clips_as_relu`, the paper's way, changes it in every clipped value.
 
     Pairs are convolutions, transposed convolutions and linear layers, of any groups, found by the graph: every reader of
     the first op is one of them, behind ops that commute with s alone (ReLU and its leaky relatives, pools, dropout, flattening,
@@ -40,10 +46,12 @@ def equalize() -> Callable[[nn.Module], fx.GraphModule]:
 
     Of use where weights have one scale a tensor: scales of output channels make up for the rows, not for the columns.
 
+    Args:
+        deviations: None, or how far above their means values are taken to lie: 3 for all but 0.135 % of normal ones.
     Returns:
         A function from a module, or what `qfunc.capture` made of it, to a captured model, which `quantize` takes.
     Raises:
-        SpecError: there is no pair; the message says why.
+        SpecError: there is no pair; the message says why.  Or `deviations` is not a finite number from 0.
         CalibrationError: the model is quantized.
     Source: Nagel et al., arXiv:1906.04721, section 4.1, equations 7 to 11.
 
@@ -55,13 +63,18 @@ def equalize() -> Callable[[nn.Module], fx.GraphModule]:
             [0., 1.]]), tensor([[4., 1.]]))
     """
 
+    number = isinstance(deviations, int | float) and not isinstance(deviations, bool)
+    if deviations is not None and not (number and math.isfinite(deviations) and deviations >= 0):
+        do = "Write qfunc.equalize(deviations=3.0), or qfunc.equalize()."
+        raise SpecError(where="equalize, deviations", found=repr(deviations), wanted="a finite number from 0, or None", do=do)
+
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
             network = captured(model, "equalize")
-            found, misses = links(network)
+            found, misses = links(network, clips=deviations is not None)
             wanted = "an op with weights whose readers are ops with weights, behind ReLUs, pools and the like"
             require_links(found, misses, "equalize", wanted)
-            for link, by in zip(found, factors(found), strict=True):
+            for link, by in zip(found, factors(found, [_bounds(link, deviations) for link in found]), strict=True):
                 if bool((by != 1).any()):
                     link.scale(by)
             network.recompile()
@@ -70,74 +83,24 @@ def equalize() -> Callable[[nn.Module], fx.GraphModule]:
     return transform
 
 
-def factors(found: tuple[Link, ...]) -> list[Tensor]:
-    """The s of each link, once nothing changes any more."""
-    ranges = _Ranges(found)
-    least = [_least(link) for link in found]
-    totals = [torch.ones(link.producer.channels, dtype=torch.float64, device=ranges.device) for link in found]
-    for _ in range(_SWEEPS):
-        changed = False
-        for link, total, bound in zip(found, totals, least, strict=True):
-            by = torch.maximum(ranges.step(link), bound / total)
-            if bool(((by - 1).abs() > _TOLERANCE).any()):
-                changed = True
-                ranges.scale(link, by)
-                total.mul_(by)
-        if not changed:
-            break
-    return totals
-
-
-def _least(link: Link) -> Tensor:
-    # The least s of each channel, by which its activations reach those of the largest; 0 where no BatchNorm tells them.
-    rows = _rows(link)
+def _bounds(link: Link, deviations: float | None) -> tuple[Tensor, Tensor]:
+    # The least and the largest s of each channel; 0 and infinity where no BatchNorm tells its values.
+    assert isinstance(link.producer, Rows)
+    rows = link.producer
+    least = torch.zeros(rows.channels, dtype=torch.float64, device=rows.op.stored.device)
+    most = torch.full_like(least, torch.inf)
     if rows.norm is None:
-        return torch.zeros(rows.channels, dtype=torch.float64, device=rows.op.stored.device)
+        return least, most
     gamma, beta = moments(rows.model, rows.norm)
     reach = beta.abs() + 3 * gamma
-    return reach / reach.max().clamp_min(_LEAST)
+    least = reach / reach.max().clamp_min(_LEAST)
+    clips = [float(attribute(n, "max")) for end in link.ends for n in end.through if kind_of(n) == "clip"]
+    if clips:
+        assert deviations is not None
+        share = (beta + deviations * gamma) / min(clips)
+        least = torch.where(share <= 1, torch.maximum(least, share), 1.0)
+        most = torch.where(share <= 1, most, 1.0)
+    return least, most
 
 
-def _rows(link: Link) -> Rows:
-    assert isinstance(link.producer, Rows)
-    return link.producer
-
-
-class _Ranges:
-    """max |w| of each op over its window, [out, in / groups], as the factors so far leave it."""
-
-    def __init__(self, found: tuple[Link, ...]) -> None:
-        self.held: dict[fx.Node, Tensor] = {}
-        for link in found:
-            rows = _rows(link)
-            self.held[rows.op.node] = _windows(rows.weight())
-            for end in link.ends:
-                self.held.setdefault(end.op.node, _windows(end.op.weight()))
-        self.device = next(iter(self.held.values())).device
-
-    def rows(self, link: Link) -> Tensor:
-        """r1."""
-        return self.held[_rows(link).op.node].amax(1)
-
-    def columns(self, link: Link) -> Tensor:
-        """r2."""
-        return torch.stack([end.of(self.held[end.op.node]) for end in link.ends]).amax(0)
-
-    def step(self, link: Link) -> Tensor:
-        """s of one pair."""
-        first, second = self.rows(link), self.columns(link)
-        return torch.where((first < _LEAST) | (second < _LEAST), 1.0, (first * second).sqrt() / second)
-
-    def scale(self, link: Link, by: Tensor) -> None:
-        """The ranges after the pair was scaled."""
-        self.held[_rows(link).op.node] /= by[:, None]
-        for end in link.ends:
-            held, groups = self.held[end.op.node], end.op.groups
-            held.view(groups, -1, held.shape[1]).mul_(end.each(by).view(groups, 1, -1))
-
-
-def _windows(weight: Tensor) -> Tensor:
-    return weight.abs().flatten(2).amax(2) if weight.ndim > 2 else weight.abs()
-
-
-__all__ = ["equalize", "factors"]
+__all__ = ["equalize"]

@@ -17,8 +17,8 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.absorb import moments
 from qfunc.corrections.commuting import Layout, keeps_means, passed
+from qfunc.corrections.norm_weights import moments
 from qfunc.graph.constants import read_attr
 from qfunc.graph.vocabulary import attribute, kind_of, slots
 from qfunc.graph.weighted import weighted

@@ -8,7 +8,8 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.corrections.commuting import Layout
-from qfunc.corrections.ends import Ends, divide_norm
+from qfunc.corrections.ends import Ends
+from qfunc.corrections.norm_weights import divide_norm
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import path_of
 from qfunc.graph.vocabulary import attribute, kind_of

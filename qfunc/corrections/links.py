@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 from torch import Tensor, fx
 
-from qfunc.corrections.commuting import Layout, passed
+from qfunc.corrections.commuting import Layout, clips_from_zero, passed
 from qfunc.corrections.ends import Columns, Ends, Rows
 from qfunc.corrections.gains import Gain, gain
 from qfunc.errors import CalibrationError, SpecError
@@ -65,11 +65,12 @@ def captured(model: Any, step: str) -> fx.GraphModule:
     return capture()(model)
 
 
-def links(model: fx.GraphModule, gains: bool = False) -> tuple[tuple[Link, ...], tuple[Miss, ...]]:
+def links(model: fx.GraphModule, gains: bool = False, clips: bool = False) -> tuple[tuple[Link, ...], tuple[Miss, ...]]:
     """The links of a captured model in graph order, and what is none.
 
     Args:
         gains: Also those that start at LayerNorms, RMSNorms and lone BatchNorms.
+        clips: Also those in which a clip from 0 stands directly behind a BatchNorm: they scale where no value meets the bound.
     """
     ends, found, misses = Ends(model), [], []
     used: set[fx.Node] = set()
@@ -85,7 +86,7 @@ def links(model: fx.GraphModule, gains: bool = False) -> tuple[tuple[Link, ...],
             continue
         used.add(producer.node)
         try:
-            reached = tuple(_reached(ends, producer))
+            reached = tuple(_reached(ends, producer, clips))
         except _Stop as stop:
             misses.append(Miss(path_of(model, node), path_of(model, stop.at), stop.why))
             continue
@@ -100,7 +101,7 @@ class _Stop(Exception):
         self.at, self.why = at, why
 
 
-def _reached(ends: Ends, producer: Rows | Gain) -> Iterable[Columns]:
+def _reached(ends: Ends, producer: Rows | Gain, clips: bool) -> Iterable[Columns]:
     todo: list[tuple[fx.Node, Layout, tuple[fx.Node, ...]]] = [(producer.node, producer.layout, ())]
     while todo:
         node, layout, through = todo.pop(0)
@@ -111,8 +112,10 @@ def _reached(ends: Ends, producer: Rows | Gain) -> Iterable[Columns]:
                 yield _column(ends, producer, node, reader, layout, through)
                 continue
             behind = passed(reader, layout) if reader.args and reader.args[0] is node else None
+            if clips and isinstance(producer, Rows) and node is producer.norm and clips_from_zero(reader):
+                behind = layout
             if behind is None:
-                raise _Stop(reader, _why(reader))
+                raise _Stop(reader, _why(reader, clips))
             todo.append((reader, behind, (*through, reader)))
 
 
@@ -131,13 +134,18 @@ def _column(
     return Columns(op, through, repeat)
 
 
-def _why(reader: fx.Node) -> str:
+def _why(reader: fx.Node, clips: bool) -> str:
     kind = kind_of(reader)
     if kind == "output":
         return "it is an output of the model"
     if kind == "clip":
         bound = attribute(reader, "max")
-        return f"a clip at {bound} does not scale with its channels; qfunc.clips_as_relu() makes it a ReLU"
+        if clips:
+            return f"a clip at {bound} that does not stand directly behind a BatchNorm; clips_as_relu() makes it a ReLU"
+        return (
+            f"a clip at {bound} does not scale with channels; clips_as_relu() makes it a ReLU, "
+            "equalize(deviations=3.0) keeps it"
+        )
     return f"{kind} does not commute with factors of channels"
 
 

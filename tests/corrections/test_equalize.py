@@ -25,8 +25,8 @@ def test_the_float_function_stays_and_the_names_do(net, exported):
     assert len(qfunc.channel_pairs(model).rows) == PAIRS[net]
     assert equal.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(model.state_dict()[k], v) for k, v in state.items())
-    # Each of at most 7 ops in a row is scaled at both sides, and one BatchNorm.
-    bound = rounding(model, x, 15)
+    # The weights of each op are rounded at most twice, gamma and beta once: on no path more often than on all together.
+    bound = rounding(model, x, 2 * sum(hasattr(m, "weight") for m in model.modules()))
     with torch.no_grad():
         found, wanted = copy.deepcopy(equal).double()(x.double()), copy.deepcopy(model).double()(x.double())
     assert bool(((found - wanted).abs() <= bound).all())
@@ -70,8 +70,8 @@ def test_both_ranges_of_each_channel_are_equal(first, second, channels):
     equal = fold_batch_norm(qfunc.equalize()(model))
     for at in range(channels):
         one, other = ranges(equal, first, second, at)
-        # s differs from 1 by at most 1e-4, and s^2 is their quotient; later pairs of the last pass move them by as much.
-        assert one == pytest.approx(other, rel=5e-4)
+        # s differs from 1 by at most 1e-3, and s^2 is their quotient; later pairs of the last sweep move them by as much.
+        assert one == pytest.approx(other, rel=4e-3)
 
 
 def test_no_channel_reaches_further_than_the_furthest_did():
@@ -86,7 +86,7 @@ def test_no_channel_reaches_further_than_the_furthest_did():
     for at in range(8):
         one, other = ranges(fold_batch_norm(equal), "a", "depthwise", at)
         stopped = float(reach(equal)[at]) > 0.999 * float(reach(model).max())
-        assert one == pytest.approx(other, rel=5e-4) or (stopped and one < other)
+        assert one == pytest.approx(other, rel=4e-3) or (stopped and one < other)
 
 
 def test_one_pair_is_scaled_by_the_equation():
@@ -166,7 +166,8 @@ class Shared(nn.Module):
 REFUSED = {
     "ReLU6": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU6(), nn.Conv2d(4, 2, 1)),
-        "'0', at '1': a clip at 6.0 does not scale with its channels; qfunc.clips_as_relu() makes it a ReLU; "
+        "'0', at '1': a clip at 6.0 does not scale with channels; clips_as_relu() makes it a ReLU, "
+        "equalize(deviations=3.0) keeps it; "
         "'2', at 'output': it is an output of the model",
     ),
     "shared": (
