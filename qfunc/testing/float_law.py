@@ -129,7 +129,7 @@ class _Law:
     def _counterpart(self, node: fx.Node) -> str:
         # An op with weights into which others were folded gives what the last of those gave.
         for reader in node.users if kind_of(node) in WEIGHTED else ():
-            then = self.old[reader.name].all_input_nodes[reader.all_input_nodes.index(node)].name
+            then: str = self.old[reader.name].all_input_nodes[reader.all_input_nodes.index(node)].name
             if then not in self.names:
                 return then
         assert node.name in self.old, f"{node.name!r} is no op of the model"
@@ -159,7 +159,7 @@ class _Law:
         factor, back, roundings = self.factors.of[node.name]
         return factor.reshape(-1, *[1] * (back - 1)), roundings
 
-    def _read(self, node: fx.Node) -> Any:
+    def _read(self, node: Any) -> Any:
         if node.op == "get_attr":
             return read_attr(self.changed, node)
         value = self.values[self.alias[node.name]]
@@ -179,7 +179,7 @@ class _Law:
             return found, nn.functional.batch_norm(x, -norm.running_mean.abs(), norm.running_var, gamma, beta, eps=norm.eps)
         if kind_of(node) in ("layer_norm", "rms_norm"):
             # |w n| + |b| <= |w n + b| + 2 |b|
-            bias = attribute(node, "bias") if kind_of(node) == "layer_norm" else None
+            bias: Any = attribute(node, "bias") if kind_of(node) == "layer_norm" else None
             return found, found.abs() + (0 if bias is None else 2 * self._read(bias).abs())
         read = [a for a in args if isinstance(a, Tensor) and a.is_floating_point() and a.numel()]
         return found, found.abs().clamp_min(max((float(a.abs().max()) for a in read), default=0.0))

@@ -1,6 +1,7 @@
 """Named one-line breakages of the library, by area."""
 
 from mutants.channels import CHANNELS
+from mutants.corrections import CORRECTIONS
 from mutants.deployment import DEPLOYMENT
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
@@ -52,6 +53,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRANSFORMERS,
     *MERGING,
     *OUTER_MODULES,
+    *CORRECTIONS,
     *RECONSTRUCTION,
     *EMULATION,
     *DEPLOYMENT,

@@ -1,0 +1,145 @@
+"""Corrections on the zoo: does each op of a network compute the same, after equalization, smoothing and BatchNorm folding?
+
+    pip install -c constraints.txt -e ".[zoo]"
+    python benchmarks/corrections.py [--only WORD] [--file FILE] [--again] [--seconds 240]
+
+For each network of zoo_models.py: clips become ReLUs, then `equalize`, `smooth` and folding, each of the float network, and the
+largest difference of any op's output over its bound, which follows from the roundings of the weights to float32 alone
+(qfunc/testing/float_law.py): the law holds where it is at most 1.  "-" where there is nothing to change: attention has
+no BatchNorms to fold, say.  "outputs" is the largest relative change of the outputs in float64, of the three.
+
+Each network runs in a process of its own, on one thread, within --seconds of processor time; its row is appended to FILE
+(JSON lines), and rows that are there are not run again.  The exit status is 1 if a law fails or a network did not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from tqdm import tqdm
+from zoo import one, rows_of
+from zoo_check import tensors
+from zoo_models import ZOO, Entry
+
+import qfunc
+from qfunc.corrections.links import links
+from qfunc.errors import CaptureError, SpecError
+from qfunc.graph.fold import fold_batch_norm
+from qfunc.graph.vocabulary import kind_of
+from qfunc.graph.written_norms import name_norms
+from qfunc.testing.float_law import farthest
+from qfunc.transforms.table import table
+
+LAWS = ("equalize", "smooth", "folding")
+HEAD = ("network", "road", "pairs", "equalize", "smoothed", "smooth", "norms", "folding", "outputs", "at", "CPU s", "why not")
+
+
+def _captured(entry: Entry) -> tuple[fx.GraphModule, str]:
+    model = entry.make()
+    try:
+        return name_norms(qfunc.capture()(model)), "fx"
+    except CaptureError:
+        return name_norms(qfunc.capture(entry.inputs(2, 3))(model)), "export"
+
+
+def _wide(model: fx.GraphModule, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    wide = tuple(x.double() if x.is_floating_point() else x for x in inputs)
+    with torch.no_grad():
+        return tensors(copy.deepcopy(model).double().eval()(*wide))
+
+
+def check(entry: Entry) -> dict[str, Any]:
+    """The row of one network."""
+    torch.set_num_threads(1)
+    row: dict[str, Any] = {"name": entry.name, "passed": False, "reason": "", "worst": {}, "changed": {}}
+    try:
+        model, row["road"] = _captured(entry)
+        inputs, changes = entry.inputs(1, 4), {}
+        with contextlib.suppress(SpecError):  # it has none
+            model = qfunc.clips_as_relu()(model)
+        wanted = _wide(model, inputs)
+        found = links(model, gains=True)[0]
+        row["changed"] = {
+            "equalize": len(links(model)[0]),
+            "smooth": sum(all(end.op.kind == "linear" for end in link.ends) for link in found),
+            "folding": sum(kind_of(n) == "batch_norm" for n in model.graph.nodes),
+        }
+        changes = {
+            "equalize": qfunc.equalize(),
+            "smooth": qfunc.smooth([entry.inputs(2, 3)], progress=False),
+            "folding": fold_batch_norm,
+        }
+        row["outputs"], row["at"] = 0.0, ""
+        for law in (law for law in LAWS if row["changed"][law]):
+            changed = changes[law](model)
+            row["worst"][law], at = farthest(model, changed, inputs)
+            row["at"] = f"{law}: {at}" if row["worst"][law] == max(row["worst"].values()) else row["at"]
+            for a, b in zip(_wide(changed, inputs), wanted, strict=True):
+                row["outputs"] = max(row["outputs"], float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)))
+        row["passed"] = all(w <= 1 for w in row["worst"].values())
+    except Exception as e:
+        row["reason"] = f"{type(e).__name__}: {' | '.join(str(e).strip().splitlines())[:400]}"
+    row["cpu_seconds"] = time.process_time()
+    return row
+
+
+def _child(name: str, sender: Any) -> None:
+    warnings.simplefilter("ignore")
+    sender.send(check(next(e for e in ZOO if e.name == name)))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    laws = [
+        c
+        for law in LAWS
+        for c in (str(row["changed"].get(law, "")), f"{row['worst'][law]:.3f}" if law in row["worst"] else "-")
+    ]
+    outputs = f"{row['outputs']:.1e}" if "outputs" in row else ""
+    return [
+        row["name"],
+        row.get("road", ""),
+        *laws,
+        outputs,
+        row.get("at", ""),
+        f"{row.get('cpu_seconds', 0):.0f}",
+        row["reason"][:150],
+    ]
+
+
+def main() -> int:
+    """Runs what is missing and prints the table; 0 if every law holds everywhere."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="networks whose names hold this word")
+    parser.add_argument("--file", type=Path, default=Path("corrections.jsonl"))
+    parser.add_argument("--again", action="store_true", help="also networks that failed before")
+    parser.add_argument("--seconds", type=int, default=240, help="limit of processor time for each network")
+    options = parser.parse_args()
+    entries = [e for e in ZOO if options.only in e.name]
+    have = rows_of(options.file)
+    missing = [e.name for e in entries if e.name not in have or (options.again and not have[e.name]["passed"])]
+    bar = tqdm(missing, "networks", disable=not sys.stderr.isatty())
+    for name in bar:
+        bar.set_postfix_str(name)
+        have[name] = {"worst": {}, "changed": {}} | one(name, options.seconds, _child, "corrections")
+        with options.file.open("a") as out:
+            out.write(json.dumps(have[name]) + "\n")
+    rows = [have[e.name] for e in entries]
+    print(table(HEAD, [_cells(r) for r in rows], 240))
+    for law in LAWS:
+        worst = [r["worst"][law] for r in rows if law in r["worst"]]
+        print(f"{law}: {sum(w <= 1 for w in worst)} of {len(worst)} networks, at most {max(worst, default=0):.3f} of the bound")
+    return 0 if all(r["passed"] for r in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
