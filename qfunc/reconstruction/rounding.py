@@ -3,12 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
+from attrs import frozen
 from torch import Tensor
 
 from qfunc.functions import AdaRound
+from qfunc.functions.adaround import Rounding as Parameters
 from qfunc.graph.fake_quantize import FakeQuantize
+
+_PART = 1 << 16
+"""Elements that go through all operations together: they stay in the processor's cache."""
+
+
+def adaround_of(module: FakeQuantize) -> AdaRound:
+    """The function of a weight's quantizer that `with_adaround` made."""
+    return cast(AdaRound, module.site.function)
+
+
+@frozen(eq=False)
+class _Part:
+    """Some elements of one weight, as views of the vectors; the sigmoid's stretch beyond 0 and 1."""
+
+    low: Tensor
+    gap: Tensor
+    v: Tensor
+    value: Tensor
+    sigmoid: Tensor
+    gradient: Tensor
+    zeta: float
+
+    def h(self) -> Tensor:
+        """clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1) after `soften`."""
+        return self.sigmoid.mul(2 * self.zeta - 1).sub_(self.zeta - 1).clamp_(0, 1)
+
+    def soften(self) -> None:
+        """Sets the value."""
+        torch.sigmoid(self.v, out=self.sigmoid)
+        torch.addcmul(self.low, self.gap, self.h(), out=self.value)
+
+    def differentiate(self, given: Tensor, weight: float, exponent: float | None) -> None:
+        """Sets the gradient of v, from that of the value."""
+        total, stretch = torch.mul(given, self.gap), 2 * self.zeta - 1
+        if exponent is not None:
+            centred = self.h().mul_(2).sub_(1)
+            total.addcmul_(centred.abs().pow_(exponent - 1), centred.sign_(), value=-2 * weight * exponent)
+        total = torch.ops.aten.sigmoid_backward(total.mul_(stretch), self.sigmoid)
+        edge = (self.zeta - 1) / stretch  # the sigmoid from which on h is clipped
+        self.gradient.copy_(torch.ops.aten.hardtanh_backward(total, self.sigmoid, edge, 1 - edge))
 
 
 class Rounding:
@@ -21,49 +64,41 @@ class Rounding:
     """
 
     def __init__(self, sites: Sequence[tuple[FakeQuantize, Tensor]]) -> None:
-        self.modules = [module for module, _ in sites]
-        functions: list[AdaRound] = [module.site.function for module in self.modules]  # type: ignore[misc]
-        low, high, v, zeta = [], [], [], []
+        low, high, v = [], [], []
         with torch.no_grad():
-            for (module, weight), function in zip(sites, functions, strict=True):
-                params = module.params()
+            for module, weight in sites:
+                function, params = adaround_of(module), module.params()
                 ends = [function.apply(params._replace(v=torch.full_like(params.v, s)), weight, module.scheme) for s in (-1, 1)]
                 low.append(ends[0].flatten())
                 high.append(ends[1].flatten())
                 v.append(params.v.flatten())
-                zeta.append(torch.full_like(v[-1], function.zeta))
-        self.low, self.v = torch.cat(low), torch.cat(v).requires_grad_()
-        self.gap = torch.cat(high) - self.low
-        self.stretch = torch.cat(zeta) * 2 - 1  # zeta - gamma
-        self.value = torch.empty_like(self.low)
-        self.h = torch.empty_like(self.v)
-        self.slope = torch.empty_like(self.v)
+        lower, self.v = torch.cat(low), torch.cat(v).requires_grad_()
+        gap, value, sigmoid, gradient = torch.cat(high) - lower, *(torch.empty_like(lower) for _ in range(3))
+        self.v.grad = gradient
         self.sizes = [weight.numel() for _, weight in sites]
-        parts = torch.split(self.value, self.sizes)
+        vectors = [torch.split(t, self.sizes) for t in (lower, gap, self.v.detach(), value, sigmoid, gradient)]
+        self.parts = [
+            [_Part(*some, zeta=adaround_of(module).zeta) for some in zip(*(torch.split(t, _PART) for t in own), strict=True)]
+            for (module, _), own in zip(sites, zip(*vectors, strict=True), strict=True)
+        ]
         # Leaves of their own that share the vector's storage.
-        self.weights = [p.view_as(w).detach().requires_grad_() for p, (_, w) in zip(parts, sites, strict=True)]
+        self.weights = [p.view_as(w).detach().requires_grad_() for p, (_, w) in zip(vectors[3], sites, strict=True)]
 
     @torch.no_grad()
     def soften(self) -> None:
         """Sets the weights from v: h = clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1)."""
-        sigmoid = torch.sigmoid(self.v)
-        raw = torch.lerp(torch.full_like(sigmoid, 0.5), sigmoid, self.stretch)  # sigmoid (zeta - gamma) + gamma
-        torch.clamp(raw, 0, 1, out=self.h)
-        torch.addcmul(self.low, self.gap, self.h, out=self.value)
-        torch.mul(sigmoid.mul_(1 - sigmoid), self.stretch, out=self.slope)
-        self.slope.mul_(raw == self.h)
-        for weight in self.weights:
+        for weight, parts in zip(self.weights, self.parts, strict=True):
             weight.grad = None
+            for part in parts:
+                part.soften()
 
     @torch.no_grad()
     def differentiate(self, weight: float, exponent: float | None) -> None:
         """Sets v's gradient from the weights': the loss's, and that of weight * sum(1 - |2 h - 1|^exponent)."""
-        gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.weights]
-        total = torch.cat([g.flatten() for g in gradients]).mul_(self.gap)
-        if exponent is not None:
-            centred = self.h.mul(2).sub_(1)
-            total.addcmul_(centred.abs().pow_(exponent - 1), centred.sign(), value=-2 * weight * exponent)
-        self.v.grad = total.mul_(self.slope)
+        for each, parts in zip(self.weights, self.parts, strict=True):
+            given = torch.zeros_like(each) if each.grad is None else each.grad
+            for part, some in zip(parts, given.reshape(-1).split(_PART), strict=True):
+                part.differentiate(some, weight, exponent)
 
     def decided(self) -> list[Tensor]:
         """Of each weight whether it is rounded up."""
@@ -73,16 +108,14 @@ class Rounding:
 @torch.no_grad()
 def harden(module: FakeQuantize, up: Tensor) -> None:
     """Rounds a weight up where `up`, else down, for good: soft is hard from then on; for transforms, on their own models."""
-    function: AdaRound = module.site.function  # type: ignore[assignment]
-    params = module.own()
-    module.get_parameter("v").copy_(function.harden(params._replace(v=torch.where(up, 1.0, -1.0).to(params.v))).v)
+    params = cast(Parameters, module.own())
+    module.get_parameter("v").copy_(adaround_of(module).harden(params._replace(v=torch.where(up, 1.0, -1.0).to(params.v))).v)
 
 
 @torch.no_grad()
 def is_up(module: FakeQuantize) -> Tensor:
     """Whether each weight is rounded up."""
-    found: Tensor = module.own().v >= 0
-    return found
+    return cast(Parameters, module.own()).v >= 0
 
 
 __all__ = ["Rounding", "harden", "is_up"]

@@ -25,8 +25,8 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "clipped-roundings-have-a-gradient", f"{HERE}/rounding.py",
-        "self.slope.mul_(raw == self.h)",
-        "pass",
+        "torch.ops.aten.hardtanh_backward(total, self.sigmoid, edge, 1 - edge)",
+        "total",
         f"{TESTS}/test_parts.py::test_the_vector_is_adarounds_soft_value_and_its_gradient_is_autograds",
     ),
     Mutation(
