@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
+from qfunc.graph.arguments import remember
 from qfunc.graph.baked import bake, computed_tensors
 from qfunc.graph.captured import copied
 from qfunc.graph.exported import is_module_of_a_program, open_module, open_program, program_of
@@ -28,8 +29,8 @@ from qfunc.graph.leaves import (
     require_mapping,
     with_forward_bound,
 )
-from qfunc.graph.record import record_of
-from qfunc.graph.sources import ran, source_line
+from qfunc.graph.record import enclosed, record_of
+from qfunc.graph.sources import qualified, ran, source_line
 from qfunc.graph.spelling import DROPOUTS, canonical, short_name
 from qfunc.graph.torch_modules import root_of
 from qfunc.graph.tracer import Tracer, tracing_error
@@ -111,10 +112,12 @@ def capture(
                 bake(shown := owned(model))
             if example_inputs is not None:
                 program = program_of(with_forward_bound(mine, concrete), example_inputs)
-                return keep(open_program(program, modes_of=model), shown, ran(program.graph))
+                opened = remember(open_program(program, modes_of=model), model, concrete, example_inputs)
+                return keep(opened, shown, ran(program.graph))
             require_no_hooks(mine)
             kinds = leaf_classes(leaves, mine)
             prepare(mine, kinds)
+            around = qualified(type(mine))  # of a parametrized module, that without the parametrization
 
             def trace(root: nn.Module) -> fx.Graph:
                 ours = Tracer(kinds)
@@ -122,7 +125,8 @@ def capture(
                 return _trace(root, bind(made, concrete))
 
             evaluated, dropouts = _traced(mine, trace, shown)
-            return keep(functional(mine, evaluated, dropouts), shown, ran(evaluated))
+            made = enclosed(functional(mine, evaluated, dropouts), (around,))
+            return keep(remember(made, model, concrete, None), shown, ran(evaluated))
 
     return transform
 

@@ -13,6 +13,7 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
+from qfunc.graph.arguments import free
 from qfunc.graph.dissolved import ORIGIN, Origin, dress, origin_of, packed, packed_state
 from qfunc.graph.record import record_of
 from qfunc.graph.states import unfit
@@ -29,6 +30,11 @@ class CapturedModule(fx.GraphModule):
     >>> [n.name for n in pickle.loads(pickle.dumps(model)).graph.nodes] == [n.name for n in model.graph.nodes]
     True
     """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The forward, which arguments that capture fixed may be given to, too."""
+        args, kwargs = free(self, args, kwargs)
+        return super().__call__(*args, **kwargs)
 
     def train(self, mode: bool = True) -> CapturedModule:
         """Training mode, or evaluation mode.

@@ -20,15 +20,12 @@ from qfunc.graph.indexing import element
 from qfunc.graph.made import grid_arguments, grids, made_here
 from qfunc.graph.part_writes import filled, places, put
 from qfunc.graph.record import Fact, Record, attach
-from qfunc.graph.sources import module_stack, source_line
+from qfunc.graph.sources import bears_its_module, module_stack, source_line
 from qfunc.graph.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
 from qfunc.graph.storage import SPLITS, VIEWS, Storage, refused
 
 _MADE_OF_PARTS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
-RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention", "Transformer", "TransformerEncoder",
-             "TransformerDecoder", "TransformerEncoderLayer", "TransformerDecoderLayer")  # fmt: skip
-"""Modules of torch.nn made of several ops."""
 
 
 def functional(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None = None) -> CapturedModule:
@@ -216,9 +213,7 @@ class _Builder:
         if node.op in ("placeholder", "get_attr"):
             return str(node.target)
         key, inner, kind = module_stack(node)[-1] if module_stack(node) else ("", "", "")
-        # The op that a module of torch.nn ends in bears the module's name.
-        leaf = kind.startswith("torch.nn.") and inner and kind.rpartition(".")[2] not in RECURRENT
-        if leaf and self.last[key] is node:
+        if inner and bears_its_module(kind) and self.last[key] is node:
             return self._unique(inner)
         word = short_name(node) or str(getattr(node.target, "__name__", node.target))
         word = word.removeprefix("i" if word in IN_PLACE_FUNCTIONS else "sym_")

@@ -79,7 +79,7 @@ def _filled(value: Any, *, like: bool = False) -> Rewrite:
         rest = list(args[1:] if like else args)
         shape = kwargs.get("size")
         if shape is None:
-            shape = rest.pop(0) if rest and (isinstance(rest[0], list | tuple) or _is_shape(rest[0])) else None
+            shape = rest.pop(0) if rest and (isinstance(rest[0], list | tuple) or is_sizes(rest[0])) else None
         if shape is None:
             shape, rest = rest, []
         filled = value if value is not None else kwargs.get("fill_value", rest[0] if rest else None)
@@ -94,12 +94,22 @@ def _filled(value: Any, *, like: bool = False) -> Rewrite:
     return rewrite
 
 
-def _is_shape(value: Any) -> bool:
-    # x.shape or x.size(), as a whole.
+def is_sizes(value: Any) -> bool:
+    """Whether a traced value is several sizes: x.shape or x.size(), a slice of it, and a sum of such and of tuples.
+
+    >>> [is_sizes(n) for n in fx.symbolic_trace(lambda x: x.view(x.shape[:-1] + (2, 3))).graph.nodes]
+    [False, True, True, True, False, False]
+    """
     if not isinstance(value, fx.Node):
         return False
-    whole = value.op == "call_method" and value.target == "size" and len(value.args) == 1 and not value.kwargs
-    return whole or (getattr(value.target, "__name__", "") == "getattr" and value.args[1:] == ("shape",))
+    if value.op == "call_method":
+        return value.target == "size" and len(value.args) == 1 and not value.kwargs
+    name = getattr(value.target, "__name__", "")
+    if name == "add":
+        return any(map(is_sizes, value.args)) and all(isinstance(v, list | tuple) or is_sizes(v) for v in value.args)
+    if name == "getitem":
+        return isinstance(value.args[1], slice) and is_sizes(value.args[0])
+    return name == "getattr" and value.args[1:] == ("shape",)
 
 
 def _filled_like(value: Any) -> Rewrite:

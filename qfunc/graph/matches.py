@@ -16,22 +16,26 @@ KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "c
 """Every kind of op that selectors can name."""
 
 
-def require_match(selector: s.Selector, contexts: Sequence[Context], where: str) -> None:
-    """A selector that matches nothing in any of a model's graphs is an error.
+def require_match(selector: s.Selector, contexts: Sequence[Context], where: str, constants: bool = True) -> None:
+    """A selector that matches nothing in any of a model's graphs is an error; unless `constants`, a weight is nothing.
 
     Raises:
         SpecError: lists the names nearest to each pattern.
     """
     nodes = [(n, c) for c in contexts for n in c.model.graph.nodes if n.op != "output"]
-    if any(selects(selector, n, context) for n, context in nodes):
+    if any(selects(selector, n, context) for n, context in nodes if constants or n.op != "get_attr"):
         return
     paths = sorted({context.fact(n).path for n, context in nodes if n.op != "get_attr"})
-    near = [p for word in _words(selector) for p in difflib.get_close_matches(word.strip("*."), paths, 3, 0.4)]
+    classes = sorted({kind.rpartition(".")[2] for n, context in nodes for kind in context.fact(n).modules})
+    near = [p for word in _words(selector, s.Name) for p in _near(word.strip("*."), paths)]
+    near += [p for word in _words(selector, s.ModuleType) for p in _near(word.rpartition(".")[2], classes)]
+    every = paths if _words(selector, s.Name) or not _words(selector, s.ModuleType) else classes
+    alone = not constants and any(selects(selector, n, context) for n, context in nodes)
     raise SpecError(
         where=where,
-        found=f"{selector!r}, which matches nothing in the model",
-        wanted="a selector that matches an op or a tensor",
-        do=f"Near names: {', '.join(near or paths[:6])}.",
+        found=f"{selector!r}, which matches {'weights alone' if alone else 'nothing in the model'}",
+        wanted="a selector that matches an op" if alone else "a selector that matches an op or a tensor",
+        do=f"Near names: {', '.join(near or every[:6])}.",
     )
 
 
@@ -45,7 +49,7 @@ def require_matches(target: Target, contexts: Sequence[Context]) -> None:
         for rule in rules:
             _require_kinds(rule.select, target, part)
             if is_personal(rule.select):
-                require_match(rule.select, contexts, f"target {target.name!r}, {part}")
+                require_match(rule.select, contexts, f"target {target.name!r}, {part}", constants=part != "rules")
     for fusion in target.fusions:
         for selector in (fusion.root, *(step.op for step in fusion.then)):
             _require_kinds(selector, target, "fusions")
@@ -77,14 +81,18 @@ def _kinds(selector: Any) -> tuple[str, ...]:
     return ()
 
 
-def _words(selector: Any) -> list[str]:
+def _near(word: str, words: Sequence[str]) -> list[str]:
+    return difflib.get_close_matches(word, words, 3, 0.4)
+
+
+def _words(selector: Any, kind: type[s.Name] | type[s.ModuleType]) -> list[str]:
     match selector:
         case s.Name(word) | s.ModuleType(word):
-            return [word]
+            return [word] if isinstance(selector, kind) else []
         case s.AllOf(of) | s.AnyOf(of):
-            return [w for one in of for w in _words(one)]
+            return [w for one in of for w in _words(one, kind)]
         case s.Not(of):
-            return _words(of)
+            return _words(of, kind)
     return []
 
 

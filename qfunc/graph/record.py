@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import field, frozen
+from typing import Any
+
+from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.specs import Target
@@ -30,6 +32,16 @@ class TensorInfo:
 
 
 @frozen
+class Argument:
+    """An argument of the forward that was captured; the value to which it is `fixed`; whether the graph has an input for it."""
+
+    name: str
+    fixed: bool = False
+    value: Any = field(default=None, eq=False)
+    taken: bool = True
+
+
+@frozen
 class Record:
     """The facts of the nodes by name; after `quantize` the target; after `calibrate` the inputs.
 
@@ -37,8 +49,10 @@ class Record:
     BatchNorm1d, which is right for values of rank 2 only; calibration sees whether they are.
     `unfolded` holds (op, step, why) for what almost folded.  `within` is the model's path in the outer module of
     which it is a part, or ""; the paths of `facts` are the model's own, those that users see are the outer module's.
+    `around` names the classes of the modules around it.  `bare` is the own path of the op that such a part ends in if it
+    is one module of torch.nn: users know the op by the module's path.
     `axes` names the axes of each input that torch.export left dynamic, None for the others.  `evaluated` says what was
-    exported in evaluation mode and cannot train, or "".
+    exported in evaluation mode and cannot train, or "".  `arguments` are those of the forward, () of an ExportedProgram.
     """
 
     facts: dict[str, Fact] = field(hash=False)
@@ -48,21 +62,30 @@ class Record:
     rank_two: tuple[str, ...] = ()
     unfolded: tuple[tuple[str, str, str], ...] = ()
     within: str = ""
+    around: tuple[str, ...] = ()
+    bare: str = ""
     axes: tuple[tuple[str | None, ...], ...] = ()
     evaluated: str = ""
+    arguments: tuple[Argument, ...] = ()
 
     def path(self, own: str) -> str:
         """A path of the model's as the user knows it."""
-        return f"{self.within}.{own}" if self.within else own
+        if not self.within or (self.bare and own == self.bare):
+            return self.within or own
+        return f"{self.within}.{own}"
 
     def own(self, path: str) -> str:
         """The opposite: a user's path, or one "@" another, without that of the outer module.
 
         >>> Record({}, within="head").own("head.conv.weight@head.conv")
         'conv.weight@conv'
+        >>> Record({}, within="head", bare="linear").own("head.weight@head")
+        'weight@linear'
         """
-        parts = (part.removeprefix(f"{self.within}.") if self.within else part for part in path.split("@"))
-        return "@".join(parts)
+        if not self.within:
+            return path
+        parts = path.split("@")
+        return "@".join(self.bare if self.bare and p == self.within else p.removeprefix(f"{self.within}.") for p in parts)
 
 
 def attach(model: fx.GraphModule, record: Record) -> fx.GraphModule:
@@ -70,6 +93,15 @@ def attach(model: fx.GraphModule, record: Record) -> fx.GraphModule:
     model.meta["qfunc"] = record  # survives copy.deepcopy
     model.qfunc_record = record  # type: ignore[assignment]  # survives torch.save
     return model
+
+
+def enclosed(model: fx.GraphModule, classes: tuple[str, ...]) -> fx.GraphModule:
+    """The (new) model, each of whose ops says that modules of these classes are around it, the outermost first."""
+    record = record_of(model)
+    assert record is not None
+    ops = {n.name for n in model.graph.nodes if n.op.startswith("call")}
+    facts = {k: evolve(v, modules=(*classes, *v.modules)) if k in ops else v for k, v in record.facts.items()}
+    return attach(model, evolve(record, facts=facts))
 
 
 def record_of(model: object) -> Record | None:

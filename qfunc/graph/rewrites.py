@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from qfunc.graph.float_spellings import FLOAT_REWRITES, entries, extremum, whole
-from qfunc.graph.index_spellings import INDEX_REWRITES, dtype_of
+from qfunc.graph.index_spellings import INDEX_REWRITES, dtype_of, is_sizes
 from qfunc.graph.indexing import INDEXING, Call, Rewrite
 from qfunc.graph.vocabulary import BY_NAME, EMPTY, Op, global_avg_pool
 
@@ -27,13 +27,15 @@ def bind(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
 
 
 def _varargs(name: str) -> Rewrite:
-    """view(2, 3) and view((2, 3)) alike."""
+    """view(2, 3), view((2, 3)) and view(y.shape) alike."""
 
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         if len(args) > 1:
-            given = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
+            given = args[1] if len(args) == 2 and (isinstance(args[1], list | tuple) or is_sizes(args[1])) else args[1:]
         else:
             given = next((kwargs[k] for k in ("size", "shape", "dims") if k in kwargs), ())
+        if is_sizes(given):
+            return BY_NAME[name].target, (kwargs.get("input", *args[:1]), given)
         if not isinstance(given, list | tuple) or not given or any(isinstance(v, torch.dtype) for v in given):
             return None
         return BY_NAME[name].target, (kwargs.get("input", *args[:1]), tuple(given))

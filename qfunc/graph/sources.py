@@ -12,6 +12,9 @@ from torch import fx
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
+_SEVERAL = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention", "Transformer", "TransformerEncoder",
+             "TransformerDecoder", "TransformerEncoderLayer", "TransformerDecoderLayer")  # fmt: skip
+"""Modules of torch.nn made of several ops."""
 
 
 def source_line(node: fx.Node) -> str:
@@ -58,5 +61,23 @@ def _path(path: Any) -> str:
     return ".".join(part for part in re.sub(r"@\d+", "", plain).split(".") if part)
 
 
+def qualified(kind: type) -> str:
+    """A class by its module and name.
+
+    >>> qualified(torch.nn.Linear)
+    'torch.nn.modules.linear.Linear'
+    """
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _class_name(kind: Any) -> str:
-    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    return kind if isinstance(kind, str) else qualified(kind)
+
+
+def bears_its_module(kind: str) -> bool:
+    """Whether the op that a module of this class ends in bears the module's name.
+
+    >>> bears_its_module("torch.nn.modules.linear.Linear"), bears_its_module("torch.nn.modules.rnn.LSTM")
+    (True, False)
+    """
+    return kind.startswith("torch.nn.") and kind.rpartition(".")[2] not in _SEVERAL

@@ -137,7 +137,7 @@ def is_number(node: Any) -> bool:
     ['size', 'mul', 'getattr_1', 'getitem']
     """
     if not isinstance(node, fx.Node):
-        return isinstance(node, int | float | slice)
+        return isinstance(node, int | float | slice) or (isinstance(node, list | tuple) and all(map(is_number, node)))
     name = short_name(node)
     if name in _SIZES or (name == "getattr" and node.args[1] in ("shape", "ndim")):
         return True

@@ -55,8 +55,10 @@ class Tracer(fx.Tracer):
         """A module's call; tracing patches nn.Module for all threads, and those of others compute as ever."""
         if threading.get_ident() != self.thread:
             return forward(*args, **kwargs)
-        own = None if type(m) in self.leaves else forward_of(m)
-        return super().call_module(m, own or forward, args, kwargs)
+        own = (None if type(m) in self.leaves else forward_of(m)) or forward
+        # What the forward makes itself has no path: a slice of an nn.Sequential, nn.ReLU()(x).
+        new = not self.is_leaf_module(m, "") and m not in (self.submodule_paths or ())
+        return own(*args, **kwargs) if new else super().call_module(m, own, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """A module's attribute; other threads get the tensor itself."""

@@ -213,7 +213,7 @@ class Partition:
 
 
 def _constant(node: fx.Node) -> bool:
-    if kind_of(node) in ("arange", "full"):  # of their input they read where it stands, and its size
+    if kind_of(node) in ("arange", "full", "size"):  # of their input they read where it stands, and its size
         return True
     return node.op == "get_attr" or (bool(node.all_input_nodes) and all(_constant(n) for n in node.all_input_nodes))
 

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from qfunc.errors import DeployError
 from qfunc.graph.network import Walk
-from qfunc.graph.record import TensorInfo
+from qfunc.graph.record import TensorInfo, path_of
 
 Axes = tuple[tuple[str | None, ...], ...]
 """Of each input of a model, the names of the axes that vary; None where an axis is fixed."""
@@ -51,19 +51,21 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
         DeployError: the network cannot run with the inputs' shapes.
     """
     meta = copy.deepcopy(network).to("meta")
-    error: Exception | None = None
+    error, walk = None, Walk(meta, lambda name, value: None)
     for trial in _trials(inputs, axes):
         try:
-            runs = [_run(meta, inputs, sizes) for sizes in trial]
+            runs = [_run(walk, inputs, sizes) for sizes in trial]
             return {name: _merge(*(found[name] for found in runs)) for name in runs[0]}
         except Exception as e:
             error = e
-    raise DeployError(
-        where="deploy",
-        found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-        wanted="a network that runs with the shapes seen in calibration",
-        do="Give deploy the example_inputs.",
-    ) from error
+    assert error is not None
+    said = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+    wanted, do = "a network that runs with the shapes seen in calibration", "Give deploy the example_inputs."
+    if "meta tensors" in said:  # it asks a tensor for its values, and here it has none
+        wanted = "an op that does the same whatever the values are, as an artifact does"
+        do = "Write it with torch.where, or quantize the submodules around it: quantize(target, at=('backbone', 'head'))."
+    where = f"deploy, op {path_of(network, walk.at)!r}" if walk.at is not None else "deploy"
+    raise DeployError(where=where, found=said, wanted=wanted, do=do) from error
 
 
 Sizes = list[tuple[int, ...]]
@@ -124,17 +126,18 @@ def _ties(symbols: list[str], now: dict[str, int]) -> list[dict[str, int]]:
     return found
 
 
-def _run(meta: fx.GraphModule, inputs: tuple[TensorInfo, ...], sizes: Sizes) -> dict[str, Any]:
+def _run(walk: Walk, inputs: tuple[TensorInfo, ...], sizes: Sizes) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def see(name: str, value: Any) -> None:
         found[name] = value
 
-    walk = Walk(meta, see)
+    walk.see = see
     given = [
         torch.empty(s, dtype=getattr(torch, i.dtype.removeprefix("torch.")), device="meta")
         for s, i in zip(sizes, inputs, strict=True)
     ]
+    walk.extra_traceback = False
     with torch.no_grad():
         walk.run(*given, enable_io_processing=False)
     return found

@@ -44,6 +44,11 @@ def exact_chunks(weight: Tensor, largest_input: float, axis: int = 1) -> list[in
     return [*ends, per_channel.shape[1]]
 
 
+def _runs(ends: list[int]) -> list[slice]:
+    # The last is open, so that an input of another width is refused as torch does, not cut.
+    return [slice(a, b) for a, b in pairwise((0, *ends[:-1], None))]
+
+
 def conv_codes(
     x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
     ends: list[int],
@@ -65,9 +70,10 @@ def conv_codes(
     elif len(ends) == 1:
         acc = conv(x, weight, None, stride, padding, dilation, groups)
     else:
-        acc = conv(x[:, : ends[0]], weight[:, : ends[0]], None, stride, padding, dilation, groups).double()
-        for a, b in pairwise(ends):
-            acc += conv(x[:, a:b], weight[:, a:b], None, stride, padding, dilation, groups)
+        first, *rest = _runs(ends)
+        acc = conv(x[:, first], weight[:, first], None, stride, padding, dilation, groups).double()
+        for run in rest:
+            acc += conv(x[:, run], weight[:, run], None, stride, padding, dilation, groups)
     return acc if bias is None else acc + bias.reshape(-1, *[1] * (weight.ndim - 2))
 
 
@@ -81,10 +87,11 @@ def linear_codes(x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None
     if not ends:
         acc = F.linear(x.double(), weight.double())
     else:
-        acc = F.linear(x[..., : ends[0]], weight[:, : ends[0]])
-        acc = acc.double() if len(ends) > 1 else acc
-        for a, b in pairwise(ends):
-            acc += F.linear(x[..., a:b], weight[:, a:b])
+        first, *rest = _runs(ends)
+        acc = F.linear(x[..., first], weight[:, first])
+        acc = acc.double() if rest else acc
+        for run in rest:
+            acc += F.linear(x[..., run], weight[:, run])
     return acc if bias is None else acc + bias
 
 

@@ -18,8 +18,8 @@ from qfunc.lowering.artifact import REPORT
 from qfunc.specs import Derived, Int
 from qfunc.testing.side_file_laws import SIDE, side_files_hold_the_qparams
 from qfunc.testing.trial import Trial
+from qfunc.transforms.as_evaluated import run_evaluated
 from qfunc.transforms.batches import tensors_of
-from qfunc.transforms.deploy import run_evaluated
 
 _RUNNABLE = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains whose ops ONNX Runtime has; others are functions of the model's own, or only the vendor's tool runs them."""

@@ -11,6 +11,7 @@ from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError
+from qfunc.graph.arguments import free
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.trees import leaves
 
@@ -19,6 +20,7 @@ class Binder:
     """Turns tensors, tuples and dicts into positional arguments; says once what it leaves out."""
 
     def __init__(self, network: fx.GraphModule) -> None:
+        self.network = network
         # The graphs of torch.export know the structure of their inputs; traced ones only their names.
         info = getattr(network.graph._codegen, "pytree_info", None)
         # Arguments that were exported by keyword follow those by position.
@@ -43,7 +45,8 @@ class Binder:
         if isinstance(batch, Tensor) or (isinstance(batch, Mapping) and self.takes_dict and self.names[0] not in batch):
             batch = (batch,)
         if isinstance(batch, Mapping):
-            return self._like_the_model(self._named(batch, step), step)
+            _, named = free(self.network, (), dict(batch))
+            return self._like_the_model(self._named(named, step), step)
         if not isinstance(batch, tuple | list):
             raise self._wrong(step, f"a {type(batch).__name__}")
         if len(batch) < self.required:

@@ -9,13 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
-from attrs import evolve
 from torch import Tensor, fx
 from torch.optim.swa_utils import AveragedModel
 
 from qfunc.errors import DeployError
-from qfunc.graph.captured import evaluated
-from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.made import key_of
 from qfunc.graph.network import require, require_unwrapped
 from qfunc.graph.parts import parts
@@ -23,8 +20,9 @@ from qfunc.graph.record import Record, TensorInfo
 from qfunc.graph.units import Partition
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import Target, to_json
+from qfunc.transforms.as_evaluated import AsWritten, run_evaluated
 from qfunc.transforms.asked import require_a_target
-from qfunc.transforms.batches import Binder, infos, tensors_of
+from qfunc.transforms.batches import Binder, infos
 from qfunc.transforms.emulate import require_target, summary
 from qfunc.transforms.limits import require_limits
 from qfunc.transforms.tensor_by_tensor import alike, first_difference
@@ -165,7 +163,7 @@ def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[Tensor
     got = [torch.from_numpy(v) for v in session.run(given)]
     if all(alike(a, b) for a, b in zip(got, simulated, strict=True)):
         return
-    different = first_difference(proto, tensors, _AsWritten(model), given)
+    different = first_difference(proto, tensors, AsWritten(model), given)
     if different:
         raise DeployError(
             where=f"deploy, {different}",
@@ -200,45 +198,6 @@ def _sample(info: TensorInfo, generator: torch.Generator, batched: bool, mask: b
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
     return torch.full(shape, mask if dtype == torch.bool else 1, dtype=dtype)
-
-
-def run_evaluated(model: fx.GraphModule, leaves: list[Tensor], as_written: bool = False) -> list[Tensor]:
-    """The output leaves of a model in evaluation mode; its own mode is untouched.
-
-    Args:
-        as_written: Whether activations round as ONNX's quantizers do, half to even.
-    """
-    return tensors_of(_value((_AsWritten if as_written else _Evaluated)(model), leaves))
-
-
-def evaluated_value(model: fx.GraphModule, leaves: list[Tensor]) -> Any:
-    """As `run_evaluated`, before outputs are put into the structure that `model.graph.process_outputs` makes."""
-    return _value(_Evaluated(model), leaves)
-
-
-def _value(interpreter: fx.Interpreter, leaves: list[Tensor]) -> Any:
-    with torch.inference_mode():
-        return interpreter.run(*leaves, enable_io_processing=False)
-
-
-class _Evaluated(fx.Interpreter):
-    """Runs every submodule in evaluation mode, by copies that share its tensors."""
-
-    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.evaluated(target)(*args, **kwargs)
-
-    def evaluated(self, target: Any) -> Any:
-        return evaluated(self.fetch_attr(target))
-
-
-class _AsWritten(_Evaluated):
-    """As `_Evaluated`, with activations rounded half to even; constants are written as codes already rounded."""
-
-    def evaluated(self, target: Any) -> Any:
-        module = super().evaluated(target)
-        if isinstance(module, FakeQuantize) and not module.site.constant and not hasattr(module.site.function, "onnx"):
-            module.scheme = evolve(module.scheme, rounding="half_even")
-        return module
 
 
 def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partition: Partition) -> dict[str, Any]:

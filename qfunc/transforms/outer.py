@@ -74,7 +74,7 @@ class _Outer:
                     where=f"{self.step}, batch {self.number}, submodule {path!r}",
                     found=f"a call that it does not take: {e}",
                     wanted=f"{path}{signature}",
-                    do="Arguments that default to None, a bool or a string are fixed: give others by quantize's concrete_args.",
+                    do="Call it as its forward is declared.",
                 ) from e
             return see(given, self.number)
 

@@ -10,17 +10,16 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from attrs import evolve
-from torch import fx, nn
+from torch import nn
 
 from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError
 from qfunc.graph.capture import unwrapped
 from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.hooks import without_hooks
 from qfunc.graph.leaves import leaf_classes, require_arguments
 from qfunc.graph.network import kind_of_model
 from qfunc.graph.parts import parts, running
-from qfunc.graph.record import attach, record_of
+from qfunc.graph.record import record_of
+from qfunc.graph.select import Context, selects
 from qfunc.specs import Keep, Target
 from qfunc.transforms.outer import positional
 
@@ -89,7 +88,7 @@ def _inside(path: str, other: str) -> bool:
 
 def _near(name: str, outer: nn.Module) -> str:
     # Of submodules that have something to quantize in them.
-    paths = [path for path, m in outer.named_modules() if path and any(True for _ in m.parameters())]
+    paths = [path for path, m in outer.named_modules() if path not in ("", name) and any(True for _ in m.parameters())]
     near = difflib.get_close_matches(name.strip("*."), paths, 3, 0.4)
     return ", ".join(near or [path for path in paths if "." not in path][:6]) or "none has parameters"
 
@@ -197,16 +196,10 @@ def arguments_of(part: nn.Module, concrete: Mapping[str, Any], chosen: Mapping[s
     return {name: value for name, value in concrete.items() if name in mine}
 
 
-def within(path: str, road: Callable[[nn.Module], fx.GraphModule], part: nn.Module) -> fx.GraphModule:
-    """The captured submodule, whose tensors are named by their paths in the outer module."""
-    try:
-        captured = road(without_hooks(unwrapped(part)))
-    except QfuncError as e:
-        e.add_note(f"in submodule {path!r}")
-        raise
-    record = record_of(captured)
-    assert record is not None
-    return attach(captured, evolve(record, within=path))
+def _kept(module: Any, target: Target) -> bool:
+    context = Context(module, target.ops)
+    keeping = [r for r in target.rules if any(isinstance(v, Keep) for v in (r.input, r.weight, r.bias, r.output))]
+    return any(selects(rule.select, node, context) for rule in keeping for node in module.graph.nodes)
 
 
 def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> None:
@@ -217,7 +210,7 @@ def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> 
     """
     for path, module in made.items():
         if not any(isinstance(m, FakeQuantize) for m in module.modules()):
-            if not path and any(isinstance(v, Keep) for r in target.rules for v in (r.input, r.weight, r.bias, r.output)):
+            if _kept(module, target):
                 continue  # edit.skip left it in float
             if not path:
                 do = "Print the target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."
@@ -233,5 +226,4 @@ def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> 
 
 __all__ = [
     "Call", "arguments_of", "inputs_of", "leaves_of", "require_float_model", "require_names", "require_sites", "submodules",
-    "within",
 ]  # fmt: skip

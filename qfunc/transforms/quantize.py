@@ -34,6 +34,7 @@ from qfunc.transforms import places
 from qfunc.transforms.asked import require_a_target
 from qfunc.transforms.norms import BatchStatistics, Folded, require_norms
 from qfunc.transforms.places import require_float_model, submodules
+from qfunc.transforms.within import around, within
 
 Outer = TypeVar("Outer", bound=nn.Module)
 Model = nn.Module | fx.GraphModule | ExportedProgram
@@ -136,7 +137,7 @@ def quantize(
                     concrete_args={**call.left_out, **places.arguments_of(part, concrete_args or {}, chosen)},
                     tracer=tracer,
                 )
-                captured[path] = places.within(path, road, part)
+                captured[path] = within(path, road, part, around(outer, path))
             made = _simulations(captured, target, norms)
             places.require_sites(outer, made, target)
             return rebuilt(outer, made, f"quantize, at={at!r}")

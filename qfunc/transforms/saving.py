@@ -26,11 +26,11 @@ from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.settled import trained_norms
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import from_json, to_json
-from qfunc.transforms import places
 from qfunc.transforms.asked import require_a_place
 from qfunc.transforms.deploy import require_whole
 from qfunc.transforms.norms import BatchStatistics, Folded
 from qfunc.transforms.quantize import placements, quantize, simulation
+from qfunc.transforms.within import within
 
 _TENSORS = "model.safetensors"
 
@@ -60,7 +60,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
             "stage": record.stage,
             "inputs": [asdict(i) for i in record.inputs],
             "training": model.training,
-            **({"within": record.within} if record.within else {}),
+            **({"within": record.within, "around": list(record.around)} if record.within else {}),
             **({"norms": "batch_statistics"} if trained_norms(model) else {}),
             "graph": _described(model),
         }
@@ -106,10 +106,10 @@ def load(
         target = from_json(json.dumps(report["target"]), classes)
         norms = BatchStatistics() if report.get("norms") else Folded()
         given: Any = model
-        if within := report.get("within", ""):
+        if path := report.get("within", ""):
             road = capture(example_inputs, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
-            captured = {within: places.within(within, road, given)}
-            quantized = simulation(placements(captured, target, norms)[within], target)
+            captured = {path: within(path, road, given, tuple(report.get("around", ())))}
+            quantized = simulation(placements(captured, target, norms)[path], target)
         else:
             how = quantize(target, example_inputs, norms=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
             quantized = how(given)

@@ -14,9 +14,10 @@ from qfunc.graph.network import Walk
 from qfunc.graph.trees import leaves, returned
 from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.specs import Target
+from qfunc.transforms.as_evaluated import evaluated_value
 from qfunc.transforms.asked import named
 from qfunc.transforms.batches import tensors_of
-from qfunc.transforms.deploy import deploy, evaluated_value
+from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulated, require_public
 from qfunc.transforms.report import Comparison, Report, Tally
 
@@ -56,8 +57,9 @@ class Verification:
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
         """One batch, or one call of a submodule; the value of the simulation."""
         leaves = tensors_of(arguments)
-        value = evaluated_value(self.model, leaves)
-        self._batch(leaves, tensors_of(value), f"verify, batch {number}")
+        where = f"verify, batch {number}"
+        value = evaluated_value(self.model, leaves, where)
+        self._batch(leaves, tensors_of(value), where)
         return self.model.graph.process_outputs(value)
 
     def _batch(self, leaves: list[Tensor], simulated: list[Tensor], where: str) -> None:
@@ -87,7 +89,7 @@ class Verification:
         except Exception as e:
             raise VerifyError(
                 where=where,
-                found=f"{type(e).__name__}: {(str(e).strip() or 'no message').splitlines()[0]}",
+                found=f"{type(e).__name__}: {' '.join(str(e).split()) or 'no message'}",
                 wanted="inputs that the artifact takes",
                 do="Give batches of the shapes that calibration saw.",
             ) from e

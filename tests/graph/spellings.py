@@ -590,6 +590,9 @@ GROUPS: dict[str, Group] = {
             lambda m, x: torch.reshape(x, shape=[2, 24]),
             lambda m, x: x.view([x.shape[0], 24]),
             lambda m, x: x.view(size=(2, 24)),
+            lambda m, x: x.flatten(1).view(x.shape),
+            lambda m, x: x.reshape(x.size()[:1] + (24,)),  # noqa: RUF005  (as people write it: a proxy is no sequence)
+            lambda m, x: x.view(size=x.shape[:1] + (-1,)),  # noqa: RUF005
         ),
     ),
     "flatten": Group(

@@ -69,7 +69,7 @@ DEPLOYMENT = (
     ),
     Mutation(
         "deploy-checks-outputs-only", DEPLOY,
-        "different = first_difference(proto, tensors, _AsWritten(model), given)",
+        "different = first_difference(proto, tensors, AsWritten(model), given)",
         'different = "output"',
         "tests/transforms/test_deploy.py::test_codes_that_round_otherwise_and_spread_are_no_other_function",
     ),

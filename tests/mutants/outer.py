@@ -25,10 +25,28 @@ OUTER_MODULES = (
         f"{TESTS}::test_the_outer_module_stays_what_it_is",
     ),
     Mutation(
-        "names-within-the-submodule", PLACES,
-        "return attach(captured, evolve(record, within=path))",
+        "names-within-the-submodule", "qfunc/transforms/within.py",
+        "return enclosed(attach(captured, evolve(record, within=path, around=classes, bare=bare)), classes)",
         "return captured",
         f"{TESTS}::test_reports_name_tensors_by_their_paths_in_the_whole_model",
+    ),
+    Mutation(
+        "a-layer-alone-has-a-name-of-its-own", "qfunc/transforms/within.py",
+        "around=classes, bare=bare)",
+        'around=classes, bare="")',
+        f"{TESTS}::test_a_layer_alone_is_known_by_its_path_and_its_classes",
+    ),
+    Mutation(
+        "fixed-arguments-take-any-value", "qfunc/graph/arguments.py",
+        "if a.fixed and not _same(a.value, value):",
+        "if False:",
+        "tests/graph/test_arguments.py::test_another_value",
+    ),
+    Mutation(
+        "emulation-cuts-longer-inputs", "qfunc/numerics/accumulators.py",
+        "pairwise((0, *ends[:-1], None))",
+        "pairwise((0, *ends))",
+        "tests/transforms/test_unlike_calibration.py::test_inputs_of_another_length",
     ),
     Mutation(
         "kinds-that-are-none", "qfunc/graph/matches.py",

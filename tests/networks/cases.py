@@ -192,6 +192,12 @@ def sized(x: Tensor, y: Tensor, a: Any) -> Tensor:
     return z.view(x.size(0), -1).reshape(x.shape[0], 6, 4).transpose(1, 2).flatten(1).view(-1, 4, 6) + torch.ones_like(z)
 
 
+def grids(x: Tensor, a: Any) -> Tensor:
+    y = a(x)
+    rows, columns = torch.meshgrid(torch.arange(y.size(2)), torch.arange(y.size(3)), indexing="ij")
+    return y + torch.stack((columns, rows), -1).sum(-1) / y.size(2)
+
+
 def parts(x: Tensor, a: Any) -> Tensor:
     p, q = a(x).chunk(2, -1)
     u, v, w = torch.split(p * q, 1, -1)

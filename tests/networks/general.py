@@ -22,6 +22,7 @@ from networks.cases import (
     compared,
     conv,
     floats,
+    grids,
     heads,
     images,
     in_place,
@@ -100,6 +101,8 @@ STRUCTURE: dict[str, Case] = {
     "shared": Case(lambda: One(lambda x, a: a(F.relu(a(x))), line()), words, 4),
     "tied": Case(tied, lambda b: (torch.randint(0, 7, (b, 5)),), 3),
     "in place": Case(lambda: One(in_place, line(), line()), words, 6),
+    "modules made in the forward": Case(lambda: One(
+        lambda x, a, b: nn.Sequential(a, nn.ReLU(), b)[1:](a(x)), conv(), nn.Conv2d(4, 5, 1)), images, 5),
     "buffers": Case(Buffers, images, 4),
     "in training": Case(lambda: Dropped().train(), images, 3),
     "weight norm": Case(lambda: One(lambda x, a: a(x), nn.utils.parametrizations.weight_norm(line())), words, 3),
@@ -114,6 +117,7 @@ OPS: dict[str, Case] = {
     "chosen": Case(lambda: One(chosen, line()), words, 3),
     "compared": Case(lambda: One(compared, line()), words, 3),
     "sizes": Case(lambda: Two(sized, line()), pair, 3),
+    "grids": Case(lambda: One(grids, conv()), images, 3),
     "parts": Case(lambda: One(parts, line()), words, 3),
     "products": Case(lambda: Two(lambda x, y, a: torch.einsum("bij,bkj->bki", a(x), y) + torch.baddbmm(
         y[:, :, :5], y, a(x).transpose(1, 2), alpha=0.5), line()), pair, 6),

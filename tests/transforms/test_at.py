@@ -238,7 +238,9 @@ def test_an_option_that_is_given_by_name() -> None:
     model, x = Masked().eval(), torch.randn(4, 6)
     done = qfunc.calibrate([x])(qfunc.quantize(TARGET, (x,), at="head")(model))
     assert torch.allclose(done(x), model(x), atol=0.1)  # some steps of 8 bits
-    with pytest.raises(QfuncError, match="submodule 'head': found a call that it does not take: got an unexpected keyword"):
+    with pytest.raises(
+        QfuncError, match=r"^call of submodule 'head': found mask=a Tensor, wanted mask=None, to which capture fixed"
+    ):
         qfunc.calibrate([x])(qfunc.quantize(TARGET, at="head")(model))
 
 
@@ -248,6 +250,31 @@ def test_selectors_speak_of_the_whole_model() -> None:
     formats = {s.tensor: s.format for s in qfunc.explain(qfunc.quantize(mine, at=("layers.*", "head"))(model)).sites}
     assert formats["layers.1.weight"] == "Int(4, low=-7)"
     assert formats["layers.0.0.weight"] == formats["head.weight"] == "Int(7, low=-63)"
+
+
+def test_a_layer_alone_is_known_by_its_path_and_its_classes(tmp_path: Any) -> None:
+    model, batches = detector()
+    mine = edit.override(edit.name("last"), weights={"bits": 5})(TARGET)
+    done = qfunc.calibrate(batches)(qfunc.quantize(mine, at=("backbone", "last"))(model))
+    found = {s.tensor: (s.op, s.format) for s in qfunc.explain(done).sites if not s.tensor.startswith("backbone")}
+    assert found == {
+        "last.input": ("last", "Int(8, signed=False)"),
+        "last.weight": ("last", "Int(5, low=-15)"),
+        "last.bias": ("last", "Int(32)"),
+        "last": ("last", "Int(8, signed=False)"),
+    }
+    qfunc.save(tmp_path)(done.last)
+    assert same_state(state(qfunc.load(tmp_path)(model.last)), state(done.last))
+    for last in (edit.name("last"), edit.module("Detector") & edit.module("Linear")):
+        left = qfunc.explain(qfunc.quantize(edit.skip(last)(TARGET), at=("backbone", "last"))(model))
+        assert {s.tensor.partition(".")[0] for s in left.sites} == {"backbone"}
+        assert [f.why for f in left.floats if f.op == "last"] == [f"rule 0 keeps it in float: {last!r}"]
+    with pytest.raises(QfuncError) as refused:
+        qfunc.quantize(edit.skip(edit.module("Detektor"))(TARGET), at="last")(model)
+    assert str(refused.value) == (
+        "target 'onnxruntime', rules: found ModuleType('Detektor'), which matches nothing in the model, wanted a selector that "
+        "matches an op or a tensor. Near names: Detector."
+    )
 
 
 def test_one_submodule_is_saved_and_loaded(tmp_path: Any) -> None:

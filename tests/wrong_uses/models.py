@@ -95,10 +95,13 @@ ROWS: tuple[Row, ...] = (
      lambda w: qfunc.quantize(edit.fuse(Fusion(Op("conv"), Step(Op("rellu"))))(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', fusions: found 'rellu', which is no kind of op, wanted a kind of the vocabulary or of the "
      "target's ops. Near names: relu, prelu, elu."),
+    ("a rule for a weight", lambda w: qfunc.quantize(edit.skip(edit.name("3.weight"))(TARGET))(w.net), "SpecError",
+     "target 'onnxruntime', rules: found Name('3.weight'), which matches weights alone, wanted a selector that matches an op. "
+     "Near names: 0, 1, 2, 3, input."),
     ("an override of a class that is nowhere",
      lambda w: qfunc.quantize(edit.override(edit.module("Block"), weights={"bits": 4})(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', overrides: found ModuleType('Block'), which matches nothing in the model, wanted a selector "
-     "that matches an op or a tensor. Near names: 0, 1, 2, 3, input."),
+     "that matches an op or a tensor. Near names: Conv2d, Flatten, Linear, ReLU, Sequential."),
     ("a zero point where the chip has none",
      lambda w: qfunc.quantize(edit.activations(symmetric=False)(targets.tensorrt))(w.net), "SpecError",
      "target 'tensorrt', op '0', input 'input'; op '2', input '1': found a zero point, wanted none: TensorRT 11, "

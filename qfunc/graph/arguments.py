@@ -1,0 +1,94 @@
+"""The arguments that capture fixed, where a call gives them all the same."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+from torch import Tensor, fx, nn
+
+from qfunc.errors import CaptureError
+from qfunc.graph.record import Argument, attach, record_of
+
+_PLAIN = (type(None), bool, int, float, str)
+_FIXED = (type(None), bool, str)  # by their default
+
+
+def remember(model: fx.GraphModule, of: nn.Module, concrete: Mapping[str, Any], example_inputs: Any) -> fx.GraphModule:
+    """The (new) model with a record of the arguments of the forward that it was captured from: which are fixed, to what."""
+    record = record_of(model)
+    assert record is not None
+    examples = example_inputs if isinstance(example_inputs, tuple | None) else (example_inputs,)
+    given = list(examples or ())
+    found = []
+    for p in inspect.signature(of.forward).parameters.values():
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            break
+        if p.name in concrete:
+            found.append(Argument(p.name, True, concrete[p.name], taken=False))
+        elif examples is None:
+            default = p.default is None or isinstance(p.default, bool | str)
+            found.append(Argument(p.name, True, p.default, taken=False) if default else Argument(p.name))
+        elif given:
+            value = given.pop(0)
+            found.append(Argument(p.name, True, value) if isinstance(value, _PLAIN) else Argument(p.name))
+        else:
+            found.append(Argument(p.name, True, p.default, taken=False))
+    return attach(model, evolve(record, arguments=tuple(found)))
+
+
+def free(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments as the graph takes them: without those that are fixed, if they have the values to which they are.
+
+    Raises:
+        CaptureError: a value that is another.
+
+    >>> from qfunc.graph.capture import capture
+    >>> free(capture(concrete_args={"gain": 2.0})(_Gain()), (1, 2.0), {})
+    ((1,), {})
+    """
+    record = record_of(model)
+    arguments = record.arguments if record is not None else ()
+    graphs = [a for a in arguments if a.taken]
+    # f(x, True) of f(x, flag=True, y=0): True is what flag is fixed to, not y; f(x, tensor) gives the graph its y.
+    places = zip(arguments, args, strict=False)
+    users = any(not a.taken and isinstance(v, _FIXED) and type(v) is type(a.value) for a, v in places)
+    own = not users and len(args) <= len(graphs) and kwargs.keys() <= {a.name for a in graphs}
+    if own and not any(a.fixed for a in graphs):
+        return args, kwargs  # as the graph takes them
+    names = graphs if own else arguments
+    if len(args) > len(names) or not kwargs.keys() <= {a.name for a in names}:
+        return args, kwargs  # Python says what is wrong
+    for a, value in (*zip(names, args, strict=False), *((a, kwargs[a.name]) for a in names if a.name in kwargs)):
+        if a.fixed and not _same(a.value, value):
+            raise _other(a, value, record.within if record is not None else "")
+    kept = {a.name for a in graphs}
+    return tuple(v for a, v in zip(names, args, strict=False) if a.taken), {k: v for k, v in kwargs.items() if k in kept}
+
+
+def _same(fixed: Any, value: Any) -> bool:
+    return fixed is value or (type(fixed) is type(value) and isinstance(value, (*_PLAIN, tuple)) and fixed == value)
+
+
+def _other(argument: Argument, value: Any, within: str) -> CaptureError:
+    name, fixed = argument.name, _short(argument.value)
+    do = f"Capture or quantize the model with concrete_args={{{name!r}: {_short(value)}}}."
+    if isinstance(value, Tensor) or argument.taken:
+        do = f"Capture or quantize the model with example_inputs=(...,) that hold {_short(value)} for {name}."
+    found, wanted = f"{name}={_short(value)}", f"{name}={fixed}, to which capture fixed it"
+    where = f"call of submodule {within!r}" if within else "call of a captured model"
+    return CaptureError(where=where, found=found, wanted=wanted, do=do)
+
+
+def _short(value: Any) -> str:
+    return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+
+
+class _Gain(nn.Module):
+    def forward(self, x: Tensor, gain: float = 1.0) -> Tensor:
+        return x * gain
+
+
+__all__ = ["free", "remember"]

@@ -1,0 +1,92 @@
+"""Arguments that capture fixed: given again they count for nothing, another value is refused, on both roads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import CaptureError
+from qfunc.specs import edit
+
+TARGET = edit.weights(bits=7)(targets.onnxruntime)
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Options(nn.Module):
+    """A flag between the inputs, one that is a tensor or None, and one by keyword only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, flag: bool = True, y: Any = 0.0, mask: Any = None, *, word: str = "a") -> Tensor:
+        made: Tensor = self.fc(x) + y if flag else x
+        return made if mask is None else made * mask
+
+
+class Caller(nn.Module):
+    """Gives its part what it has by default anyhow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.last = Options(), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.part(x, flag=True, word="a"))
+        return y if y.sum() > -1e9 else -y
+
+
+@pytest.mark.parametrize("road", [None, (X,)], ids=["fx", "export"])
+def test_the_values_that_they_are_fixed_to(road: Any) -> None:
+    model = Options().eval()
+    wanted = model(X)
+    done = qfunc.calibrate([{"x": X, "flag": True}], progress=False)(qfunc.quantize(TARGET, road)(model))
+    for captured in (qfunc.capture(road)(model), done, qfunc.emulate(TARGET)(done)):
+        for args, named in (((X,), {}), ((X, True), {}), ((X,), {"flag": True, "mask": None}), ((), {"x": X, "word": "a"})):
+            assert torch.allclose(captured(*args, **named), wanted, atol=0.1)  # some codes of 7 bits
+    if road is None:
+        assert torch.equal(qfunc.capture()(model)(X, True, X), model(X, True, X))  # y stayed an input
+        assert torch.equal(qfunc.capture()(model)(X, X), model(X, True, X))  # as the graph takes them
+
+
+WRONG: dict[str, tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = {
+    "another flag": (None, {}, (X, False), {}, "flag=False, wanted flag=True, to which capture fixed it. Capture or quantize "
+                     "the model with concrete_args={'flag': False}."),
+    "a tensor": (None, {}, (X,), {"mask": X}, "mask=a Tensor, wanted mask=None, to which capture fixed it. Capture or quantize "
+                 "the model with example_inputs=(...,) that hold a Tensor for mask."),
+    "of concrete_args": (None, {"word": "b"}, (X,), {"word": "a"}, "word='a', wanted word='b', to which capture fixed it. "
+                         "Capture or quantize the model with concrete_args={'word': 'a'}."),
+    "of the examples": ((X, True), {}, (X, False), {}, "flag=False, wanted flag=True, to which capture fixed it. Capture or "
+                        "quantize the model with example_inputs=(...,) that hold False for flag."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_another_value(case: tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any], str]) -> None:
+    road, concrete, args, named, message = case
+    captured = qfunc.capture(road, concrete_args=concrete)(Options().eval())
+    with pytest.raises(CaptureError) as refused:
+        captured(*args, **named)
+    assert str(refused.value) == f"call of a captured model: found {message}"
+
+
+def test_what_an_outer_module_gives_its_part() -> None:
+    model = Caller().eval()
+    done = qfunc.calibrate([X], progress=False)(qfunc.quantize(TARGET, at="part")(model))
+    assert torch.allclose(done(X), model(X), atol=0.1)  # some codes of 7 bits
+    other = qfunc.quantize(TARGET, at="part", concrete_args={"word": "b"})(model)
+    with pytest.raises(CaptureError, match=r"^call of submodule 'part': found word='a', wanted word='b', to which"):
+        qfunc.calibrate([X], progress=False)(other)
+
+
+def test_python_says_what_is_no_argument_at_all() -> None:
+    captured = qfunc.capture()(Options())
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gain'"):
+        captured(X, gain=2)
+    with pytest.raises(TypeError, match="positional arguments but 7 were given"):
+        captured(X, True, 0.0, None, "a", 6)
