@@ -69,7 +69,7 @@ SAME = (
         qfunc.adaround(iterations=1000 * BLOCKS // LAYERS, rounding_lr=SHORT * LAYERS / BLOCKS), FEW),
 )  # fmt: skip
 BEST = (
-    Row("best found", "best", True, qfunc.qdrop(iterations=1000, rounding_lr=SHORT, scale_lr=1e-3), ("W4A4", "W2A4")),
+    Row("best found", "best", True, qfunc.qdrop(iterations=1000, rounding_lr=SHORT, scale_lr=5e-4), ("W4A4", "W2A4")),
 )  # fmt: skip
 PAPERS = (
     Row("AdaRound, papers' settings", "full", True, qfunc.adaround(iterations=20_000), FEW),

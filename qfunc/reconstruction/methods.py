@@ -134,9 +134,9 @@ def mqbench(
     >>> mqbench("layer", max_count=10_000, scale_lr=None) == adaround()
     True
     """
-    patterns: dict[str, Layers | Blocks] = {"layer": Layers(), "block": Blocks()}
+    patterns: dict[str, Any] = {"layer": Layers(), "block": Blocks()}
     made = Method(
-        unit=patterns.get(pattern, pattern),  # type: ignore[arg-type]
+        unit=patterns.get(pattern, pattern),
         iterations=max_count,
         regulariser=Regulariser(weight, *b_range, warm_up),
         scale_lr=4e-5,

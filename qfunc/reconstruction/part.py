@@ -182,13 +182,12 @@ def _part(cache: Cache, start: int, stop: int, key: Key) -> Tensor:
 
 def _take(model: fx.GraphModule, found: Found, decided: bool = True) -> None:
     # Gives the model's quantizers what was found.
+    places = {s.path: s.module for s in seats(model)}
     for path, up in found.up.items() if decided else ():
-        module = model.get_submodule(path)
-        harden(module, up.to(next(module.parameters()).device))  # type: ignore[arg-type]
+        harden(places[path], up.to(places[path].get_parameter("v").device))
     for path, qparams in found.qparams.items():
-        held = model.get_submodule(path)
-        device = next(t for t in (*held.parameters(), *held.buffers())).device
-        held.hold(Affine(*(None if q is None else q.to(device) for q in qparams)))  # type: ignore[operator,arg-type]
+        device = places[path].qparams().scale.device
+        places[path].hold(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
 
 
 __all__ = ["Part", "Unit"]

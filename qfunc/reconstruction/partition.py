@@ -17,7 +17,7 @@ from qfunc.graph.record import path_of
 from qfunc.graph.select import attributes
 from qfunc.graph.vocabulary import kind_of
 from qfunc.reconstruction.flow import Flow
-from qfunc.reconstruction.regions import Region, regions
+from qfunc.reconstruction.regions import Region, is_gate, regions
 from qfunc.specs._check import integer, refuse
 
 _TAIL = ("relu", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "gelu", "silu", "hardswish", "hardsigmoid", "elu", 
@@ -72,8 +72,9 @@ class Blocks:
 
     Where a value is joined from several, the block reaches back to the last op through which all of them come (the
     immediate dominator), if nothing inside is read from outside; of nested ones the largest with at most `most` ops with
-    weights.  A depthwise conv takes the 1x1 convs before and behind it, so that inverted bottlenecks without a residual
-    add are blocks, too.  Ops with weights that stand in no block are layers.
+    weights.  A gate, x * f(x) with ops with weights in f (squeeze and excitation), belongs to the unit that gives x.  A
+    depthwise conv takes the 1x1 convs before and behind it and its gate, so that inverted bottlenecks without a
+    residual add are blocks, too.  Ops with weights that stand in no block are layers.
 
     Args:
         modules: Paths of modules, perhaps with wildcards, each of which is a block, whatever the graph looks like.
@@ -103,14 +104,25 @@ class Blocks:
         if sum(len(nodes) for _, nodes in declared) > len(taken):
             found, do = "modules inside each other", "Name one of them."
             raise SpecError(where="Blocks.modules", found=found, wanted="modules side by side", do=do)
-        found_regions, made = regions(flow), []
+        found_regions, made = regions(flow), list[list[fx.Node]]()
+        gates: dict[fx.Node | None, list[fx.Node]] = {}
         for region in sorted(found_regions, key=lambda r: -len(r.nodes)):
             if 1 <= sum(map(flow.weighed, region.nodes)) <= self.most and taken.isdisjoint(region.nodes):
                 nodes = _with_tail(list(region.nodes), flow, found_regions, taken)
                 taken.update(nodes)
-                made.append(nodes)
-        layers = _layers(flow, found_regions, taken)
-        return [*declared, *(("", nodes) for nodes in (*made, *_bottlenecks(layers, flow)))]
+                if is_gate(region, flow):
+                    gates[region.entry] = nodes
+                else:
+                    made.append(nodes)
+        layers = [self._gated(nodes, gates, flow) for nodes in _layers(flow, found_regions, taken)]
+        made = [self._gated(nodes, gates, flow) for nodes in made]
+        return [*declared, *(("", nodes) for nodes in (*made, *gates.values(), *_bottlenecks(layers, flow)))]
+
+    def _gated(self, nodes: list[fx.Node], gates: dict[fx.Node | None, list[fx.Node]], flow: Flow) -> list[fx.Node]:
+        # With the gates on the value that it gives; takes them.
+        while nodes[-1] in gates and sum(map(flow.weighed, (*nodes, *gates[nodes[-1]]))) <= self.most:
+            nodes = [*nodes, *gates.pop(nodes[-1])]
+        return nodes
 
 
 def units(how: Layers | Blocks) -> Callable[[Any], tuple[Unit, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 from torch import fx
 
+from qfunc.graph.vocabulary import kind_of
 from qfunc.reconstruction.flow import Flow
 
 
@@ -30,13 +31,12 @@ def dominators(flow: Flow) -> dict[fx.Node, fx.Node | None]:
         before = flow.before[node]
         common: fx.Node | None = before[0] if before else None
         for other in before[1:]:
-            left, right = common, other
-            while left is not right:
-                if depth[left] >= depth[right]:
-                    left = found[left]  # type: ignore[index]
-                else:
-                    right = found[right]  # type: ignore[assignment]
-            common = left
+            right: fx.Node | None = other
+            while common is not right:  # None, before all, has depth 0
+                if common is not None and depth[common] >= depth[right]:
+                    common = found[common]
+                elif right is not None:
+                    right = found[right]
         found[node] = common
         depth[node] = depth[common] + 1
     return found
@@ -68,6 +68,11 @@ def regions(flow: Flow) -> list[Region]:
     return found
 
 
+def is_gate(region: Region, flow: Flow) -> bool:
+    """Whether a region multiplies the value of its entry by what it makes of it: x * f(x)."""
+    return kind_of(region.exit) == "mul" and region.entry is not None and region.entry in flow.before[region.exit]
+
+
 def _between(entry: fx.Node | None, exit_: fx.Node, flow: Flow) -> set[fx.Node]:
     inside, todo = {exit_}, [exit_]
     while todo:
@@ -78,4 +83,4 @@ def _between(entry: fx.Node | None, exit_: fx.Node, flow: Flow) -> set[fx.Node]:
     return inside
 
 
-__all__ = ["Region", "dominators", "regions"]
+__all__ = ["Region", "dominators", "is_gate", "regions"]

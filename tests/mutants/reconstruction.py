@@ -53,4 +53,28 @@ RECONSTRUCTION = (
         "pass",
         f"{TESTS}/test_reconstruct.py::test_a_loss_that_would_rise_leaves_rounding_to_nearest",
     ),
+    Mutation(
+        "dropped-elements-have-lsqs-gradient", f"{HERE}/dropping.py",
+        "            torch.lerp(grad, through, mask, out=through)",
+        "            pass",
+        f"{TESTS}/test_dropping.py",
+    ),
+    Mutation(
+        "bits-of-another-probability", f"{HERE}/dropping.py",
+        "self.below = round(one * 2 ** (8 * self.digit.itemsize))",
+        "self.below = 2 ** (8 * self.digit.itemsize - 1)",
+        f"{TESTS}/test_dropping.py",
+    ),
+    Mutation(
+        "gates-stand-alone", f"{HERE}/partition.py",
+        "if is_gate(region, flow):",
+        "if False:",
+        f"{TESTS}/test_units_of_a_network.py::test_squeeze_and_excitation_belongs_to_the_block_around_it",
+    ),
+    Mutation(
+        "channels-last-are-forgotten", f"{HERE}/cache.py",
+        "return kept.permute(0, 1, 4, 2, 3) if self.turned else kept",
+        "return kept",
+        f"{TESTS}/test_reconstruct.py::test_tensors_beyond_the_budget_go_to_files_and_change_no_bit",
+    ),
 )  # fmt: skip

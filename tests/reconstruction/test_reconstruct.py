@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from attrs import evolve
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import functions, targets
 from qfunc.graph.network import seats
+from qfunc.graph.units import Partition
 from qfunc.lowering import OnnxRuntime
 from qfunc.reconstruction import Blocks, Fisher, Method, SquaredError, part
 from qfunc.specs import edit
@@ -162,19 +164,29 @@ def test_what_is_resumed_equals_what_was_never_interrupted(done: int, tmp_path: 
     assert {f: f.stat().st_mtime_ns for f in files[:done]} == kept
 
 
-def test_saved_loaded_and_deployed_as_other_models_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_saved_loaded_and_deployed_as_other_models_are(bits: int, tmp_path: Path) -> None:
+    """At 8 bits the target as it is, which conftest narrows where kernels saturate; narrower codes lie in bytes."""
     model, batches = Resnet(), list(images().split(6))
-    target = edit.weights(bits=4)(targets.onnxruntime)
+    target = edit.weights(bits=bits)(targets.onnxruntime) if bits < 8 else targets.onnxruntime
     before = calibrated(model, batches, target)
     after = qfunc.reconstruct(METHODS["qdrop"], batches)(before)
     assert any(not torch.equal(v, codes(before)[k]) for k, v in codes(after).items())
     qfunc.save(tmp_path)(after)
     assert torch.equal(qfunc.load(tmp_path)(model)(batches[0]), after(batches[0]))
     emulated = qfunc.emulate(target)(after)(batches[0])
-    (run,) = OnnxRuntime().session(qfunc.deploy(target)(after).files["model.onnx"]).run([batches[0]])
+    file = qfunc.deploy(target)(after).files["model.onnx"]
+    held = [t for t in onnx.load_from_string(file).graph.initializer if t.name.endswith("weight.codes")]
+    assert len(held) == 7
+    assert {t.data_type for t in held} == {onnx.TensorProto.INT8}
+    (run,) = OnnxRuntime().session(file).run([batches[0]])
     assert torch.equal(torch.as_tensor(run), emulated)
     report = qfunc.verify(target)(after, batches)
     assert report.verdict.startswith("bit-exact")
+    # Integer kernels computed it: the codes of every unit that is predicted to be one were compared.
+    integer = {u.tensor for u in Partition(after, target).units if u.integer}
+    assert len(integer) >= 7
+    assert {r.name for r in report.of("codes")} >= integer
 
 
 def test_each_op_runs_once_in_float_and_twice_as_quantized_whatever_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,61 @@ def test_inverted_bottlenecks_with_and_without_a_residual_add() -> None:
     ]
 
 
+class Excited(nn.Module):
+    """Inverted bottlenecks with squeeze and excitation, the second with a residual add; a conv with a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Conv2d(3, 3, 1)
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.wide = nn.ModuleList([nn.Conv2d(c, 8, 1) for c in (4, 5)])
+        self.deep = nn.ModuleList([nn.Conv2d(8, 8, 3, padding=1, groups=8) for _ in range(2)])
+        self.down = nn.ModuleList([nn.Conv2d(c, 2, 1) for c in (8, 8, 4)])
+        self.up = nn.ModuleList([nn.Conv2d(2, c, 1) for c in (8, 8, 4)])
+        self.thin = nn.ModuleList([nn.Conv2d(8, 5, 1) for _ in range(2)])
+
+    def gate(self, i: int, x: Tensor) -> Tensor:
+        """x, each channel by what all of its positions say."""
+        return x * nn.functional.hardsigmoid(self.up[i](torch.relu(self.down[i](x.mean((2, 3), keepdim=True)))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * torch.sigmoid(self.start(x))
+        x = self.gate(2, torch.relu(self.stem(x)))
+        for i in range(2):
+            y = self.thin[i](self.gate(i, torch.relu(self.deep[i](torch.relu(self.wide[i](x))))))
+            x = y if i == 0 else x + y
+        return x
+
+
+def test_squeeze_and_excitation_belongs_to_the_block_around_it() -> None:
+    assert found(Excited(), Blocks()) == [
+        ("start", ("start",)),
+        ("stem to up.2", ("stem", "down.2", "up.2")),
+        ("wide.0 to thin.0", ("wide.0", "deep.0", "down.0", "up.0", "thin.0")),
+        ("wide.1 to thin.1", ("wide.1", "deep.1", "down.1", "up.1", "thin.1")),
+    ]
+    assert found(Excited(), Blocks(most=2))[1:3] == [("stem", ("stem",)), ("down.2 to up.2", ("down.2", "up.2"))]
+    assert len(found(Excited(), Layers())) == 14
+
+
+def test_a_module_that_is_called_twice() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.one(torch.relu(self.one(x)))
+
+    assert found(Twice(), Blocks()) == [("one to one_1", ("one", "one_1"))]
+
+
+def test_a_layer_of_a_transformer_of_torch() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True).eval()
+    assert [len(ops) for _, ops in found(layer, Blocks())] == [2, 2]
+    assert found(layer, Blocks(modules=("self_attn",)))[0][0] == "self_attn"
+
+
 def test_attention_with_a_mask_and_a_perceptron() -> None:
     assert found(Attention(), Blocks()) == [("qkv to out", ("qkv", "out")), ("up to down", ("up", "down"))]
 
