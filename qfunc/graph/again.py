@@ -18,6 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from qfunc.errors import CalibrationError
+from qfunc.numerics._compiled import levels
 
 
 def again(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Tensor:
@@ -29,7 +30,7 @@ def again(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return work(x, *tensors)
     if torch.compiler.is_compiling():
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_exporting() or levels(x, *tensors).shape[0]:  # torch.func knows nothing that is computed again
             return work(x, *tensors)
         computed: Tensor = checkpoint(work, x, *tensors, use_reentrant=False)
         return computed

@@ -165,6 +165,14 @@ def owned(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
     Raises:
         CaptureError: the model cannot be copied.
     """
+    for path, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm) and module.process_group is not None:
+            raise CaptureError(
+                where=f"SyncBatchNorm {path!r}",
+                found="a process group of its own, which cannot be copied",
+                wanted="the group of all processes",
+                do="Write nn.SyncBatchNorm.convert_sync_batchnorm(model), without process_group.",
+            )
     memo = {} if memo is None else memo
     memo.update(computed_tensors(model))
     try:

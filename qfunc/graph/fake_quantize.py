@@ -111,7 +111,7 @@ class FakeQuantize(nn.Module):
             work, tensors = value.turned, (sign(norm), *tensors)
         else:
             work, tensors = value.unfolded if batch else value.folded, (*weight_factor(norm), *tensors)
-        # In evaluation compiled gradients may be those of torch.func, which knows nothing that is computed again.
+        # Nothing to go back through as a rule, and what is kept of weights must be no value of a checkpoint.
         alone = torch.compiler.is_compiling() and not self.training
         return work(x, *tensors) if alone else again(work, x, *tensors)
 

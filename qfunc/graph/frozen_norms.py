@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ def begin(norm: Any) -> None:
     """Lets a norm count the batches from here, and know from a state_dict whether it stands still.
 
     `first_batch` is the count at the start; `stands` is 1 since it was frozen; `frozen` is what a forward reads.
+    `reset_running_stats`, by which `torch.optim.swa_utils.update_bn` begins, leaves one that stands still as it is.
 
     >>> norm = torch.nn.BatchNorm1d(2)
     >>> begin(norm)
@@ -20,6 +22,7 @@ def begin(norm: Any) -> None:
     norm.register_buffer("first_batch", norm.num_batches_tracked.clone())
     norm.register_buffer("stands", torch.zeros_like(norm.num_batches_tracked))
     norm.frozen, norm.freezes_after = False, None
+    norm.reset_running_stats = partial(_reset, norm)  # deepcopy makes it that of the copy
     norm.register_load_state_dict_post_hook(_loaded)
 
 
@@ -29,6 +32,15 @@ def freeze(norm: Any, after: int) -> None:
     if not norm.frozen and _reached(norm):
         norm.frozen = True
         norm.stands.fill_(1)
+
+
+def _reset(norm: Any) -> None:
+    # The averaged copy of a model that was frozen later has its buffers only.
+    norm.frozen = norm.frozen or bool(norm.stands)
+    if not norm.frozen:
+        # Without momentum the first batch replaces the statistics; until then quantizers see weights folded with the old.
+        norm.first_batch.sub_(norm.num_batches_tracked)
+        norm.num_batches_tracked.zero_()
 
 
 def _loaded(norm: Any, _: Any) -> None:

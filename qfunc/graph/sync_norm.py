@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch.func import functional_call
 
 
-class SyncNorm(nn.Module):
+class SyncNorm(nn.BatchNorm1d):
     """An nn.SyncBatchNorm with the same tensors, which on other devices than the CPU computes.
 
     On the CPU, with x_i the n_i values of a channel in process i, and N = sum n_i, all sums by `all_reduce`:
@@ -19,23 +19,20 @@ class SyncNorm(nn.Module):
         mean = sum x / N;  var = sum (x - mean)^2 / N;  y = (x - mean) / sqrt(var + eps) * gamma + beta
 
     and the gradient is that of the sum of the processes' losses, as data parallel training takes it.  Without a process
-    group it is an nn.BatchNorm.  It is no subclass, for DistributedDataParallel refuses an nn.SyncBatchNorm on the CPU.
+    group it is an nn.BatchNorm, for any rank, and `torch.optim.swa_utils.update_bn` takes it for one.  It is no
+    nn.SyncBatchNorm, which DistributedDataParallel refuses on the CPU.
 
     >>> norm = SyncNorm(nn.SyncBatchNorm(2))
     >>> norm(torch.tensor([[1.0, 2.0], [3.0, 2.0]])).round().tolist(), norm.running_mean.tolist()
     ([[-1.0, 0.0], [1.0, 0.0]], [0.20000000298023224, 0.20000000298023224])
     """
 
-    weight: nn.Parameter | None
-    bias: nn.Parameter | None
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
-
     def __init__(self, of: nn.SyncBatchNorm) -> None:
-        super().__init__()
-        self.eps, self.momentum, self.process_group = of.eps, of.momentum, of.process_group
+        super().__init__(of.num_features, of.eps, of.momentum, of.affine, device="meta")
+        self.process_group = of.process_group
         self.fused = (of,)  # no submodule: its tensors are these
+        self._parameters.clear()
+        self._buffers.clear()
         for name, parameter in of._parameters.items():
             self.register_parameter(name, parameter)
         for name, buffer in of._buffers.items():
@@ -48,6 +45,7 @@ class SyncNorm(nn.Module):
         if not alone and x.device.type != "cpu":
             own = {n for n, _ in self.fused[0].named_buffers()}  # without those that others have put beside them
             tensors = dict(self.named_parameters()) | {n: b for n, b in self.named_buffers() if n in own}
+            self.fused[0].momentum = self.momentum
             return functional_call(self.fused[0].train(), tensors, (x,))  # type: ignore[no-any-return]
         momentum = 0.0
         if self.training:

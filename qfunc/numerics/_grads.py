@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qfunc.numerics._compiled import require_first
+
 
 class _StraightThrough(torch.autograd.Function):
     generate_vmap_rule = True
@@ -59,6 +61,8 @@ Mask = Callable[[Tensor], Tensor]
 
 def straight_through(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """`value`, whose gradient goes to x where `mask` holds."""
+    if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
+        require_first(x)
     result: Tensor = _StraightThrough.apply(x, value, mask)  # type: ignore[no-untyped-call]
     return result
 
@@ -68,6 +72,8 @@ def clipped(x: Tensor, held: Held, mask: Mask, scale: Tensor, zero_point: Tensor
 
     The mask is all that is kept for the gradient, and is not computed if x needs none.
     """
+    if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
+        require_first(x)
     value: Tensor = _Clipped.apply(x, held, mask, scale, zero_point, outer)[0]  # type: ignore[no-untyped-call]
     return value
 

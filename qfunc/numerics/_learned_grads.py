@@ -7,7 +7,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from qfunc.numerics._compiled import require_first, seen
 from qfunc.numerics.qparams import blocks
 from qfunc.specs import Scheme
 
@@ -45,10 +47,15 @@ class _ByRule(torch.autograd.Function):
 
 def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
     """rule.forward(*tensors), whose gradient is what rule.backward says; only the tensors are kept for it."""
-    # Dynamo takes no Function of which no gradient is wanted; under torch.func a tensor does not say whether one is.
-    unwanted = torch.compiler.is_compiling() and not any(t.requires_grad for t in tensors)
-    if unwanted or not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():
         return rule.forward(*tensors)
+    if torch.compiler.is_compiling():
+        tensors = seen(tensors)
+        wanted = any(t.requires_grad for t in tensors)
+        if wanted or any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+            require_first(*tensors)
+        if not wanted:  # Dynamo takes no Function of which no gradient is wanted
+            return rule.forward(*tensors)
     result: Tensor = _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
     return result
 

@@ -5,6 +5,8 @@ from mutants.mutation import Mutation
 NORM, SITE = "qfunc/graph/batch_norm.py", "qfunc/graph/fake_quantize.py"
 LAW = "tests/training/test_batch_norm.py::test_quantizers_that_pass_through_train_the_float_model"
 TESTS, FOLLOWING = "tests/training/test_training.py", "tests/training/test_following.py"
+COMPILED, STATISTICS = "tests/functions/test_compiled_functional.py", "tests/training/test_batch_norm.py"
+FROZEN = "qfunc/graph/frozen_norms.py"
 AGAIN, TWICE = "qfunc/graph/again.py", "tests/training/test_again.py"
 
 TRAINING = (
@@ -71,4 +73,16 @@ TRAINING = (
              f"{TWICE}::test_gradients_are_those_of_what_was_kept[fixed]"),
     Mutation("noise-of-the-next-step-when-quantized-again", SITE, "at_once(self.step).clone()", "at_once(self.step)",
              f"{TWICE}::test_gradients_are_those_of_what_was_kept[qdrop]"),
+    Mutation("compiled-functional-gradients-are-zero", "qfunc/numerics/_learned_grads.py", "tensors = seen(tensors)",
+             "tensors = tuple(tensors)", f"{COMPILED}::test_first_derivatives"),
+    Mutation("compiled-second-derivatives-are-zero", "qfunc/numerics/_compiled.py", "len(around) > 1", "len(around) > 9",
+             f"{COMPILED}::test_other_derivatives_are_refused"),
+    Mutation("functional-gradients-compute-again", AGAIN, "or levels(x, *tensors).shape[0]", "or False",
+             f"{COMPILED}::test_a_model_called_with_its_parameters"),
+    Mutation("update-bn-resets-what-is-frozen", FROZEN, "norm.frozen or bool(norm.stands)", "False",
+             f"{STATISTICS}::test_update_bn_leaves_frozen_norms_as_they_are"),
+    Mutation("update-bn-forgets-that-a-copy-is-frozen", FROZEN, "norm.frozen or bool(norm.stands)", "norm.frozen",
+             f"{STATISTICS}::test_update_bn_leaves_frozen_norms_as_they_are[True]"),
+    Mutation("update-bn-keeps-old-statistics", FROZEN, "norm.num_batches_tracked.zero_()", "norm.num_batches_tracked.clone()",
+             f"{STATISTICS}::test_update_bn_takes_the_statistics_of_the_float_model"),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from attrs import frozen
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, update_bn
 
 import qfunc
 from qfunc import targets
@@ -115,6 +117,32 @@ def test_quantizers_that_pass_through_train_the_float_model(name: str, frozen_to
         torch.testing.assert_close(quantized.get_buffer(key), buffer, rtol=1e-10, atol=1e-10, msg=key)
     x = torch.randn(NETWORKS[name][1], dtype=torch.float64)
     torch.testing.assert_close(quantized.eval()(x), model.eval()(x), rtol=1e-10, atol=1e-10)
+
+
+def test_update_bn_takes_the_statistics_of_the_float_model() -> None:
+    """Means of the batches, whatever was there before; momenta stay."""
+    model, quantized = passing("branches")
+    batches = [torch.randn(NETWORKS["branches"][1], dtype=torch.float64) for _ in range(3)]
+    momenta = [m.momentum for m in quantized.modules() if hasattr(m, "momentum")]
+    for each in (model, quantized):
+        update_bn(batches, each)
+    for key, buffer in model.named_buffers():
+        torch.testing.assert_close(quantized.get_buffer(key), buffer, rtol=1e-10, atol=1e-10, msg=key)  # as above
+    assert [m.momentum for m in quantized.modules() if hasattr(m, "momentum")] == momenta
+
+
+@pytest.mark.parametrize("averaged_before", [False, True])
+def test_update_bn_leaves_frozen_norms_as_they_are(averaged_before: bool) -> None:
+    """Also in an averaged copy that was made before they were frozen, which gets their buffers and no call."""
+    _, quantized = passing("branches")
+    averaged = AveragedModel(quantized)
+    qfunc.freeze_norms(quantized)
+    for _ in range(2):
+        averaged.update_parameters(quantized)
+    model = averaged.module if averaged_before else copy.deepcopy(quantized)
+    before = {key: buffer.clone() for key, buffer in model.state_dict().items()}
+    update_bn([torch.randn(NETWORKS["branches"][1], dtype=torch.float64)], model)
+    assert [key for key, buffer in before.items() if not torch.equal(model.state_dict()[key], buffer)] == []
 
 
 @pytest.mark.parametrize("name", ["branches", "depthwise"])

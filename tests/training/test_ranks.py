@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import update_bn
 
 import qfunc
 from qfunc import recipes, targets
@@ -69,6 +70,8 @@ def test_a_sync_batch_norm_alone_is_a_batch_norm() -> None:
         for model in (one, other):
             loss_of(model, batch(seed)).backward()
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    for model in (one, other):
+        update_bn([batch(2), batch(3)], model)
     assert other.state_dict().keys() == one.state_dict().keys()
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
     files = [qfunc.deploy(target)(m.eval()).files for m in (one, other)]
