@@ -141,7 +141,9 @@ def test_a_model_that_cannot_be_copied() -> None:
 
 
 def test_a_process_group_of_a_norm_alone() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.SyncBatchNorm(2, process_group=threading.Lock()))  # a group cannot be copied, too
+    model = nn.Sequential(
+        nn.Conv2d(3, 2, 1), nn.SyncBatchNorm(2, process_group=threading.Lock())
+    )  # no more to copy than a group
     assert message(model) == (
         "SyncBatchNorm '1': found a process group of its own, which cannot be copied, wanted the group of all processes. "
         "Write nn.SyncBatchNorm.convert_sync_batchnorm(model), without process_group."
