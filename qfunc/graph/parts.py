@@ -74,15 +74,16 @@ def _ties(outer: nn.Module, new: Mapping[str, nn.Module], where: str) -> dict[in
     everywhere = dict(outer.named_modules(remove_duplicate=False))
     inside = [path for path, m in everywhere.items() if any(m is everywhere[one] for one in new)]
     rest = {path: m for path, m in everywhere.items() if not _under(path, inside)}
-    outside = {id(t): f"{path}.{name}".lstrip(".") for path, m in rest.items() for name, t in _own(m)}
+    outside = {id(t): ("", f"{path}.{name}".lstrip(".")) for path, m in rest.items() for name, t in _own(m)}
     memo: dict[int, Any] = {}
     for path, module in new.items():
         for name, tensor in _tensors(unwrapped(outer.get_submodule(path))):
             twin = _get(module, name)
-            if id(tensor) in outside and (twin is None or not _equal(twin, tensor)):
+            owner, other = outside.get(id(tensor), (path, name))
+            if owner != path and (twin is None or not _equal(twin, tensor)):  # one module's ties change with it
                 raise SpecError(
                     where=where,
-                    found=f"tensor {path}.{name}, which is also {outside[id(tensor)]} and would change on one side only",
+                    found=f"tensor {path}.{name}, which is also {other} and would change on one side only",
                     wanted="shared tensors that stay what they are",
                     do="Name a submodule that holds both, or give one of them a copy.",
                 )
@@ -90,7 +91,7 @@ def _ties(outer: nn.Module, new: Mapping[str, nn.Module], where: str) -> dict[in
                 continue
             if id(tensor) in memo and _equal(twin, memo[id(tensor)]):
                 _set(module, name, memo[id(tensor)])
-            outside.setdefault(id(tensor), f"{path}.{name}")
+            outside.setdefault(id(tensor), (path, f"{path}.{name}"))
             memo.setdefault(id(tensor), twin)
     return memo
 

@@ -49,8 +49,9 @@ class SyncNorm(nn.BatchNorm1d):
             return functional_call(self.fused[0].train(), tensors, (x,))  # type: ignore[no-any-return]
         momentum = 0.0
         if self.training:
-            self.num_batches_tracked.add_(1)
-            momentum = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
+            seen: Any = self.num_batches_tracked
+            seen.add_(1)
+            momentum = 1 / seen.item() if self.momentum is None else self.momentum
         if alone:
             held = (self.running_mean, self.running_var, self.weight, self.bias)
             return F.batch_norm(x, *held, self.training, momentum, self.eps)
@@ -74,7 +75,8 @@ class SyncNorm(nn.BatchNorm1d):
         factor = torch.rsqrt(variance + self.eps)
         value = deviation * spread(factor if self.weight is None else factor * self.weight)
         unbiased = variance.detach() * count / (count - 1)
-        for held, now in ((self.running_mean, mean.detach()), (self.running_var, unbiased)):
+        statistics: Any = self.running_mean, self.running_var
+        for held, now in zip(statistics, (mean.detach(), unbiased), strict=True):
             held.mul_(1 - momentum).add_(now, alpha=momentum)
         return (value if self.bias is None else value + spread(self.bias)).to(x.dtype)
 

@@ -22,7 +22,7 @@ def seen(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(t if t.requires_grad else t.view_as(t) for t in tensors)
 
 
-@torch.compiler.allow_in_graph
+@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
 def levels(*tensors: Tensor) -> Tensor:
     """An empty tensor of as many rows as transformations of torch.func are going on with these tensors.
 
@@ -32,7 +32,7 @@ def levels(*tensors: Tensor) -> Tensor:
     return torch.empty(len(_within(tensors)), 0)
 
 
-@torch.compiler.allow_in_graph
+@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
 def require_first(*tensors: Tensor) -> Tensor:
     """Refuses the derivatives that a compiled autograd.Function does not have; to be called of what is differentiated.
 
@@ -55,7 +55,8 @@ def require_first(*tensors: Tensor) -> Tensor:
 
 def _within(tensors: tuple[Tensor, ...]) -> list[Tensor]:
     # What torch.func has wrapped around a number computed of all tensors, from outside to inside.
-    found, now = list[Tensor](), sum((t.reshape(-1)[:0].sum() for t in tensors), torch.zeros(()))
+    first, *rest = (t.reshape(-1)[:0].sum() for t in tensors)
+    found, now = list[Tensor](), sum(rest, first)
     while (inner := debug_unwrap(now, recurse=False)) is not now:
         found.append(now)
         now = inner

@@ -52,7 +52,7 @@ def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         tensors = seen(tensors)
         wanted = any(t.requires_grad for t in tensors)
-        if wanted or any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        if wanted or any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
             require_first(*tensors)
         if not wanted:  # Dynamo takes no Function of which no gradient is wanted
             return rule.forward(*tensors)

@@ -20,9 +20,10 @@ from qfunc import functions, recipes, targets
 from qfunc.errors import CalibrationError
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.specs import edit
+from tests.functions.test_with_gradient import held, lsq
 from tests.training.nets import batch, loss_of, student
 
-STOCHASTIC = functions.Stochastic()
+STOCHASTIC, OWN = functions.Stochastic(), functions.with_gradient(held, lsq, ("scale",))
 FOUR = targets.academic(4, 4)
 CASES: dict[str, Any] = {
     "fixed": targets.onnxruntime,
@@ -36,6 +37,8 @@ CASES: dict[str, Any] = {
     "qdrop": edit.activations(function=functions.QDrop(functions.Lsq(batch_axis=0)))(targets.tensorrt),
     "stochastic": edit.pipe(targets.tensorrt, *(e(function=STOCHASTIC) for e in (edit.weights, edit.activations))),
     "nnie": targets.nnie,
+    "adaround": edit.weights(function=functions.AdaRound(functions.Lsq()))(targets.tensorrt),
+    "with_gradient": edit.pipe(targets.tensorrt, *(e(function=OWN) for e in (edit.weights, edit.activations))),
 }
 LSQ = CASES["lsq"]
 
@@ -83,7 +86,7 @@ def test_gradients_are_those_of_what_was_kept(name: str) -> None:
     other = copy.deepcopy(one)
     assert alive(one, lambda: saved_tensors_hooks(lambda t: t, lambda t: t)) == EVERY
     # A function whose scale does not train keeps a mask, and the image and the mean are kept by no op.
-    rest = ["x", "mean"] if name in ("fixed", "dorefa", "stochastic", "nnie") else []
+    rest = ["x", "mean"] if name in ("fixed", "dorefa", "stochastic", "nnie", "adaround") else []
     assert alive(one, qfunc.recompute_quantized) == rest
     for _ in range(2):
         one.zero_grad(), other.zero_grad()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import functions, recipes, targets
 from qfunc.errors import CalibrationError, VerifyError
+from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.specs import Target, edit
 from tests.training.nets import batch, loss_of, net, student
 
@@ -156,6 +157,18 @@ def test_parts_of_a_model_with_norms_inside() -> None:
     given = (x,)
     files = [qfunc.deploy(target, given)(m.stem).files for m in (one, other)]
     assert files[0] == files[1]
+
+
+def test_a_part_whose_scales_are_tied_stays_tied() -> None:
+    """Its inputs of a concat are calibrated, averaged and trained as one scale."""
+    target = recipes.lsq()(targets.tensorrt)
+    whole, part = student(target), student(target, nn.Sequential(net()), at=("0",))
+    for model in (whole, part):
+        loss_of(model, batch(1)).backward()
+    tied = [m.scale for m in part.modules() if isinstance(m, FakeQuantize) and m.site.tie]
+    assert len(tied) == 2
+    assert tied[0] is tied[1]
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(part.parameters(), whole.parameters(), strict=True))
 
 
 def test_before_calibration_a_state_dict_is_one_of_a_model_without_scales() -> None:
