@@ -39,14 +39,14 @@ class SyncNorm(nn.BatchNorm1d):
             self.register_buffer(name, buffer)
         self.training = of.training
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[N, C, ...] -> [N, C, ...]; in training the running statistics are updated."""
         alone = not (self.training and dist.is_available() and dist.is_initialized())
-        if not alone and x.device.type != "cpu":
+        if not alone and input.device.type != "cpu":
             own = {n for n, _ in self.fused[0].named_buffers()}  # without those that others have put beside them
             tensors = dict(self.named_parameters()) | {n: b for n, b in self.named_buffers() if n in own}
             self.fused[0].momentum = self.momentum
-            return functional_call(self.fused[0].train(), tensors, (x,))  # type: ignore[no-any-return]
+            return functional_call(self.fused[0].train(), tensors, (input,))  # type: ignore[no-any-return]
         momentum = 0.0
         if self.training:
             seen: Any = self.num_batches_tracked
@@ -54,8 +54,8 @@ class SyncNorm(nn.BatchNorm1d):
             momentum = 1 / seen.item() if self.momentum is None else self.momentum
         if alone:
             held = (self.running_mean, self.running_var, self.weight, self.bias)
-            return F.batch_norm(x, *held, self.training, momentum, self.eps)
-        return self._of_all(x, momentum)
+            return F.batch_norm(input, *held, self.training, momentum, self.eps)
+        return self._of_all(input, momentum)
 
     def _of_all(self, x: Tensor, momentum: float) -> Tensor:
         def summed(terms: Tensor) -> Tensor:
