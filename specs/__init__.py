@@ -57,7 +57,16 @@ from qfunc.specs.microscaling import (
     MXINT8,
     NVFP4,
 )
-from qfunc.specs.placement import Fusion, InsideActivation, Limit, Rule, SameQParams, Step, Tie
+from qfunc.specs.own_forms import (
+    AverageCodes,
+    Bilinear,
+    DequantizeSum,
+    FixedBits,
+    FixedPointLanes,
+    HardSwish16,
+    SoftmaxFloat,
+)
+from qfunc.specs.placement import Fusion, InsideActivation, Limit, NoZeroPoint, Rule, SameQParams, Step, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import (
@@ -84,14 +93,15 @@ from qfunc.specs.slots import Cases, Derived, Fixed, Keep
 from qfunc.specs.target import Algorithm, OpKind, Override, Runtime, Target
 
 __all__ = [
-    "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AveragePool", "BFLOAT16", "Cases", "Constant", "Copy", "Derived",
-    "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16",
-    "FLOAT32", "First", "Fixed", "FixedPoint", "Float", "FloatMultiplier", "Format", "From", "Function", "Fusion",
-    "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "InsideActivation", "Int", "Interior", "Keep", "Kernel", "Last",
-    "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3",
-    "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NonNegative", "Not", "Op", "OpKind",
+    "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear", "Cases",
+    "Constant", "Copy", "DequantizeSum", "Derived", "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0",
+    "Estimator", "Everything", "FLOAT16", "FLOAT32", "First", "Fixed", "FixedBits", "FixedPoint", "FixedPointLanes", "Float",
+    "FloatMultiplier", "Format", "From", "Function", "Fusion", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput",
+    "HardSwish16", "InsideActivation", "Int", "Interior", "Keep", "Kernel", "Last", "Legality", "Levels", "Limit",
+    "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3",
+    "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint", "NonNegative", "Not", "Op", "OpKind",
     "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ROUNDINGS", "Refuse", "Require", "Rule", "Runner",
-    "Runtime", "SameQParams", "Scale", "Scheme", "Selector", "Shift", "SoftmaxTable", "Step", "SumFma", "SumScaled",
-    "SumShifted", "Target", "ThroughReal", "Tie", "Unknown", "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit",
-    "from_json", "to_json",
+    "Runtime", "SameQParams", "Scale", "Scheme", "Selector", "Shift", "SoftmaxFloat", "SoftmaxTable", "Step", "SumFma",
+    "SumScaled", "SumShifted", "Target", "ThroughReal", "Tie", "Unknown", "Where", "ZeroPoint", "ZeroPointShifts",
+    "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip

@@ -14,6 +14,16 @@ from attrs import field, frozen
 from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, text
 from qfunc.specs._repr import readable
 from qfunc.specs.average_pool import AveragePool
+from qfunc.specs.own_forms import (
+    OWN_FORMS,
+    AverageCodes,
+    Bilinear,
+    DequantizeSum,
+    FixedBits,
+    FixedPointLanes,
+    HardSwish16,
+    SoftmaxFloat,
+)
 
 _rounding = one_of(ROUNDINGS)
 
@@ -71,7 +81,8 @@ class FixedPoint:
     """y = steps(acc * m * 2^-e) + z with M = m * 2^-e, m an integer of `bits` bits.
 
     One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high
-    multiply), then the rounding shift named second.
+    multiply), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0; a mean of n
+    has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
 
     Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy; TOSA 1.0 apply_scale_32.
 
@@ -139,7 +150,8 @@ class SumShifted:
 class SumScaled:
     """y = R((a*m_a + b*m_b) * 2^-k) + z: integers m = half_even(s/s_y * 2^k), the larger one of `bits` bits.
 
-    a and b are codes minus their zero points; the sum is exact and is rounded once.
+    a and b are codes minus their zero points; the sum is exact and is rounded once.  s/s_y is a float32, and lies in
+    [2^-10, 2^8): XNNPACK takes no others.
 
     Source: XNNPACK microparams-init.c, xnn_init_qs8_add_minmax (21 bits, half up).
 
@@ -232,9 +244,10 @@ class Unknown:
 
 ARITHMETIC = (
     FloatMultiplier, ThroughReal, FixedPoint, Shift, SumFma, SumShifted, AveragePool, Interior, SoftmaxTable,
-    ZeroPointShifts, Copy, Unknown, SumScaled,
+    ZeroPointShifts, Copy, Unknown, SumScaled, *OWN_FORMS,
 )  # fmt: skip
 Arithmetic = (
     FloatMultiplier | ThroughReal | FixedPoint | Shift | SumFma | SumShifted | AveragePool | Interior
     | SoftmaxTable | ZeroPointShifts | Copy | Unknown | SumScaled
+    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | FixedPointLanes | DequantizeSum
 )  # fmt: skip

@@ -88,7 +88,19 @@ class SameQParams:
     slots: tuple[str, ...] = field(default=("input", "output"), converter=as_tuple, validator=_names_slots)
 
 
-Condition = InsideActivation | SameQParams
+@readable
+@frozen
+class NoZeroPoint:
+    """Holds if the zero point of the `operand`-th input is 0.
+
+    >>> NoZeroPoint(1)
+    NoZeroPoint(1)
+    """
+
+    operand: int = field(validator=integer(0))
+
+
+Condition = InsideActivation | SameQParams | NoZeroPoint
 
 
 @readable
@@ -143,7 +155,7 @@ class Fusion:
     then: tuple[Step, ...] = field(converter=as_tuple, validator=tuple_of(Step, at_least=1))
     when: Selector | None = field(default=None, kw_only=True, validator=selector(optional=True))
     integer_if: tuple[Condition, ...] = field(
-        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(InsideActivation, SameQParams)
+        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(InsideActivation, SameQParams, NoZeroPoint)
     )
 
 

@@ -2,6 +2,9 @@
 
 from qfunc.targets.academic import academic
 from qfunc.targets.academic_nlp import academic_nlp
+from qfunc.targets.litert import litert
+from qfunc.targets.litert_optimised import litert_optimised
+from qfunc.targets.litert_reference import litert_reference
 from qfunc.targets.nnie import nnie
 from qfunc.targets.onnx_qnn import onnx_qnn
 from qfunc.targets.onnxruntime import onnxruntime
@@ -17,6 +20,6 @@ from qfunc.targets.tensorrt_nlp import tensorrt_nlp
 from qfunc.targets.vitis import vitis
 
 __all__ = [
-    "academic", "academic_nlp", "nnie", "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu",
-    "tengine_u8", "tensorrt", "tensorrt_nlp", "vitis",
+    "academic", "academic_nlp", "litert", "litert_optimised", "litert_reference", "nnie", "onnx_qnn", "onnxruntime", "openvino",
+    "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp", "vitis",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.network import Seat
 from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import Derived, Int, Log, PerChannel, PerTensor
+from qfunc.specs import Derived, FloatMultiplier, Int, Interior, Log, PerChannel, PerTensor, ThroughReal
 
 
 @frozen(eq=False)
@@ -56,6 +56,11 @@ class Coding:
 
 def _equal(a: Affine, b: Affine) -> bool:
     return all(x.shape == y.shape and bool((x == y).all()) for x, y in ((a.scale, b.scale), (a.zero_point, b.zero_point)))
+
+
+def takes_float_bias(arithmetic: object) -> bool:
+    """Whether an arithmetic adds the bias as a real number."""
+    return isinstance(arithmetic, ThroughReal | Interior) or (isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias)
 
 
 def in_integers(seat: Seat) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import field, frozen
 from torch import Tensor, fx
 
-from qfunc.graph.coding import Coding, require_static
+from qfunc.graph.coding import Coding, require_static, takes_float_bias
 from qfunc.graph.derived import derived
 from qfunc.graph.fuse import Group, fuse, with_roots
 from qfunc.graph.moving import moves_codes
@@ -17,17 +17,16 @@ from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import (
     Copy,
-    FloatMultiplier,
     Format,
-    InsideActivation,
     Int,
-    Interior,
     Kernel,
+    NoZeroPoint,
     SameQParams,
     Target,
     ThroughReal,
     Unknown,
 )
+from qfunc.specs.placement import Condition
 
 INNER = "inner"
 """The name of a unit's codes inside an op that is written as several."""
@@ -204,7 +203,10 @@ class Partition:
             return 0
         return sum(isinstance(a, int | float) for a in node.args)
 
-    def _holds(self, condition: InsideActivation | SameQParams, group: Group, codings: list[tuple[str, Coding]]) -> bool:
+    def _holds(self, condition: Condition, group: Group, codings: list[tuple[str, Coding]]) -> bool:
+        if isinstance(condition, NoZeroPoint):
+            inputs = [c for slot, c in codings if slot in ("input", "weight")]
+            return condition.operand < len(inputs) and not bool(inputs[condition.operand].qparams.zero_point.any())
         if isinstance(condition, SameQParams):
             chosen = [c for slot, c in codings if slot in condition.slots]
             return all(chosen[0].same(c) for c in chosen[1:])
@@ -223,11 +225,6 @@ def _neutral(node: fx.Node, kind: str) -> bool:
     numbers = {"add": 0, "sub": 0, "mul": 1, "div": 1}
     first = 1 if kind in ("sub", "div") else 0
     return kind in numbers and any(isinstance(a, int | float) and a == numbers[kind] for a in node.args[first:])
-
-
-def takes_float_bias(arithmetic: object) -> bool:
-    """Whether an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, ThroughReal | Interior) or (isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias)
 
 
 def _inside(node: fx.Node, output: Coding, context: Context) -> bool:

@@ -4,6 +4,7 @@ from qfunc.lowering.clip_ranges import ClipRanges
 from qfunc.lowering.encodings import Encodings
 from qfunc.lowering.fake_quantize_onnx import FakeQuantizeOnnx
 from qfunc.lowering.gfpq import Gfpq
+from qfunc.lowering.litert import LiteRt
 from qfunc.lowering.onnxruntime import OnnxRuntime
 from qfunc.lowering.openvino_cpu import OpenVino
 from qfunc.lowering.ppl_cuda import PplCuda
@@ -12,6 +13,7 @@ from qfunc.lowering.qdq import ExplicitQdq, Qdq
 from qfunc.lowering.qlinear import QLinear
 from qfunc.lowering.stpu_files import StpuFiles
 from qfunc.lowering.tengine_scale import TengineScale
+from qfunc.lowering.tflite import Tflite
 from qfunc.lowering.together import Together
 from qfunc.lowering.vitis_files import VitisFiles
 
@@ -21,6 +23,7 @@ __all__ = [
     "ExplicitQdq",
     "FakeQuantizeOnnx",
     "Gfpq",
+    "LiteRt",
     "OnnxRuntime",
     "OpenVino",
     "PplCuda",
@@ -29,6 +32,7 @@ __all__ = [
     "Qdq",
     "StpuFiles",
     "TengineScale",
+    "Tflite",
     "Together",
     "VitisFiles",
 ]

@@ -44,6 +44,17 @@ def dequantize_codes(codes: Tensor, scale: float | Tensor, zero_point: int | Ten
     return (codes - zero_point) * torch.as_tensor(scale, dtype=torch.float32)
 
 
+def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int) -> Tensor:
+    """Real values of codes in float32 by q*s + (-z*s), (q - z)*s for the last n mod `lanes`: see `specs.DequantizeSum`.
+
+    >>> dequantize_sum(torch.tensor([4.0]), 0.25, 3, 16).tolist()
+    [0.25]
+    """
+    s, flat = torch.tensor(scale), codes.contiguous().reshape(-1)
+    runs = torch.arange(flat.numel()) < flat.numel() // lanes * lanes
+    return torch.where(runs, flat * s + s * -float(zero_point), (flat - zero_point) * s).reshape(codes.shape)
+
+
 def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high: int, rounding: str, place: str) -> Tensor:
     """Codes of an accumulator: clamp(R(float32(acc) * M) + z), or R(float32(acc) * M + z) with place "before".
 
@@ -205,6 +216,21 @@ def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
         total += term
     y = torch.round(e * torch.floor(1 / torch.tensor(scale, dtype=torch.float32)) / total)
     return (torch.where(torch.isinf(y), 0.0, y) + zero_point).clamp(max=high).movedim(0, dim)
+
+
+def softmax_float(codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, low: int, high: int) -> Tensor:
+    """Codes of softmax from float32 exponentials, summed in order: see `specs.SoftmaxFloat`.
+
+    >>> softmax_float(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, -128, -128, 127).tolist()
+    [[0.0, 0.0]]
+    """
+    moved = codes.movedim(dim, 0).contiguous()
+    e = torch.exp(-torch.tensor(scale_in) * (moved.amax(0) - moved))
+    total = torch.zeros_like(e[0])
+    for term in e:
+        total += term
+    share = e * (1 / (total * torch.tensor(scale)))
+    return ((share.double() + 0.5).floor() + zero_point).clamp(low, high).float().movedim(0, dim)
 
 
 def global_average_codes(

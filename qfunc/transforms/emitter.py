@@ -11,7 +11,7 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.graph.coding import Coding
-from qfunc.numerics.integer import dequantize_codes, quantize_codes
+from qfunc.numerics.integer import dequantize_codes, dequantize_sum, quantize_codes
 from qfunc.numerics.logarithmic import log_codes, log_values
 from qfunc.specs import Log
 
@@ -37,11 +37,11 @@ Value = Real | Codes
 class Emitter:
     """A graph under construction and the module that holds its constants.
 
-    `results` are the names that only the results of units may bear.
+    `results` are the names that only the results of units may bear; `lanes` those of `specs.DequantizeSum`, 0 for none.
     """
 
-    def __init__(self, root: nn.Module, results: frozenset[str] = frozenset()) -> None:
-        self.root, self.graph, self.results = root, fx.Graph(), results
+    def __init__(self, root: nn.Module, results: frozenset[str] = frozenset(), lanes: int = 0) -> None:
+        self.root, self.graph, self.results, self.lanes = root, fx.Graph(), results, lanes
         self.by_channel: dict[str, list[fx.Node]] = {}
 
     def call(self, function: Callable[..., Any], *args: Any, name: str, result: bool = False) -> fx.Node:
@@ -76,6 +76,8 @@ class Emitter:
             return self.call(
                 log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
             )
+        if self.lanes:
+            return self.call(dequantize_sum, value.node, *self._qparams(coding), self.lanes, name=f"{name}_real")
         return self.call(dequantize_codes, value.node, *self._qparams(coding), name=f"{name}_real")
 
     def codes(self, value: Value, coding: Coding, name: str) -> fx.Node:

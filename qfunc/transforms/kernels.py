@@ -9,24 +9,33 @@ from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import integer
 from qfunc.specs import (
+    AverageCodes,
     AveragePool,
+    Bilinear,
     Copy,
+    FixedBits,
     FixedPoint,
+    FixedPointLanes,
     FloatMultiplier,
+    HardSwish16,
     Interior,
     Shift,
+    SoftmaxFloat,
     SoftmaxTable,
     SumFma,
     SumScaled,
     SumShifted,
     ThroughReal,
 )
+from qfunc.specs.arithmetic import Arithmetic
+from qfunc.transforms import own_forms
 from qfunc.transforms.job import Job
 from qfunc.transforms.pools import average, quantize_interior, window_sum
 from qfunc.transforms.products import requantized
 from qfunc.transforms.sums import sum_fma, sum_scaled, sum_shift, sum_shifted
 
 _PRODUCTS = ("conv", "linear", "matmul", "mul")
+_SUMS = ("add", "sub")
 
 
 def write(job: Job) -> fx.Node:
@@ -43,9 +52,9 @@ def write(job: Job) -> fx.Node:
             return _copy(job)
         case SumFma(rounding) if kind == "add":
             return sum_fma(job, rounding)
-        case SumShifted() if kind == "add":
+        case SumShifted() if kind in _SUMS:
             return sum_shifted(job, arithmetic)
-        case SumScaled() if kind == "add":
+        case SumScaled() if kind in _SUMS:
             return sum_scaled(job, arithmetic)
         case SoftmaxTable() if kind == "softmax":
             return _softmax(job)
@@ -55,20 +64,42 @@ def write(job: Job) -> fx.Node:
             return average(job, arithmetic)
         case Shift() if kind == "add":
             return sum_shift(job, arithmetic)
-        case FloatMultiplier() if kind == "global_avg_pool":
+        case FloatMultiplier(zero_point="after") if kind == "global_avg_pool":
             x = job.given(slots(job.root)[0][1])
             return job.emitter.call(
                 integer.global_average_codes, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
                 arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name, result=True,
             )  # fmt: skip
-        case FloatMultiplier() | FixedPoint() | Shift() | ThroughReal() if kind in _PRODUCTS:
+        case FloatMultiplier() | FixedPoint() | FixedPointLanes() | Shift() | ThroughReal() if kind in _PRODUCTS:
             return requantized(job, arithmetic)
+    own = _own_form(job, kind, arithmetic)
+    if own is not None:
+        return own
     raise EmulationError(
         where=f"unit {job.unit.path!r}",
         found=f"{type(arithmetic).__name__} for an op of kind {kind!r}",
         wanted="an arithmetic that this kind of op can have",
         do="Bind another arithmetic in the target's kernels.",
     )
+
+
+def _own_form(job: Job, kind: str, arithmetic: Arithmetic) -> fx.Node | None:
+    match arithmetic:
+        case AverageCodes() if kind in ("avg_pool", "adaptive_avg_pool"):
+            return own_forms.average_codes(job, arithmetic)
+        case FixedPoint() if kind in ("leaky_relu", "prelu"):
+            return own_forms.slopes(job, arithmetic)
+        case FixedBits() if kind == "leaky_relu":
+            return own_forms.bits(job, arithmetic)
+        case FixedPoint() | FloatMultiplier() if kind in ("mean", "global_avg_pool"):
+            return own_forms.mean(job, arithmetic)
+        case HardSwish16() if kind == "hardswish":
+            return own_forms.hard_swish(job)
+        case SoftmaxFloat() if kind == "softmax":
+            return own_forms.softmax(job)
+        case Bilinear() if kind == "resize":
+            return own_forms.bilinear(job, arithmetic)
+    return None
 
 
 def _copy(job: Job) -> fx.Node:

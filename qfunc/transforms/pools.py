@@ -36,10 +36,10 @@ def window_sum(job: Job, arithmetic: Interior) -> fx.Node:
             adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"),
             job.output.scale, zero, low, high, arithmetic.rounding, job.unit.path, name=job.name, result=True,
         )  # fmt: skip
-    rank = _rank(job.root)
+    rank = rank_of(job.root)
 
     def each(name: str) -> list[int]:
-        return _each(attribute(job.root, name), rank)
+        return each_of(attribute(job.root, name), rank)
 
     return job.emitter.call(
         average_pool_codes, x.node, x.coding.scale, x.coding.zero_point, each("kernel_size"), each("stride"), each("padding"),
@@ -100,10 +100,10 @@ def average(job: Job, arithmetic: AveragePool) -> fx.Node:
             where=f"unit {job.unit.path!r}", found=f"scales {x.coding.scale!r} and {job.output.scale!r}",
             wanted="equal ones, or powers of two", do="Add SameQParams() to the kernel, or tie the scales.",
         )  # fmt: skip
-    rank, pool = _rank(job.root), None
+    rank, pool = rank_of(job.root), None
     if job.unit.kind == "avg_pool":
-        pool = [_each(attribute(job.root, n), rank) for n in ("kernel_size", "stride", "padding")]
-    elif job.unit.kind == "adaptive_avg_pool" and {*_each(attribute(job.root, "output_size"), rank)} != {1}:
+        pool = [each_of(attribute(job.root, n), rank) for n in ("kernel_size", "stride", "padding")]
+    elif job.unit.kind == "adaptive_avg_pool" and {*each_of(attribute(job.root, "output_size"), rank)} != {1}:
         do = "Select only pools to the size 1 in the kernel."
         raise EmulationError(where=f"unit {job.unit.path!r}", found="windows that differ", wanted="one average", do=do)
     keep = attribute(job.root, "keepdim") if job.unit.kind == "global_avg_pool" else True
@@ -114,7 +114,8 @@ def average(job: Job, arithmetic: AveragePool) -> fx.Node:
     )  # fmt: skip
 
 
-def _rank(node: fx.Node) -> int:
+def rank_of(node: fx.Node) -> int:
+    """How many axes a pool slides over."""
     one, three = (F.avg_pool1d, F.adaptive_avg_pool1d), (F.avg_pool3d, F.adaptive_avg_pool3d)
     return 1 if node.target in one else 3 if node.target in three else 2
 
@@ -156,5 +157,6 @@ def reciprocal(window: list[int], table: list[Any], bits: int | None) -> tuple[i
     return min(tries, key=lambda pair: abs(Fraction(pair[0], 2 ** pair[1]) - Fraction(1, count)))
 
 
-def _each(value: Any, rank: int) -> list[int]:
+def each_of(value: Any, rank: int) -> list[int]:
+    """One number for each axis."""
     return [value] * rank if isinstance(value, int) else [int(v) for v in value]

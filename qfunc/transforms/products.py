@@ -10,18 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.graph.coding import Coding
+from qfunc.graph.coding import Coding, takes_float_bias
 from qfunc.graph.fold import read_attr
-from qfunc.graph.units import takes_float_bias
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import fixed_point, integer
 from qfunc.numerics.accumulators import EXACT_FLOAT32, conv_codes, exact_chunks, linear_codes, matmul_codes
 from qfunc.numerics.rounding import round_by
-from qfunc.specs import Derived, FixedPoint, FloatMultiplier, Shift, ThroughReal
+from qfunc.specs import Derived, FixedPoint, FixedPointLanes, FloatMultiplier, Shift, ThroughReal
 from qfunc.transforms.job import Job, exponents, two
 
+Products = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | ThroughReal
 
-def requantized(job: Job, arithmetic: FloatMultiplier | FixedPoint | Shift | ThroughReal) -> fx.Node:
+
+def requantized(job: Job, arithmetic: Products) -> fx.Node:
     """The node of a product unit: its accumulator, then the arithmetic that makes codes of it."""
     acc, product, bias = _accumulator(job, arithmetic)
     zero, low, high = job.range()
@@ -44,13 +45,22 @@ def requantized(job: Job, arithmetic: FloatMultiplier | FixedPoint | Shift | Thr
                 through_real, acc, m, held, float(scale), zero, low, high, rounding, fused, division, *job.joined(),
                 name=job.name, result=True,
             )  # fmt: skip
+        case FixedPointLanes(steps, rest, lanes):
+            pair = _multiplier(job, product / scale.double(), 31)
+            return job.emitter.call(
+                requantize_lanes, acc, *pair, list(steps), list(rest), lanes, zero, low, high, name=job.name, result=True
+            )
         case FixedPoint(steps, bits):
-            mantissa, exponent = fixed_point.fixed_multiplier(product / scale.double(), bits)
-            pair = [job.emitter.constant(t, f"{path}.{n}") for t, n in ((mantissa, "multiplier"), (exponent, "shift"))]
+            pair = _multiplier(job, product / scale.double(), bits)
             return job.emitter.call(requantize_fixed, acc, *pair, list(steps), zero, low, high, name=job.name, result=True)
         case Shift(rounding):
             held = job.emitter.constant(-exponents(product / scale.double(), path), f"{path}.shift")
             return job.emitter.call(requantize_shift, acc, held, zero, low, high, rounding, name=job.name, result=True)
+
+
+def _multiplier(job: Job, ratio: Tensor, bits: int) -> list[fx.Node]:
+    pair = zip(fixed_point.fixed_multiplier(ratio, bits), ("multiplier", "shift"), strict=True)
+    return [job.emitter.constant(t, f"{job.unit.path}.{n}") for t, n in pair]
 
 
 def requantize_offset(
@@ -87,6 +97,18 @@ def through_real(
 def requantize_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: list[str], zero_point: int, low: int, high: int) -> Tensor:
     """clamp(steps(acc * m * 2^-e) + z): see `specs.FixedPoint`."""
     return (fixed_point.scale_fixed(acc, m, e, steps) + zero_point).clamp(low, high).float()
+
+
+def requantize_lanes(
+    acc: Tensor, m: Tensor, e: Tensor, steps: list[str], rest: list[str], lanes: int, zero_point: int, low: int, high: int
+) -> Tensor:
+    """As `requantize_fixed`, the channels that fill no whole lanes by the steps `rest`: see `specs.FixedPointLanes`."""
+    whole = acc.shape[1] // lanes * lanes
+    parts = []
+    for part, how in ((slice(whole), steps), (slice(whole, None), rest)):
+        pair = (m, e) if m.ndim == 0 else (m[part], e[part])
+        parts.append(requantize_fixed(acc[:, part], *pair, how, zero_point, low, high))
+    return torch.cat(parts, 1)
 
 
 def requantize_shift(acc: Tensor, shift: Tensor, zero_point: int, low: int, high: int, rounding: str) -> Tensor:

@@ -8,6 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor, fx
 
+from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import slots
 from qfunc.numerics import fixed_point, integer
 from qfunc.specs import Shift, SumScaled, SumShifted
@@ -50,6 +51,7 @@ def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
     """The node of a `specs.SumShifted` unit."""
     # TFLite: both inputs at twice the larger scale, shifted left; the sum is scaled back to the output.
     a, b = two(job)
+    sign = -1 if job.unit.kind == "sub" else 1
     twice = 2 * max(a.coding.scale, b.coding.scale)
     scales = [a.coding.scale / twice, b.coding.scale / twice, twice / (2.0**arithmetic.left_shift * job.output.scale)]
     pairs = [tuple(int(t) for t in fixed_point.fixed_multiplier(torch.tensor(s, dtype=torch.float64))) for s in scales]
@@ -63,6 +65,7 @@ def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
         arithmetic.left_shift,
         list(arithmetic.steps),
         *job.range(),
+        sign,
         name=job.name,
         result=True,
     )
@@ -70,23 +73,32 @@ def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
 
 def add_shifted(
     a: Tensor, b: Tensor, zeros: tuple[int, int], pairs: list[tuple[int, int]], left_shift: int, steps: list[str],
-    zero_point: int, low: int, high: int,
+    zero_point: int, low: int, high: int, sign: int = 1,
 ) -> Tensor:  # fmt: skip
-    """Codes of a + b in fixed point: see `specs.SumShifted`."""
+    """Codes of a + sign * b in fixed point: see `specs.SumShifted`."""
     m = [(torch.tensor(p), torch.tensor(e)) for p, e in pairs]
     terms = [
         fixed_point.scale_fixed((t - z).long() << left_shift, *q, steps) for t, z, q in zip((a, b), zeros, m, strict=False)
     ]
-    return (fixed_point.scale_fixed(terms[0] + terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
+    return (fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
 
 
 def sum_scaled(job: Job, arithmetic: SumScaled) -> fx.Node:
-    """The node of a `specs.SumScaled` unit."""
+    """The node of a `specs.SumScaled` unit.
+
+    Raises:
+        EmulationError: scales too far apart.
+    """
     # XNNPACK: both multipliers on one shift, such that the larger one has all its bits.
     a, b = two(job)
-    ratios = [v.coding.scale / job.output.scale for v in (a, b)]
+    ratios = [float(torch.tensor(v.coding.scale) / torch.tensor(job.output.scale)) for v in (a, b)]
+    if not all(2**-10 <= r < 2**8 for r in ratios):
+        do = "Calibrate on inputs of the same range, or bind another arithmetic to this unit."
+        wanted, found = "ratios in [2^-10, 2^8)", f"inputs whose scales are {ratios} of the output's"
+        raise EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted=wanted, do=do)
     shift = arithmetic.bits - math.frexp(max(ratios))[1]
     m = [round(Fraction(r) * Fraction(2) ** shift) for r in ratios]
+    m[1] = -m[1] if job.unit.kind == "sub" else m[1]
     zeros = (a.coding.zero_point, b.coding.zero_point)
     return job.emitter.call(
         add_scaled, a.node, b.node, zeros, m, shift, arithmetic.rounding, *job.range(), name=job.name, result=True

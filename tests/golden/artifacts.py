@@ -19,12 +19,14 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.lowering import Tflite
 from qfunc.specs import Target
 from qfunc.targets.onnxruntime import onnxruntime
 
 PLACE = Path(__file__).parent / "artifacts"
 FAMILIES = {"academic_w4a4": targets.academic(4, 4), "academic_nlp_w8a8": targets.academic_nlp(8, 8)}
 TARGETS: dict[str, Target] = {name: value for name in targets.__all__ if isinstance(value := getattr(targets, name), Target)}
+TARGETS = {name: t for name, t in TARGETS.items() if not isinstance(t.lowering, Tflite)}  # a flatbuffer of another package
 TARGETS |= FAMILIES | {"onnxruntime": onnxruntime}  # by its own module: tests may narrow the other
 
 

@@ -6,6 +6,7 @@ from mutants.deployment import DEPLOYMENT
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
 from mutants.fake_quantize import FAKE_QUANTIZE
+from mutants.fixed_curves import FIXED_CURVES
 from mutants.folding import FOLDING
 from mutants.formats import FORMATS
 from mutants.functions import FUNCTIONS
@@ -36,6 +37,7 @@ from mutants.vitis import VITIS
 
 MUTATIONS: tuple[Mutation, ...] = (
     *NUMERICS,
+    *FIXED_CURVES,
     *FAKE_QUANTIZE,
     *CHANNELS,
     *FORMATS,

@@ -1,0 +1,124 @@
+"""Arithmetic of single ops that have a form of their own: a curve, an average, an interpolation in fixed point."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from qfunc.specs._check import ROUNDINGS, as_tuple, integer, one_of, tuple_of
+from qfunc.specs._repr import readable
+
+_rounding = one_of(ROUNDINGS)
+
+
+@readable
+@frozen
+class AverageCodes:
+    """y = R(sum(q) / count), of codes with their zero point, which is that of the output; `count` are those inside.
+
+    Source: TFLite reference_integer_ops AveragePool.
+
+    >>> AverageCodes("half_away")
+    AverageCodes('half_away')
+    """
+
+    rounding: str = field(validator=_rounding)
+
+
+@readable
+@frozen
+class FixedBits:
+    """y = R(x * m * 2^-bits) + z, m = half_even(M * 2^bits), in float32; leaky_relu has an M for each side of 0.
+
+    The bits behind the point are fixed, in place of those of the multiplier as in FixedPoint.
+
+    Source: XNNPACK microparams-init.c, xnn_init_qs8_lrelu_scalar_params (8 bits, half up).
+
+    >>> FixedBits()
+    FixedBits()
+    """
+
+    rounding: str = field(default="half_up", validator=_rounding)
+    bits: int = field(default=8, validator=integer(1, 30))
+
+
+@readable
+@frozen
+class HardSwish16:
+    """hardswish with x = 2^7 (q - z) in 16 bits; h = SRDHM(x, m_y), r = (SRDHM(x, m_6) + 2^15) / 2, y = R(h r 2^-15 2^e) + z.
+
+    m_y 2^e = s_x / (2^7 s_y) and m_6 = s_x 2^15 / (3 * 2^7), both in 16 bits; h r 2^-15 is cut off, R is half away.
+
+    Source: TFLite reference_ops HardSwish.
+
+    >>> HardSwish16()
+    HardSwish16()
+    """
+
+
+@readable
+@frozen
+class Bilinear:
+    """Bilinear resizing with weights of `bits` bits: "integer" positions, or "float" ones whose weights are rounded half even.
+
+    "integer": scale = floor((2^bits n_x + n_y / 2) / n_y), the sum is rounded half away from zero.  "float": positions
+    in float32, clamped to the image, and the sum is rounded half up.
+
+    Source: TFLite reference_ops ResizeBilinearInteger (integer, 10 bits); XNNPACK indirection.c and s8-ibilinear (float, 11).
+
+    >>> Bilinear("integer", 10)
+    Bilinear('integer', bits=10)
+    """
+
+    positions: str = field(validator=one_of(("integer", "float")))
+    bits: int = field(validator=integer(1, 14))
+
+
+@readable
+@frozen
+class SoftmaxFloat:
+    """e_i = exp(-s_x (max(q) - q_i)) in float32, summed in order; y_i = floor(e_i * float32(1 / (sum(e) s_y)) + 1/2) + z.
+
+    Source: TFLite optimized_ops Softmax for 8 bits.
+
+    >>> SoftmaxFloat()
+    SoftmaxFloat()
+    """
+
+
+@readable
+@frozen
+class FixedPointLanes:
+    """As FixedPoint: the first lanes * floor(C / lanes) channels by `steps`, those left over by `rest`.
+
+    Source: TFLite optimized_ops Quantize, of depthwise convolutions (vectors of 8, then one by one).
+
+    >>> FixedPointLanes()
+    FixedPointLanes()
+    """
+
+    steps: tuple[str, ...] = field(default=("srdhm", "half_up"), converter=as_tuple, validator=tuple_of(str, at_least=1))
+    rest: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=tuple_of(str, at_least=1))
+    lanes: int = field(default=8, validator=integer(1))
+
+
+@readable
+@frozen
+class DequantizeSum:
+    """x = float32(q s) + float32(-z s) for runs of `lanes` entries in memory, (q - z) s for those left over.
+
+    The arithmetic of Op("dequantize"): of codes that an output, or an op in float, reads.
+
+    Source: TFLite optimized_ops Dequantize (vectors of 8, then one by one).
+
+    >>> DequantizeSum()
+    DequantizeSum()
+    """
+
+    lanes: int = field(default=8, validator=integer(1))
+
+
+OWN_FORMS = (AverageCodes, FixedBits, HardSwish16, Bilinear, SoftmaxFloat, FixedPointLanes, DequantizeSum)
+
+__all__ = [
+    "OWN_FORMS", "AverageCodes", "Bilinear", "DequantizeSum", "FixedBits", "FixedPointLanes", "HardSwish16", "SoftmaxFloat",
+]  # fmt: skip

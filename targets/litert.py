@@ -1,0 +1,112 @@
+"""LiteRT (TensorFlow Lite) on x86-64, int8, by its default kernels: XNNPACK's, and the optimised ones where it has none.
+
+Activations int8 affine per tensor, weights int8 symmetric [-127, 127] per output channel, bias int32 with scale
+s_x*s_w.  Softmax and sigmoid make codes of 1/256 from -128 on, tanh those of 1/128 around 0; pools, concat, resizing
+and data movement have the same qparams on both sides.  Relu, relu6 and clip(-1, 1) are fused into the op before them.
+"""
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed as FixedFunction
+from qfunc.lowering import LiteRt, Tflite
+from qfunc.specs import (
+    Algorithm,
+    Attr,
+    AverageCodes,
+    Bilinear,
+    Copy,
+    Derived,
+    Everything,
+    Fixed,
+    FixedBits,
+    FixedPoint,
+    FloatMultiplier,
+    Fusion,
+    HardSwish16,
+    Int,
+    Interior,
+    Kernel,
+    NoZeroPoint,
+    Op,
+    PerChannel,
+    PerTensor,
+    Require,
+    Rule,
+    Runtime,
+    SameQParams,
+    Scale,
+    Scheme,
+    SoftmaxFloat,
+    Step,
+    SumScaled,
+    Target,
+    Tie,
+    ZeroPoint,
+)
+
+S8, NARROW = Int(8), Int(8, low=-127)
+ACTIVATION = Scheme(S8, zero_point=ZeroPoint(), division=False)
+WEIGHT = Scheme(NARROW, Scale(PerChannel()))
+WEIGHTED = Op(("conv", "linear"))
+PRODUCTS, SUMS = WEIGHTED | Op("matmul"), Op(("add", "sub"))
+POOLS = Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None)
+MEANS, CLIPS = Op(("global_avg_pool", "mean")), Op(("relu", "clip"))
+BY_MATRIX = Op("matmul") & Attr("constant", "other")
+BILINEAR = Op("resize") & Attr("mode", "bilinear")
+RELU6, RELU1 = Op("clip") & Attr("min", 0.0) & Attr("max", 6.0), Op("clip") & Attr("min", -1.0) & Attr("max", 1.0)
+BOUNDS = Op("relu") | RELU6 | RELU1
+MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize")
+BYTES = (("input", (S8,)), ("weight", (NARROW,)), ("output", (S8,)))
+SAME = (SameQParams(),)
+UNITS = (
+    Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
+    Kernel(CLIPS | Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
+    Kernel(Op(("sigmoid", "tanh")), Interior(), formats=BYTES),
+    Kernel(Op("softmax"), SoftmaxFloat(), formats=BYTES),
+    Kernel(Op("hardswish"), HardSwish16(), formats=BYTES),
+    Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
+    Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
+)
+BECAUSE = (
+    "TensorFlow Lite 8-bit quantization specification: int8 activations per tensor, weights [-127, 127] without zero point"
+)
+
+litert = Target(
+    name="litert",
+    rules=(
+        Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
+        Rule(
+            SUMS | Op(("mul", "concat", "hardswish", "leaky_relu")) | MEANS | POOLS | CLIPS | BILINEAR,
+            input=ACTIVATION,
+            output=ACTIVATION,
+        ),
+        Rule(Op("prelu"), input=ACTIVATION, weight=Scheme(NARROW), output=ACTIVATION),
+        Rule(Op(("softmax", "sigmoid")), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 256, -128)),
+        Rule(Op("tanh"), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 128, 0)),
+    ),
+    fusions=(Fusion(WEIGHTED | SUMS | Op("mul") | POOLS, (Step(BOUNDS),)),),
+    ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
+    kernels=(
+        Kernel(WEIGHTED | BY_MATRIX | Op("mul"), FloatMultiplier(), formats=BYTES),
+        Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
+        Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op("matmul"), FixedPoint(), formats=BYTES),
+        Kernel(SUMS, SumScaled(), formats=BYTES),
+        Kernel(Op("leaky_relu"), FixedBits(), formats=BYTES),
+        Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
+        *UNITS,
+    ),
+    commuting=(*MOVES, "pad"),  # a pad writes the zero point
+    legality=(
+        Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
+        Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
+    ),
+    runtime=Runtime("litert", ">=2.3", "x86-64", "XNNPACK", LiteRt()),
+    lowering=Tflite(),
+    source=(
+        "ai-edge-litert 2.3 on x86-64, measured",
+        "TensorFlow Lite 8-bit quantization specification",
+        "XNNPACK, src/microparams-init.c and src/operators: requantization of qs8",
+    ),
+    weight=Algorithm(MinMax(), FixedFunction()),
+    activation=Algorithm(MinMax(), FixedFunction()),
+)

@@ -1,0 +1,32 @@
+"""LiteRT by its optimised kernels alone, without the XNNPACK delegate: the file of `litert`, other roundings.
+
+Products by ruy double the high half of the product and round the shift half up; grouped convolutions, and all that the
+optimised set leaves to the reference one, round it half away from zero.
+"""
+
+from attrs import evolve
+
+from qfunc.lowering import LiteRt
+from qfunc.specs import Attr, Bilinear, DequantizeSum, FixedPoint, FixedPointLanes, Kernel, Op, Runtime, SumShifted
+from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNITS, WEIGHTED, litert
+
+RUY = FixedPoint(("srdhm", "half_up"))
+GROUPED = Op("conv") & ~Attr("groups", 1) & ~Attr("depthwise", True)
+
+litert_optimised = evolve(
+    litert,
+    name="litert_optimised",
+    kernels=(
+        Kernel(GROUPED, FixedPoint(), formats=BYTES),
+        Kernel(Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
+        Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES),
+        Kernel(Op(("matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
+        Kernel(SUMS, SumShifted(), formats=BYTES),
+        Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
+        Kernel(Op("dequantize"), DequantizeSum()),
+        *UNITS,
+    ),
+    runtime=Runtime("litert", ">=2.3", "x86-64", "optimised", LiteRt("optimised")),
+    source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, measured",
+            "TensorFlow Lite, kernels/internal/optimized and ruy"),
+)  # fmt: skip

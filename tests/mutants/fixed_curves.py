@@ -1,0 +1,30 @@
+"""Breakages of curves and means in fixed point, caught by Python's integers."""
+
+from mutants.mutation import Mutation
+
+CURVES, BILINEAR = "qfunc/numerics/fixed_curves.py", "qfunc/numerics/bilinear.py"
+TESTS = "tests/numerics/test_fixed_curves.py"
+
+FIXED_CURVES = (
+    Mutation(
+        "mean-rounds-its-multiplier",
+        CURVES,
+        "torch.tensor((m << k) // count)",
+        "torch.tensor(((m << k) + count // 2) // count)",
+        f"{TESTS}::test_the_multiplier_of_a_mean_is_divided_by_the_count",
+    ),
+    Mutation(
+        "average-counts-what-is-padded",
+        CURVES,
+        "if pads and not ceil_mode else inside",
+        "if not ceil_mode else inside",
+        f"{TESTS}::test_codes_are_averaged_with_their_zero_point",
+    ),
+    Mutation(
+        "bilinear-always-half-away",
+        BILINEAR,
+        'rounding = "half_away" if positions == "integer" else "half_up"',
+        'rounding = "half_away"',
+        f"{TESTS}::test_integer_weights_of_neighbours",
+    ),
+)

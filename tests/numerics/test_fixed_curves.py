@@ -1,0 +1,107 @@
+"""Curves and means in fixed point, each number against Python's integers and the formula of its docstring."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from math import floor
+
+import pytest
+import torch
+
+from qfunc.numerics import fixed_curves as curves
+from qfunc.numerics.bilinear import bilinear_codes
+from qfunc.numerics.fixed_point import fixed_multiplier
+from qfunc.numerics.integer import dequantize_sum, softmax_float
+from qfunc.testing.oracle import rounded
+
+CODES = torch.arange(-128.0, 128.0)
+DOUBLE = ["srdhm", "half_away"]
+REAL = [0.5, 0.25, 0.3721, 1.75, 0.0123]
+
+
+def _twice(x: int, real: float) -> int:
+    # The doubled high half, half up, then the shift, half away from zero: gemmlowp's two steps.
+    m, e = (int(v) for v in fixed_multiplier(torch.tensor(real, dtype=torch.float64)))
+    high = floor(Fraction((x << max(0, 31 - e)) * m, 2**31) + Fraction(1, 2))
+    return int(rounded(Fraction(high, 2 ** max(0, e - 31)), "half_away"))
+
+
+def _clamped(values, zero: int = 0) -> list[float]:
+    return [float(min(max(v + zero, -128), 127)) for v in values]
+
+
+@pytest.mark.parametrize("real", REAL)
+def test_each_side_of_zero_has_its_multiplier(real):
+    x = CODES - 7
+    m, e = zip(*(fixed_multiplier(torch.tensor(v, dtype=torch.float64)) for v in (real, real / 3)), strict=True)
+    wanted = _clamped((_twice(int(v), real if v >= 0 else real / 3) for v in x), -5)
+    assert curves.two_slopes(x, x, m, e, DOUBLE, -5, -128, 127).tolist() == wanted
+
+
+def test_a_fixed_number_of_bits():
+    x = CODES + 20
+    wanted = _clamped(floor(Fraction(int(v) * (77 if v >= 0 else 9), 256) + Fraction(1, 2)) for v in x)
+    assert curves.fixed_bits(x, (77, 9), 8, "half_up", 0, -128, 127).tolist() == wanted
+
+
+@pytest.mark.parametrize("real", REAL)
+def test_the_multiplier_of_a_mean_is_divided_by_the_count(real):
+    choose = random.Random(0)
+    x = torch.tensor([[[float(choose.randint(-128, 127)) for _ in range(7)] for _ in range(9)] for _ in range(40)])
+    m, e = (int(v) for v in fixed_multiplier(torch.tensor(real, dtype=torch.float64)))
+    m, e = (m << 5) // 63, e + 5
+    sums = [int(row.sum()) - 63 * 11 for row in x]
+    high = [floor(Fraction((s << max(0, 31 - e)) * m, 2**31) + Fraction(1, 2)) for s in sums]
+    wanted = _clamped((int(rounded(Fraction(h, 2 ** max(0, e - 31)), "half_away")) for h in high), 3)
+    assert curves.mean_fixed(x, 11, [1, 2], False, real, DOUBLE, 3, -128, 127).tolist() == wanted
+
+
+@pytest.mark.parametrize(("pads", "ceil"), [(True, False), (False, False), (False, True)])
+def test_codes_are_averaged_with_their_zero_point(pads, ceil):
+    choose = random.Random(1)
+    image = [[choose.randint(-128, 127) for _ in range(6)] for _ in range(5)]
+    x = torch.tensor(image, dtype=torch.float32)[None, None]
+    found = curves.average_inside(x, (3, 2), (2, 2), (1, 1), ceil, pads, 9, "half_away", -128, 127)[0, 0]
+    for row, column in torch.cartesian_prod(torch.arange(found.shape[0]), torch.arange(found.shape[1])).tolist():
+        places = [(2 * row - 1 + i, 2 * column - 1 + j) for i in range(3) for j in range(2)]
+        inside = [image[i][j] for i, j in places if 0 <= i < 5 and 0 <= j < 6]
+        total, count = sum(inside) + (9 * (6 - len(inside)) if pads else 0), 6 if pads else len(inside)
+        assert found[row, column] == float(rounded(Fraction(total, count), "half_away"))
+
+
+def test_hard_swish_is_within_one_code_and_exact_at_its_ends():
+    x = (CODES - 3) * 0.0625
+    real = torch.nn.functional.hardswish(x.double()) / 0.05
+    found = curves.hard_swish16(CODES, 3, 0.0625, 0.05, 0, -128, 127)
+    assert (found - real.clamp(-128, 127)).abs().max() <= 1.01  # 16 bits: h and r are each rounded, their product is cut off
+    assert found[(x <= -3) | (x == 0)].abs().max() == 0
+    assert found[-1] == 127
+
+
+def test_integer_weights_of_neighbours():
+    # 2 -> 4 by half-pixel centres: weights 1/4 and 3/4, and sums half way between codes.
+    x = torch.tensor([[[[-3.0, -1.0], [4.0, 6.0]]]])
+    across = [
+        [Fraction(-3), Fraction(-5, 2), Fraction(-3, 2), Fraction(-1)],
+        [Fraction(4), Fraction(9, 2), Fraction(11, 2), Fraction(6)],
+    ]
+    whole = [
+        [(3 - k) * a / 3 + k * b / 3 for a, b in zip(*across, strict=True)] for k in (0, Fraction(3, 4), Fraction(9, 4), 3)
+    ]
+    for positions, bits, rounding in (("integer", 10, "half_away"), ("float", 11, "half_up")):
+        wanted = [[float(rounded(v, rounding)) for v in row] for row in whole]
+        assert bilinear_codes(x, (4, 4), False, positions, bits)[0, 0].tolist() == wanted
+
+
+def test_whole_runs_are_decoded_by_a_sum():
+    q, s = torch.arange(-5.0, 6.0), torch.tensor(0.0317)
+    summed, centred = q * s + s * -37.0, (q - 37) * s
+    assert not torch.equal(summed[:8], centred[:8])
+    assert torch.equal(dequantize_sum(q, float(s), 37, 8), torch.cat([summed[:8], centred[8:]]))
+
+
+def test_softmax_rounds_half_up():
+    # Two equal exponents share 256 codes; 512 of them have half a code each.
+    found = softmax_float(torch.zeros(1, 512), -1, 0.1, 1 / 256, -128, -128, 127)
+    assert found.unique().tolist() == [-127.0]

@@ -1,0 +1,186 @@
+"""LiteRT: the file read back by another reader, and every op and whole networks against its three kernel sets."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import DeployError
+from qfunc.graph.network import seats
+from qfunc.lowering import LiteRt
+from qfunc.specs import Fixed
+from tests.conformance.modules import FLOAT, INTEGER
+
+INSTALLED = importlib.util.find_spec("ai_edge_litert") is not None
+needs_litert = pytest.mark.skipif(not INSTALLED, reason="ai-edge-litert is not installed")
+SETS = {"xnnpack": targets.litert, "reference": targets.litert_reference, "optimised": targets.litert_optimised}
+
+
+class Ops(nn.Module):
+    """One image through ops of every arithmetic, side by side: each tensor of codes is compared by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.group, self.deep = nn.Conv2d(6, 6, 3, 2, 1), nn.Conv2d(6, 4, 3, groups=2), nn.Conv2d(6, 12, 3, groups=6)
+        self.row, self.slope, self.columns = nn.Linear(9, 5), nn.PReLU(6), nn.Linear(120, 7)
+        self.register_buffer("matrix", torch.randn(9, 4, generator=torch.Generator().manual_seed(5)))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[N, 6, 8, 9] -> one tensor an op."""
+        y = self.conv(x)
+        z = F.relu6(self.deep(x))
+        return (
+            F.relu(self.group(x)), y - F.avg_pool2d(x, 2, 2, ceil_mode=True)[..., :5], x + x[..., :1], x * self.slope(x), z,
+            self.row(x), x @ self.matrix, x @ x.transpose(2, 3), self.columns(y.flatten(1)), x.mean((2, 3)), x.mean(1),
+            F.adaptive_avg_pool2d(z, 1), F.avg_pool2d(x, 3, 2, 1), F.leaky_relu(x, 0.3), F.hardswish(x), torch.tanh(x),
+            torch.cat([torch.sigmoid(x), x], 1)[:, 1::2], F.max_pool2d(y, 3, 2, 1), F.interpolate(y, scale_factor=2),
+            F.interpolate(x, size=(11, 6), mode="bilinear"),
+            F.interpolate(x, size=(5, 12), mode="bilinear", align_corners=True),
+            F.conv2d(F.pad(y, (1, 0, 2, 1)), torch.ones(1, 6, 2, 2)), torch.clamp(x, -0.7, 0.9),
+        )  # fmt: skip
+
+
+def _calibrated(model: nn.Module, target, *shape: int, seed: int = 3):
+    torch.manual_seed(seed)
+    batches = [torch.randn(shape) for _ in range(2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model.eval())), [*batches, 2 * batches[0]]
+
+
+def _moved(model, seed: int) -> None:
+    # Other scales, powers of two among them, and zero points at the ends; tensors that shared theirs still do.
+    choose, new = random.Random(seed), dict[tuple[float, int], tuple[float, int]]()
+    for seat in seats(model):
+        module = seat.module
+        if module.site.constant or isinstance(module.site.value, Fixed):
+            continue
+        old = float(module.scale), int(module.zero_point)
+        exact = 2.0 ** round(np.log2(old[0])) if choose.random() < 0.5 else old[0] * np.exp(choose.uniform(-0.7, 0.7))
+        zero = choose.choice((-128, 127, 0, -1, choose.randint(-128, 127)))
+        scale, zero = new.setdefault(old, (float(np.float32(exact)), zero))
+        module.scale.fill_(scale)
+        module.zero_point.fill_(zero)
+
+
+@needs_litert
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kernels", SETS)
+def test_every_op_is_what_the_kernels_compute(kernels, seed):
+    target = SETS[kernels]
+    torch.manual_seed(7)
+    model, batches = _calibrated(Ops(), target, 2, 6, 8, 9, seed=seed)
+    _moved(model, seed)
+    report = qfunc.verify(target, LiteRt(kernels, threads=1))(model, batches)
+    assert report.verdict.startswith("bit-exact: "), report
+    assert not report.float_units
+
+
+@needs_litert
+@pytest.mark.parametrize("kernels", ["xnnpack", "optimised"])
+def test_softmax_is_what_the_kernels_compute(kernels):
+    model, batches = _calibrated(nn.Sequential(nn.Softmax(-1)), SETS[kernels], 50, 3, 17)
+    report = qfunc.verify(SETS[kernels], LiteRt(kernels, threads=1))(model, [3 * b for b in batches])
+    assert report.verdict.startswith("bit-exact: "), report
+
+
+class Residual(nn.Module):
+    """Convolutions with batch norm, a residual, a depthwise one, two branches joined, and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU6())
+        self.deep = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.BatchNorm2d(8), nn.Hardswish(), nn.Conv2d(8, 8, 1))
+        self.left, self.right, self.head = nn.Conv2d(8, 5, 1), nn.Conv2d(8, 6, 3, padding=1), nn.Linear(11, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 3, H, W] -> [N, 4]."""
+        x = self.stem(x)
+        x = F.relu(x + self.deep(x))
+        x = torch.cat([self.left(x), F.max_pool2d(self.right(x), 3, 1, 1)], 1)
+        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+@needs_litert
+@pytest.mark.parametrize("kernels", SETS)
+def test_a_network_is_what_the_kernels_compute(kernels):
+    model, batches = _calibrated(Residual(), SETS[kernels], 2, 3, 15, 14)
+    report = qfunc.verify(SETS[kernels], LiteRt(kernels, threads=1))(model, [*batches, batches[0][:1]])
+    assert report.verdict.startswith("bit-exact: "), report
+    assert not report.float_units
+
+
+@needs_litert
+def test_the_file_holds_the_models_qparams_and_codes():
+    from ai_edge_litert.schema_py_generated import Model, TensorType
+
+    target = targets.litert
+    model, _ = _calibrated(nn.Sequential(nn.Conv2d(3, 5, (3, 2)), nn.Flatten(), nn.Linear(5 * 4 * 6, 4)), target, 2, 3, 6, 7)
+    artifact = qfunc.deploy(target)(model)
+    assert artifact.files == qfunc.deploy(target)(model).files
+    read = Model.GetRootAs(artifact.files["model.tflite"], 0)
+    graph = read.Subgraphs(0)
+    tensors = {graph.Tensors(i).Name().decode(): graph.Tensors(i) for i in range(graph.TensorsLength())}
+    named = {site["name"]: site for site in artifact.report["tensors"]}
+
+    def same(name: str, site: str) -> Tensor:
+        held = tensors[name].Quantization()
+        assert held.ScaleAsNumpy().tolist() == named[site]["scale"], name
+        assert held.ZeroPointAsNumpy().tolist() == named[site]["zero_point"], name
+        data = read.Buffers(tensors[name].Buffer()).DataAsNumpy()
+        dtype = np.int32 if tensors[name].Type() == TensorType.INT32 else np.int8
+        if not isinstance(data, np.ndarray):  # no constant
+            return torch.zeros(0)
+        return torch.from_numpy(data.view(dtype).reshape(tensors[name].ShapeAsNumpy()).astype(np.int64))
+
+    same("input.codes", "input")
+    same("0.codes.nhwc", "0")
+    weight, column = same("0.weight", "0.weight"), same("2.weight", "2.weight")
+    exact = {seat.path: seat.module for seat in seats(model)}
+    codes, _ = exact["quantizers.0.weight"].export(model.get_parameter("0.weight"))
+    assert torch.equal(weight.permute(0, 3, 1, 2), codes.long())
+    codes, _ = exact["quantizers.2.weight"].export(model.get_parameter("2.weight"))
+    assert torch.equal(column.reshape(4, 4, 6, 5).permute(0, 3, 1, 2).flatten(1), codes.long())
+    assert same("0.bias", "0.bias").shape == (5,)
+    assert [o.BuiltinCode() for o in map(read.OperatorCodes, range(read.OperatorCodesLength()))] == [114, 39, 3, 22, 9, 6]
+    assert tensors["input"].ShapeSignatureAsNumpy().tolist() == [-1, 3, 6, 7]
+
+
+@needs_litert
+@pytest.mark.parametrize(
+    ("make", "shape", "message"),
+    [
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Mish()), (1, 3, 5, 4),
+         "op '1': found Mish, wanted an op that Tflite writes. Keep it out of the deployed model, or deploy Q/DQ ONNX by "
+         "edit.deploy(Qdq())."),
+        (lambda: nn.Conv3d(2, 3, 2), (1, 2, 4, 5, 6),
+         "op 'conv3d': found windows over 3 axes, wanted one or two. Deploy Q/DQ ONNX by edit.deploy(Qdq())."),
+        INTEGER["avg_pool no pad count"] + (
+            "op 'avg_pool2d': found an average of (3, 2) entries, fewer at the border, padded by (1, 1) and (1, 1), wanted "
+            "SAME or no padding. Use count_include_pad=True and ceil_mode=False.",),
+        FLOAT["matmul constants broadcast"] + (
+            "op 'matmul': found a constant of 3 axes behind the product, wanted a matrix. Multiply by one matrix, or compute "
+            "the batch of matrices.",),
+    ],
+)  # fmt: skip
+def test_what_has_no_form_is_refused(make, shape, message):
+    model, _ = _calibrated(make(), targets.litert, *shape)
+    with pytest.raises(DeployError) as caught:
+        qfunc.deploy(targets.litert)(model)
+    assert str(caught.value) == message
+
+
+def test_one_file_serves_three_kernel_sets():
+    rules = [{r.select for r in t.rules} for t in SETS.values()]
+    assert rules[0] == rules[1] == rules[2]
+    assert len({t.kernels for t in SETS.values()}) == 3
+    assert {repr(t.lowering) for t in SETS.values()} == {"Tflite()"}
