@@ -5,7 +5,9 @@
 
 The same models, inputs and calibration batches as zoo.py has, 8 bits, each tool with its defaults for x86-64:
 
-* NNCF: `nncf.torch.wrap_model`, `nncf.quantize`; OpenVINO converts and runs what comes out.
+* NNCF: `nncf.torch.wrap_model`, `nncf.quantize`; OpenVINO converts and runs what comes out.  On first use it
+  builds a C++ extension, a minute and a half of processor time, and gives up after 60 s of a clock on the wall, unless
+  NNCF_EXTENSION_LOAD_TIMEOUT=0 stands in the environment.
 * torchao: `torch.export`, `prepare_pt2e` and `convert_pt2e` with X86InductorQuantizer; the converted program is exported
   anew and run by PyTorch.
 

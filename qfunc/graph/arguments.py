@@ -10,14 +10,17 @@ from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CaptureError
-from qfunc.graph.record import Argument, attach, record_of
+from qfunc.graph.record import Argument, Record, attach, record_of
+from qfunc.graph.trees import leaves
 
 _PLAIN = (type(None), bool, int, float, str)
 _FIXED = (type(None), bool, str)  # by their default
 
 
-def remember(model: fx.GraphModule, of: nn.Module, concrete: Mapping[str, Any], example_inputs: Any) -> fx.GraphModule:
-    """The (new) model with a record of the arguments of the forward that it was captured from: which are fixed, to what."""
+def remember(
+    model: fx.GraphModule, of: nn.Module, concrete: Mapping[str, Any], example_inputs: Any, batch: int | None = None
+) -> fx.GraphModule:
+    """The (new) model with a record of the forward that it was captured from: what is fixed of its arguments, to what."""
     record = record_of(model)
     assert record is not None
     examples = example_inputs if isinstance(example_inputs, tuple | None) else (example_inputs,)
@@ -36,7 +39,7 @@ def remember(model: fx.GraphModule, of: nn.Module, concrete: Mapping[str, Any], 
             found.append(Argument(p.name, True, value) if isinstance(value, _PLAIN) else Argument(p.name))
         else:
             found.append(Argument(p.name, True, p.default, taken=False))
-    return attach(model, evolve(record, arguments=tuple(found)))
+    return attach(model, evolve(record, arguments=tuple(found), batch=batch))
 
 
 def free(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -51,6 +54,7 @@ def free(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """
     record = record_of(model)
     arguments = record.arguments if record is not None else ()
+    require_batch(record, args or [kwargs[a.name] for a in arguments if a.name in kwargs])
     graphs = [a for a in arguments if a.taken]
     # f(x, True) of f(x, flag=True, y=0): True is what flag is fixed to, not y; f(x, tensor) gives the graph its y.
     places = zip(arguments, args, strict=False)
@@ -63,23 +67,45 @@ def free(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return args, kwargs  # Python says what is wrong
     for a, value in (*zip(names, args, strict=False), *((a, kwargs[a.name]) for a in names if a.name in kwargs)):
         if a.fixed and not _same(a.value, value):
-            raise _other(a, value, record.within if record is not None else "")
+            raise _other(a, value, record)
     kept = {a.name for a in graphs}
     return tuple(v for a, v in zip(names, args, strict=False) if a.taken), {k: v for k, v in kwargs.items() if k in kept}
+
+
+def require_batch(record: Record | None, given: Any) -> None:
+    """Refuses inputs of another batch than that which torch.export fixed.
+
+    Raises:
+        CaptureError: names both.
+    """
+    if record is None or record.batch is None:
+        return
+    first = next((t for t in leaves(given) if isinstance(t, Tensor)), None)
+    if first is not None and first.ndim and first.shape[0] != record.batch:
+        raise CaptureError(
+            where=_call_of(record),
+            found=f"a first input of shape {list(first.shape)}",
+            wanted=f"{record.batch} on its first axis, to which torch.export fixed it: the forward counts on that number",
+            do="Give example_inputs of that size, or quantize the submodules that run on any: quantize(target, at=...).",
+        )
+
+
+def _call_of(record: Record) -> str:
+    return f"call of submodule {record.within!r}" if record.within else "call of a captured model"
 
 
 def _same(fixed: Any, value: Any) -> bool:
     return fixed is value or (type(fixed) is type(value) and isinstance(value, (*_PLAIN, tuple)) and fixed == value)
 
 
-def _other(argument: Argument, value: Any, within: str) -> CaptureError:
+def _other(argument: Argument, value: Any, record: Record | None) -> CaptureError:
     name, fixed = argument.name, _short(argument.value)
     do = f"Capture or quantize the model with concrete_args={{{name!r}: {_short(value)}}}."
     if isinstance(value, Tensor) or argument.taken:
         do = f"Capture or quantize the model with example_inputs=(...,) that hold {_short(value)} for {name}."
     found, wanted = f"{name}={_short(value)}", f"{name}={fixed}, to which capture fixed it"
-    where = f"call of submodule {within!r}" if within else "call of a captured model"
-    return CaptureError(where=where, found=found, wanted=wanted, do=do)
+    assert record is not None
+    return CaptureError(where=_call_of(record), found=found, wanted=wanted, do=do)
 
 
 def _short(value: Any) -> str:
@@ -91,4 +117,4 @@ class _Gain(nn.Module):
         return x * gain
 
 
-__all__ = ["free", "remember"]
+__all__ = ["free", "remember", "require_batch"]

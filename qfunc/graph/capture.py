@@ -111,8 +111,8 @@ def capture(
             if bake(mine):  # what is kept of the model's modules is then that of the plain ones
                 bake(shown := owned(model))
             if example_inputs is not None:
-                program = program_of(with_forward_bound(mine, concrete), example_inputs)
-                opened = remember(open_program(program, modes_of=model), model, concrete, example_inputs)
+                program, batch = program_of(with_forward_bound(mine, concrete), example_inputs)
+                opened = remember(open_program(program, modes_of=model), model, concrete, example_inputs, batch)
                 return keep(opened, shown, ran(program.graph))
             require_no_hooks(mine)
             kinds = leaf_classes(leaves, mine)

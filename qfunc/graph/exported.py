@@ -16,14 +16,18 @@ from qfunc.graph.functional import functional
 from qfunc.graph.inlined import inline_regions
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.recurrent_export import open_recurrent
-from qfunc.graph.sources import user_line
+from qfunc.graph.sources import packs, user_line
+from qfunc.graph.tracer import packed
 from qfunc.graph.written import written_constants
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def program_of(model: nn.Module, example_inputs: Any) -> torch.export.ExportedProgram:
+def program_of(model: nn.Module, example_inputs: Any) -> tuple[torch.export.ExportedProgram, int | None]:
     """The model, which is put in evaluation mode, exported; first axis of every tensor dynamic where it can be.
+
+    The number is the size of the first input's first axis if the program computes something for that size alone, as one
+    that loops over a batch does.
 
     Args:
         model: A copy that may be written to.
@@ -33,14 +37,23 @@ def program_of(model: nn.Module, example_inputs: Any) -> torch.export.ExportedPr
     """
     model.eval()
     failures: list[Exception] = []
-    for args, dynamic in _attempts(example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)):
+    given, loops = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,), False
+    for args, dynamic in _attempts(given):
         try:
-            return torch.export.export(model, args, dynamic_shapes=dynamic, strict=False)
+            program = torch.export.export(model, args, dynamic_shapes=dynamic, strict=False)
         except Exception as e:
             failures.append(e)
+            continue
+        asked, size = _first(dynamic, args), _first_of(program)
+        fixed = size is not None and not _varies(size)
+        loops = loops or (asked and fixed)
+        if not loops or args is given:  # of a batch of one that was doubled, the program would be that of two
+            return program, int(size) if loops and fixed else None
     error = failures[-1]
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     on_values = "data-dependent" in str(error)
+    if packs(error.__traceback__):
+        raise packed(user_line(error.__traceback__) or f"torch.export of {type(model).__name__}") from error
     raise CaptureError(
         where=user_line(error.__traceback__) or f"torch.export of {type(model).__name__}",
         found="control flow on the values of a tensor" if on_values else f"{type(error).__name__}: {first}",
@@ -51,6 +64,21 @@ def program_of(model: nn.Module, example_inputs: Any) -> torch.export.ExportedPr
         if on_values
         else "Check that model(*example_inputs) runs; quantize submodules where the whole cannot be captured.",
     ) from error
+
+
+def _first(dynamic: Any, args: tuple[Any, ...]) -> bool:
+    # Whether the first axis of the first tensor was to be dynamic.
+    asked: list[bool] = []
+    _each(args, lambda t: asked.append(dynamic is not None and t.ndim > 0 and t.shape[0] > 1))
+    return bool(asked) and asked[0]
+
+
+def _first_of(program: torch.export.ExportedProgram) -> Any:
+    # The size of the first axis of the first input that is a tensor: a number if torch.export fixed it.
+    ours = set(program.graph_signature.user_inputs)
+    values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder" and n.name in ours]
+    first = next((v for v in values if isinstance(v, torch.Tensor)), None)
+    return first.shape[0] if first is not None and first.ndim else None
 
 
 def _attempts(inputs: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -146,10 +174,15 @@ def _axes(inputs: list[fx.Node]) -> tuple[tuple[str | None, ...], ...]:
         if not isinstance(value, torch.Tensor):
             continue
         for axis, size in enumerate(value.shape):
-            if isinstance(size, torch.SymInt):
+            if _varies(size):
                 names.setdefault(str(size), f"{node.target}_{axis}" if axis else "batch")
-        found.append(tuple(names[str(n)] if isinstance(n, torch.SymInt) else None for n in value.shape))
+        found.append(tuple(names[str(n)] if _varies(n) else None for n in value.shape))
     return tuple(found)
+
+
+def _varies(size: Any) -> bool:
+    # Symbols that torch.export fixed in the end stay symbols that print as numbers.
+    return isinstance(size, torch.SymInt) and not str(size).isdigit()
 
 
 def _mode(model: nn.Module | None, path: str) -> bool:

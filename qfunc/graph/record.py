@@ -53,6 +53,7 @@ class Record:
     is one module of torch.nn: users know the op by the module's path.
     `axes` names the axes of each input that torch.export left dynamic, None for the others.  `evaluated` says what was
     exported in evaluation mode and cannot train, or "".  `arguments` are those of the forward, () of an ExportedProgram.
+    `batch` is the size of the first input's first axis if torch.export fixed it.
     """
 
     facts: dict[str, Fact] = field(hash=False)
@@ -67,6 +68,7 @@ class Record:
     axes: tuple[tuple[str | None, ...], ...] = ()
     evaluated: str = ""
     arguments: tuple[Argument, ...] = ()
+    batch: int | None = None
 
     def path(self, own: str) -> str:
         """A path of the model's as the user knows it."""

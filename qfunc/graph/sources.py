@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn.utils import rnn
+from torch.nn.utils.rnn import PackedSequence
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_PACKING = rnn.__file__
 _HERE = os.path.dirname(__file__) + os.sep
 _SEVERAL = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention", "Transformer", "TransformerEncoder",
              "TransformerDecoder", "TransformerEncoderLayer", "TransformerDecoderLayer")  # fmt: skip
@@ -30,6 +33,16 @@ def user_line(traceback: types.TracebackType | None) -> str:
         frames.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
         traceback = traceback.tb_next
     return _last(frames)
+
+
+def packs(traceback: types.TracebackType | None) -> bool:
+    """Whether a failure came from packing a sequence, or from a layer that got a packed one."""
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_filename == _PACKING or any(isinstance(v, PackedSequence) for v in frame.f_locals.values()):
+            return True
+        traceback = traceback.tb_next
+    return False
 
 
 def _last(frames: list[tuple[str, int]]) -> str:

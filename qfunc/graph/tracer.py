@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
-from qfunc.graph.sources import is_users, source_line, user_line
+from qfunc.graph.sources import is_users, packs, source_line, user_line
 from qfunc.graph.spelling import is_number
 from qfunc.graph.torch_modules import forward_of
 from qfunc.graph.vocabulary import MODULE_KINDS
@@ -119,8 +119,17 @@ def _of_sizes(node: fx.Node) -> bool:
     return node.op == "placeholder" or is_number(node) or compared or getattr(node.target, "__name__", "") == "getattr"
 
 
+def packed(where: str) -> CaptureError:
+    """The refusal of packed sequences, on both roads."""
+    found, wanted = "a packed sequence, whose length depends on values", "a padded tensor"
+    do = "Give the layer the padded tensor, and pick each sequence's last output by its length."
+    return CaptureError(where=where, found=found, wanted=wanted, do=do)
+
+
 def tracing_error(error: Exception, model: nn.Module) -> CaptureError:
     """What a failure of the tracer means for the user's model: file, line and the other road."""
+    if packs(error.__traceback__):
+        return packed(user_line(error.__traceback__) or type(model).__name__)
     first = str(error).strip().partition("\n")[0].partition(". ")[0]
     return CaptureError(
         where=user_line(error.__traceback__) or type(model).__name__,

@@ -32,7 +32,7 @@ SEVERAL = SEVERAL_WRITERS | RECURRENT_WRITERS
 
 
 def write_model(
-    partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes = ()
+    partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes | None = ()
 ) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
     """The ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
     dynamic batch.
@@ -49,7 +49,7 @@ def write_model(
 
 
 class _Writer:
-    def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...], opset: int, axes: Axes) -> None:
+    def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...], opset: int, axes: Axes | None) -> None:
         self.partition, self.network = partition, partition.network
         self.shapes = shapes_of(self.network, inputs, axes)
         self.graph = OnnxGraph(opset)

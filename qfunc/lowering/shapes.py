@@ -41,11 +41,11 @@ class Varying:
     tried: tuple[Any, ...]
 
 
-def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axes = ()) -> dict[str, Any]:
+def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axes | None = ()) -> dict[str, Any]:
     """Node name -> Shape, a tuple of them, `Varying`, or a plain value that is always the same.
 
     The network runs on the meta device with two or three sizes of each axis; what differs varies.  Without `axes` the
-    first axis of the inputs is the batch, unless the network takes only one batch size.
+    first axis of the inputs is the batch, unless the network takes only one batch size.  With `axes` None nothing varies.
 
     Raises:
         DeployError: the network cannot run with the inputs' shapes.
@@ -72,9 +72,12 @@ Sizes = list[tuple[int, ...]]
 FAR, MOST_TIES = 38, 50
 
 
-def _trials(inputs: tuple[TensorInfo, ...], axes: Axes) -> Iterator[list[Sizes]]:
+def _trials(inputs: tuple[TensorInfo, ...], axes: Axes | None) -> Iterator[list[Sizes]]:
     """Shapes to run together: other sizes on every axis that varies; at last the shapes themselves."""
     given = [i.shape for i in inputs]
+    if axes is None:
+        yield [given, given]
+        return
     named = [(*row, *(None,) * (len(shape) - len(row))) for row, shape in zip_longest(axes[: len(given)], given, fillvalue=())]
     now = {name: size for shape, row in zip(given, named, strict=True) for size, name in zip(shape, row, strict=True) if name}
     if now:

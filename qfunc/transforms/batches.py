@@ -11,7 +11,7 @@ from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError
-from qfunc.graph.arguments import free
+from qfunc.graph.arguments import free, require_batch
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.trees import leaves
 
@@ -65,6 +65,7 @@ class Binder:
         return tuple(batch[n] for n in positional)
 
     def _like_the_model(self, arguments: tuple[Any, ...], step: str) -> tuple[Any, ...]:
+        require_batch(record_of(self.network), arguments)
         if self.spec is None:
             return arguments
         return tuple(self._ordered(v, self.spec[i], step, self.names[i]) for i, v in enumerate(arguments))

@@ -67,7 +67,8 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         _require_float32(model, inputs)
         partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
         require_limits(partition)
-        proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET), record.axes)
+        axes = record.axes if record.batch is None else None
+        proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET), axes)
         _check(proto, tensors, model, inputs)
         files = dict(target.lowering.lower(proto, tensors))
         report = _report(target, inputs, tensors, partition)

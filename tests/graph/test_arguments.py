@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -90,3 +91,38 @@ def test_python_says_what_is_no_argument_at_all() -> None:
         captured(X, gain=2)
     with pytest.raises(TypeError, match="positional arguments but 7 were given"):
         captured(X, True, 0.0, None, "a", 6)
+
+
+class Rows(nn.Module):
+    """A loop over the batch, as a detector has for its images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [row.mean() for row in self.fc(x)]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
+def test_a_forward_that_counts_on_its_batch(size: int) -> None:
+    x, other = X[:size], torch.cat([X, X])
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET, (x,))(Rows().eval()))
+    assert len(done(x)) == size
+    text = (
+        f"call of a captured model: found a first input of shape [6, 4], wanted {size} on its first axis, to which "
+        "torch.export fixed it: the forward counts on that number. Give example_inputs of that size, or quantize the "
+        "submodules that run on any: quantize(target, at=...)."
+    )
+    for use in (lambda: done(other), lambda: qfunc.calibrate([other])(done), lambda: qfunc.verify(TARGET)(done, [other])):
+        with pytest.raises(CaptureError) as refused:
+            use()
+        assert str(refused.value) == text
+    (shape,) = [tuple(i.shape) for i in onnx_session(qfunc.deploy(TARGET)(done)).get_inputs()]
+    assert shape == (size, 4)
+    assert qfunc.verify(TARGET)(done, [x]).verdict.startswith("bit-exact")
+
+
+def onnx_session(artifact: Any) -> Any:
+    return onnxruntime.InferenceSession(artifact.files["model.onnx"], providers=["CPUExecutionProvider"])

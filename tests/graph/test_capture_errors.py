@@ -171,3 +171,23 @@ def test_a_user_s_leaf_stays_one_node() -> None:
     captured = capture(leaves=(f"{__name__}.OnValues",))(model)
     assert [n.op for n in captured.graph.nodes] == ["placeholder", "call_module", "call_function", "output"]
     assert torch.equal(captured(-X), model(-X))
+
+
+class Packs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(4, 5, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
+
+
+@pytest.mark.parametrize("road", [(), ((torch.randn(2, 5, 4), torch.tensor([5, 3])),)], ids=["fx", "export"])
+def test_packed_sequences(road: Any) -> None:
+    where, _, told = message(Packs(), *road).partition(": ")
+    assert where.startswith(__file__)
+    assert told == (
+        "found a packed sequence, whose length depends on values, wanted a padded tensor. Give the layer the padded tensor, "
+        "and pick each sequence's last output by its length."
+    )

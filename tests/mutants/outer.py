@@ -43,6 +43,12 @@ OUTER_MODULES = (
         "tests/graph/test_arguments.py::test_another_value",
     ),
     Mutation(
+        "batches-of-a-loop-vary", "qfunc/graph/arguments.py",
+        "if record is None or record.batch is None:",
+        "if True:",
+        "tests/graph/test_arguments.py::test_a_forward_that_counts_on_its_batch",
+    ),
+    Mutation(
         "emulation-cuts-longer-inputs", "qfunc/numerics/accumulators.py",
         "pairwise((0, *ends[:-1], None))",
         "pairwise((0, *ends))",
