@@ -125,6 +125,7 @@ def test_update_bn_takes_the_statistics_of_the_float_model() -> None:
     batches = [torch.randn(NETWORKS["branches"][1], dtype=torch.float64) for _ in range(3)]
     momenta = [m.momentum for m in quantized.modules() if hasattr(m, "momentum")]
     for each in (model, quantized):
+        each(batches[0])
         update_bn(batches, each)
     for key, buffer in model.named_buffers():
         torch.testing.assert_close(quantized.get_buffer(key), buffer, rtol=1e-10, atol=1e-10, msg=key)  # as above
