@@ -167,7 +167,8 @@ class _Law:
 
     def _call(self, node: fx.Node) -> tuple[Tensor, Tensor]:
         # What the op gives, and the sum of the magnitudes that it adds.
-        args, kwargs = (fx.map_arg(a, self._read) for a in (node.args, node.kwargs))
+        args: Any = fx.map_arg(node.args, self._read)
+        kwargs: Any = fx.map_arg(node.kwargs, self._read)
         call: Any = getattr(self.interpreter, node.op)
         found: Tensor = call(node.target, args, kwargs)
         if weighted(self.changed, node) is not None:
