@@ -24,15 +24,15 @@ def adaround_of(module: FakeQuantize) -> AdaRound:
 
 @frozen(eq=False)
 class _Part:
-    """Some elements of one weight, as views of the vectors; the sigmoid's stretch beyond 0 and 1."""
+    """Some elements of one weight, as views of the vectors; how far the sigmoid is stretched."""
 
+    zeta: float
     low: Tensor
     gap: Tensor
     v: Tensor
     value: Tensor
     sigmoid: Tensor
     gradient: Tensor
-    zeta: float
 
     def h(self) -> Tensor:
         """clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1) after `soften`."""
@@ -78,7 +78,7 @@ class Rounding:
         self.sizes = [weight.numel() for _, weight in sites]
         vectors = [torch.split(t, self.sizes) for t in (lower, gap, self.v.detach(), value, sigmoid, gradient)]
         self.parts = [
-            [_Part(*some, zeta=adaround_of(module).zeta) for some in zip(*(torch.split(t, _PART) for t in own), strict=True)]
+            [_Part(adaround_of(module).zeta, *some) for some in zip(*(torch.split(t, _PART) for t in own), strict=True)]
             for (module, _), own in zip(sites, zip(*vectors, strict=True), strict=True)
         ]
         # Leaves of their own that share the vector's storage.
@@ -97,7 +97,7 @@ class Rounding:
         """Sets v's gradient from the weights': the loss's, and that of weight * sum(1 - |2 h - 1|^exponent)."""
         for each, parts in zip(self.weights, self.parts, strict=True):
             given = torch.zeros_like(each) if each.grad is None else each.grad
-            for part, some in zip(parts, given.reshape(-1).split(_PART), strict=True):
+            for part, some in zip(parts, torch.split(given.reshape(-1), _PART), strict=True):
                 part.differentiate(some, weight, exponent)
 
     def decided(self) -> list[Tensor]:
