@@ -7,10 +7,10 @@ TESTS = "tests/numerics/test_fixed_curves.py"
 
 FIXED_CURVES = (
     Mutation(
-        "mean-rounds-its-multiplier",
+        "mean-keeps-the-zero-point",
         CURVES,
-        "torch.tensor((m << k) // count)",
-        "torch.tensor(((m << k) + count // 2) // count)",
+        "total = (codes - zero_in).double().sum(list(dims), keepdim=keepdim)",
+        "total = codes.double().sum(list(dims), keepdim=keepdim)",
         f"{TESTS}::test_the_multiplier_of_a_mean_is_divided_by_the_count",
     ),
     Mutation(
