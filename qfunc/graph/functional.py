@@ -75,6 +75,8 @@ class _Builder:
         if node.op == "output":
             self.graph.output(fx.map_arg(node.args[0], self.env.__getitem__))
             return
+        if node.op == "placeholder" and str(node.target).startswith("*") and not node.users:
+            return  # **kwargs that the forward takes and leaves alone
         self.env[node] = self._value(node)
         source = argument(node, 0, "input", "self")
         if not isinstance(source, fx.Node):

@@ -85,6 +85,21 @@ def test_what_an_outer_module_gives_its_part() -> None:
         qfunc.calibrate([X], progress=False)(other)
 
 
+def test_keywords_that_a_forward_leaves_alone_are_no_inputs() -> None:
+    class Open(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor, *rest: Any, word: str = "a", **named: Any) -> Tensor:
+            made: Tensor = self.fc(x)
+            return made
+
+    done = qfunc.calibrate([X], progress=False)(qfunc.quantize(TARGET)(Open().eval()))
+    assert [n.name for n in done.graph.nodes if n.op == "placeholder"] == ["x"]
+    assert qfunc.verify(TARGET)(done, [X]).verdict.startswith("bit-exact")
+
+
 def test_python_says_what_is_no_argument_at_all() -> None:
     captured = qfunc.capture()(Options())
     with pytest.raises(TypeError, match="unexpected keyword argument 'gain'"):
