@@ -48,7 +48,7 @@ def program_of(model: nn.Module, example_inputs: Any) -> tuple[torch.export.Expo
         fixed = size is not None and not _varies(size)
         loops = loops or (asked and fixed)
         if not loops or args is given:  # of a batch of one that was doubled, the program would be that of two
-            return program, int(size) if loops and fixed else None
+            return program, None if size is None or not (loops and fixed) else int(size)
     error = failures[-1]
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     on_values = "data-dependent" in str(error)
