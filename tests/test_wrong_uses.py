@@ -16,7 +16,10 @@ from tests.wrong_uses.world import told, world
 
 ROWS = (*models.ROWS, *steps.ROWS, *chips.ROWS, *places.ROWS, *edits.ROWS, *values.ROWS)
 
-NAMES = "academic, academic_nlp, nnie, onnx_qnn, onnxruntime, openvino, ppl_cuda, ppl_w8a16, qdq, snpe, stpu, tengine_u8,"
+NAMES = (
+    "academic, academic_nlp, litert, litert_optimised, litert_reference, nnie, onnx_qnn, onnxruntime, openvino, ppl_cuda, "
+    "ppl_w8a16, qdq, snpe, stpu, tengine_u8,"
+)
 GIVE = "Give a name in qfunc.targets, module:attribute, or a JSON file."
 LINES = (
     ("no command", [], "python -m qfunc: the following arguments are required: show | diff | check | verify"),
