@@ -45,7 +45,7 @@ def mean_fixed(
 ) -> Tensor:  # fmt: skip
     """Codes of a mean: steps(sum(q - z_x) * m' * 2^-e') + z, the multiplier of s_x / s_y divided by the count.
 
-    m' = floor(m 2^k / n), e' = e + k with k = min(floor(log2 n), 62 - e).
+    m' = floor(m 2^k / n), e' = e + k with k = min(floor(log2 n), 32, 62 - e).
     Source: TFLite, reference_ops QuantizedMeanOrSum.
 
     >>> mean_fixed(torch.tensor([[5.0, 8.0]]), 1, [1], False, 1.0, ["srdhm", "half_away"], 0, -128, 127).tolist()
