@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from fractions import Fraction
 from math import floor
@@ -77,6 +78,35 @@ def test_hard_swish_is_within_one_code_and_exact_at_its_ends():
     assert (found - real.clamp(-128, 127)).abs().max() <= 1.01  # 16 bits: h and r are each rounded, their product is cut off
     assert found[(x <= -3) | (x == 0)].abs().max() == 0
     assert found[-1] == 127
+
+
+def _hard_swish(x: int, scale_in: float, scale: float) -> int:
+    # TFLite reference_ops HardSwish, one value in plain integers: every shift and product by a rational that is rounded.
+    def pair(real: float) -> tuple[int, int]:
+        fraction, e = math.frexp(real)
+        return min((int(rounded(Fraction(fraction) * 2**31, "half_away")) + 2**15) >> 16, 2**15 - 1), e
+
+    def cut(v: int) -> int:
+        return max(-(2**15), min(v, 2**15 - 1))
+
+    def high(a: int, b: int) -> int:
+        return cut(int(rounded(Fraction(a * b, 2**15), "half_up")))
+
+    (m_y, e_y), (m_6, e_6) = pair(scale_in / 128 / scale), pair(scale_in / 128 / (3 / 32768))
+    height = high(128 * x, m_y)
+    share = (
+        cut(cut(high(cut(128 * x << (e_6 - 1)), m_6)) << 1)
+        if e_6 > 0
+        else (int(rounded(Fraction(high(128 * x, m_6)) / 2**-e_6, "half_away")))
+    )
+    share = (share + 2**15) >> 1
+    return int(rounded(Fraction(math.trunc(Fraction(share * height, 2**15))) * Fraction(2) ** e_y, "half_away"))
+
+
+@pytest.mark.parametrize(("scale_in", "scale"), [(0.0625, 0.046875), (0.03125, 0.0234375), (0.00390625, 0.001953125)])
+def test_hard_swish_is_the_integers_of_its_source(scale_in: float, scale: float):
+    found = curves.hard_swish16(CODES, 3, scale_in, scale, 0, -(2**15), 2**15 - 1)
+    assert found.tolist() == [_hard_swish(int(q) - 3, scale_in, scale) for q in CODES]
 
 
 def test_integer_weights_of_neighbours():
