@@ -60,11 +60,9 @@ class LogLinear(NamedTuple):
 
     def edges(self, level: Tensor) -> Tensor:
         """The bounds of the bins of |x| in float64: [*level.shape, size + 1]."""
-        patterns = self._starts(level.unsqueeze(-1))
-        patterns = torch.cat((patterns, patterns[..., -1:] + 1), -1)
-        exponent, fraction = patterns >> MANTISSA, patterns & (1 << MANTISSA) - 1
-        mantissa = (fraction + ((exponent > 0).long() << MANTISSA)).double()
-        values = mantissa * torch.exp2((exponent.clamp(min=1) - 127 - MANTISSA).double())
+        steps = torch.arange(self.size, dtype=torch.int32, device=level.device)
+        patterns = (((level - (OCTAVES - 1)) << MANTISSA).unsqueeze(-1) + steps).clamp(max=255 << MANTISSA) << 16
+        values = patterns.view(torch.float32).double().clamp(max=2.0**128)  # which float32 calls infinite
         return torch.cat((torch.zeros_like(values[..., :1]), values), -1)
 
 

@@ -19,7 +19,7 @@ from qfunc.specs import Scheme
 SMOOTH = 1e-4
 """What an empty bin gets, taken from the others."""
 
-AT_ONCE = 1 << 14
+AT_ONCE = 1 << 16
 """Terms evaluated together: what a core's cache holds."""
 
 
@@ -111,28 +111,30 @@ def least_divergent_ends(counts: Tensor, groups: int) -> Tensor:
 def _divergences(counts: Tensor, half: Tensor, i: Tensor, groups: int) -> Tensor:
     # KL(P || Q) of each i of a column; one row of bins for each.
     middle = len(counts) // 2
-    place = torch.arange(len(counts), device=counts.device)
     start, end = middle - i, torch.minimum(middle + i + 1, middle + half)
-    held = torch.where((place >= start) & (place < end), counts, 0.0)
+    place = torch.arange(len(counts), device=counts.device)
+    if not torch.compiler.is_compiling():  # which would not know where the widest of them ends
+        place = place[int(start[-1]) : int(end[-1])]
+    valid = (place >= start) & (place < end)
     running = torch.nn.functional.pad(counts.cumsum(-1), (1, 0))
-    p = held + torch.where(place == start, running[start], 0.0)
-    p = p + torch.where(place == end - 1, running[-1] - running[end], 0.0)
+    p, first = torch.where(valid, counts[place], 0.0), place[0]
+    p = p.scatter_add(-1, start - first, running[start]).scatter_add(-1, end - 1 - first, running[-1] - running[end])
     run = ((end - start) // groups).clamp(min=1)
     bounds = (start + run * torch.arange(groups + 1, device=counts.device)).clamp(max=len(counts))
-    used = torch.nn.functional.pad((p != 0).cumsum(-1), (1, 0)).gather(-1, bounds).diff()
+    used = torch.nn.functional.pad((p != 0).cumsum(-1), (1, 0)).gather(-1, (bounds - first).clamp(max=len(place))).diff()
     bounds[:, -1:] = end
     mean = torch.where(used > 0, running[bounds].diff().div(used, rounding_mode="floor"), 0.0)
-    group = (place - start).div(run, rounding_mode="floor")
-    inside = (group >= 0) & (group < groups)
-    q = torch.where(inside, mean.gather(-1, group.clamp(0, groups - 1)), 0.0)
-    valid = (place >= start) & (place < end)
-    p, q = _smoothed(p, valid), _smoothed(q, valid)
-    p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
-    found = torch.where(valid, p * (p / q).log(), 0.0).sum(-1)
+    # Bins behind the last run have mean 0; the quotients of so few bins are floored rightly in float32.
+    group = ((place - start) / run).long().clamp(0, groups)
+    q = torch.where(valid, torch.nn.functional.pad(mean, (0, 1)).gather(-1, group), 0.0)
+    ratio = _smoothed(p, end - start), _smoothed(q, end - start)
+    total, kept = counts.sum(), q.sum(-1)  # which smoothing leaves as they are
+    found = torch.where(valid, ratio[0] * (ratio[0] / ratio[1]).log(), 0.0).sum(-1) / total + (kept / total).log()
     return torch.where(mean.any(-1), found, torch.inf)
 
 
-def _smoothed(h: Tensor, valid: Tensor) -> Tensor:
-    zero = valid & (h == 0)
-    zeros, size = zero.sum(-1, keepdim=True), valid.sum(-1, keepdim=True)
-    return torch.where(valid, h + torch.where(zero, SMOOTH, -SMOOTH * zeros / (size - zeros)), 0.0)
+def _smoothed(h: Tensor, size: Tensor) -> Tensor:
+    # Of rows of `size` bins, with zeros beyond them.
+    used = h != 0
+    filled = used.sum(-1, keepdim=True)
+    return torch.where(used, h - SMOOTH * (size - filled) / filled, SMOOTH)

@@ -118,14 +118,15 @@ def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
     >>> [t.tolist() for t in observed(torch.tensor([[1.0, -2.0], [3.0, 4.0]]), Scheme(scale=Scale(PerToken())))]
     [[[-2.0], [3.0]], [[1.0], [4.0]]]
     """
-    shape, x = tuple(x.shape), x.detach()
+    x, shared = x.detach(), scheme.scale.shared
     if x.numel() == 0:
-        zero = torch.zeros(qparams_shape(scheme, shape), device=x.device)
+        zero = torch.zeros(qparams_shape(scheme, tuple(x.shape)), device=x.device)
         return zero, zero
-    shared = scheme.scale.shared
     if isinstance(shared, PerTensor):
-        low, high = torch.aminmax(_in_memory_order(x))
+        # aminmax copies what is not contiguous; channels_last is, with its axes in the order of the memory.
+        low, high = torch.aminmax(x if x.is_contiguous() else x.permute(sorted(range(x.ndim), key=x.stride, reverse=True)))
         return low.float(), high.float()
+    shape = tuple(x.shape)
     axes = [axis for axis, size in enumerate(block_size(scheme, shape)) if size > 1]
     if not axes:  # which amin would take for all axes
         low, high = x.clone(), x.clone()
@@ -140,11 +141,6 @@ def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
         if outer:
             low, high = low.amin(outer, keepdim=True), high.amax(outer, keepdim=True)
     return low.float(), high.float()
-
-
-def _in_memory_order(x: Tensor) -> Tensor:
-    # aminmax copies what is not contiguous; channels_last is, with its axes in the order of the memory.
-    return x if x.is_contiguous() else x.permute(sorted(range(x.ndim), key=x.stride, reverse=True))
 
 
 def of_tensor(x: Tensor, scheme: Scheme) -> Affine:

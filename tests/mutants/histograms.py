@@ -78,7 +78,7 @@ HISTOGRAMS = (
     Mutation(
         "first-bin-stays", ENTROPY, "torch.cat((counts[..., 1:2], counts[..., 1:]), -1).double()", "counts.double()", TENSORRT
     ),
-    Mutation("ort-forgets-the-tails", ORT, "torch.where(place == end - 1, running[-1] - running[end], 0.0)", "0.0", ORT_SEARCH),
+    Mutation("ort-forgets-the-tails", ORT, "running[-1] - running[end])", "0 * running[end])", ORT_SEARCH),
     Mutation("finest-of-a-draw", POT, "state.votes * slots - torch.arange", "state.votes * slots + torch.arange", VOTES),
     Mutation(
         "signed-scale-turns-the-error-round",
