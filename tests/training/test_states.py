@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,23 @@ def test_interrupting_changes_nothing(name: str) -> None:
     assert one.norm1.frozen
     assert other.norm1.frozen
     assert all(int(s) == 5 for n, s in other.named_buffers() if n.endswith(".step"))
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_saving_and_loading_midway_changes_nothing(name: str, tmp_path: Path) -> None:
+    """Two steps, `save`, `load` onto the float network, two steps more: as four in one go."""
+    one = student(NOISY[name])
+    optimizer = sgd(one)
+    steps(one, optimizer, range(2))
+    qfunc.save(tmp_path / "midway")(one)
+    saved = through_a_file(optimizer.state_dict())
+    other: Any = qfunc.load(tmp_path / "midway")(net())
+    assert other.training
+    resumed = sgd(other)
+    resumed.load_state_dict(saved)
+    steps(one, optimizer, range(2, 4))
+    steps(other, resumed, range(2, 4))
+    require_same(one, other)
 
 
 @pytest.mark.parametrize("order", ["freeze, load", "load, freeze", "load alone"])
