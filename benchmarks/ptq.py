@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from attrs import evolve, frozen
 from fidelity import loader
-from ptq_rows import BEST, EACH, NEAREST, PAPERS, SAME, Row
+from ptq_rows import EACH, NEAREST, PAPERS, SAME, Row
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--full", action="store_true", help="the papers' settings, too")
     options = parser.parse_args()
-    rows = [r for r in (*NEAREST, *EACH, *SAME, *BEST, *(PAPERS if options.full else ())) if options.only in r.name]
+    rows = [r for r in (*NEAREST, *EACH, *SAME, *(PAPERS if options.full else ())) if options.only in r.name]
     wanted, file = cells(rows, options.bits, options.seeds), options.resume
     have = [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
     todo = [cell for cell in wanted if not any(cell.key().items() <= h.items() for h in have)]

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 import qfunc
 from qfunc.estimators import Mse
-from qfunc.reconstruction import Method
+from qfunc.reconstruction import Fisher, Method
 from qfunc.specs import Target, edit
 
 BITS = ("W8A8", "W4A8", "W4A4", "W3A3", "W2A4")
@@ -68,11 +68,15 @@ SAME = (
     Row("AdaRound, as many in all as the blocks", "equal total", True,
         qfunc.adaround(iterations=1000 * BLOCKS // LAYERS, rounding_lr=SHORT * LAYERS / BLOCKS), FEW),
 )  # fmt: skip
-BEST = (
-    Row("best found", "best", True, qfunc.qdrop(iterations=1000, rounding_lr=SHORT, scale_lr=5e-4), ("W4A4", "W2A4")),
-)  # fmt: skip
 PAPERS = (
     Row("AdaRound, papers' settings", "full", True, qfunc.adaround(iterations=20_000), FEW),
+    Row(
+        "BRECQ, weighted by the Fisher information",
+        "full",
+        True,
+        qfunc.brecq(iterations=1000, rounding_lr=SHORT, loss=Fisher()),
+        FEW,
+    ),
     Row("BRECQ, papers' settings", "full", True, qfunc.brecq(), FEW),
     Row("QDrop, papers' settings", "full", True, qfunc.qdrop(), FEW),
 )

@@ -16,7 +16,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +56,20 @@ def step(model: nn.Module, run: Callable[[Tensor], Tensor], context: Context, x:
 def saved(run: Callable[[Tensor], Tensor], context: Context, x: Tensor, y: Tensor) -> int:
     """The bytes that a forward leaves alive for its backward, each memory once."""
 
-    def alive() -> list[Tensor]:
+    def alive() -> dict[int, int]:
         gc.collect()
-        return [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
+        found = {}
+        for tensor in gc.get_objects():
+            if issubclass(type(tensor), Tensor):
+                with suppress(RuntimeError):  # what a compiler traced has no memory
+                    found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return found
 
-    before = alive()
+    before = sum(alive().values())
     # Hooks that change nothing show Python what autograd keeps; those of the context, if it has some, do so, too.
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), context():
         loss = F.cross_entropy(run(x), y)
-    memory = {m.data_ptr(): m.nbytes() for m in (t.untyped_storage() for t in alive())}
-    kept = sum(memory.values()) - sum({m.data_ptr(): m.nbytes() for m in (t.untyped_storage() for t in before)}.values())
+    kept = sum(alive().values()) - before
     loss.backward()
     return kept
 

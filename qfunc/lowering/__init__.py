@@ -7,6 +7,7 @@ from qfunc.lowering.gfpq import Gfpq
 from qfunc.lowering.litert import LiteRt
 from qfunc.lowering.onnxruntime import OnnxRuntime
 from qfunc.lowering.openvino_cpu import OpenVino
+from qfunc.lowering.packed import Packed
 from qfunc.lowering.ppl_cuda import PplCuda
 from qfunc.lowering.ppl_json import PplJson
 from qfunc.lowering.qdq import ExplicitQdq, Qdq
@@ -26,6 +27,7 @@ __all__ = [
     "LiteRt",
     "OnnxRuntime",
     "OpenVino",
+    "Packed",
     "PplCuda",
     "PplJson",
     "QLinear",

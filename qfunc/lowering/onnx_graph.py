@@ -92,13 +92,9 @@ class OnnxGraph:
         return self.constant(np.array(value, dtype=np.float32), name)
 
     def stored(self, codes: Tensor, fmt: Int, name: str) -> str:
-        """Integer codes as an initializer of their storage type."""
-        kind = storage(fmt, name)
-        dtype = helper.tensor_dtype_to_np_dtype(kind)
-        array = codes.detach().cpu().double().numpy().astype(np.int64).astype(dtype)
-        proto = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), self.fresh(name))
-        self.initializers[proto.name] = proto
-        return proto.name
+        """Integer codes as an initializer of their storage type; equal ones under one name are stored once."""
+        dtype = helper.tensor_dtype_to_np_dtype(storage(fmt, name))
+        return self.constant(codes.detach().cpu().double().numpy().astype(np.int64).astype(dtype), name)
 
     def call(self, function: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         """A node of a function of the model's own, given in ONNX's text form; every runtime can run it.

@@ -10,7 +10,7 @@ from torch import Tensor
 from qfunc.functions import Lsq
 from qfunc.functions._steps import held, through_magnitude
 from qfunc.numerics.qparams import Affine
-from qfunc.reconstruction.dense import inner, is_channels_last
+from qfunc.reconstruction.dense import inner, off_line
 from qfunc.specs import Int, Scheme
 
 LEARNED = Lsq(gradient_scale=False)  # Adam divides by the gradient's size anyway
@@ -38,10 +38,7 @@ class Chance:
         words = torch.empty(-(-like.numel() * self.digit.itemsize // 8), dtype=torch.int64, device=like.device)
         words.random_(torch.iinfo(torch.int64).min, None, generator=self.generator)
         found = words.view(self.digit)[: like.numel()].to(like.dtype).lt_(self.below)
-        if is_channels_last(like):
-            n, c, h, w = like.shape
-            return found.view(n, h, w, c).permute(0, 3, 1, 2)
-        return found.view(like.shape)
+        return off_line(found, like)
 
 
 class _Stepped(torch.autograd.Function):

@@ -39,10 +39,10 @@ def importances(
     layout: Mapping[str, Layout],
     cache: Cache,
     chunk: int,
+    damping: float,
 ) -> None:
-    """Writes g^2 / mean g^2 of the nodes `names` into the cache, g the gradient of KL(p || p_hat) for each image."""
-    sums = dict.fromkeys(names, 0.0)
-    counts = dict.fromkeys(names, 0)
+    """Writes `Fisher`'s importance of the nodes `names` into the cache, by the gradient of KL(p || p_hat) for each image."""
+    sums = dict.fromkeys(names, (0, 0.0, 0.0))
     for start in range(0, cache.images, chunk):
         stop = min(start + chunk, cache.images)
         given = [cache.part(Key("float", name), start, stop) for name in inputs]
@@ -53,18 +53,21 @@ def importances(
             loss = divergence(wanted, marked.run(*given, enable_io_processing=False))
             found = torch.autograd.grad(loss, list(marked.seen.values()), allow_unused=True)
         for (name, value), gradient in zip(marked.seen.items(), found, strict=True):
-            square = torch.zeros_like(value) if gradient is None else gradient.square()
-            sums[name] += float(square.double().sum())
-            counts[name] += square.numel()
-            cache.write(Key("gradient", name), start, square, layout[name])
-    for name in names:
-        mean = sums[name] / max(counts[name], 1)
-        # Where nothing has a gradient all elements count the same.
-        cache.change(Key("gradient", name), partial(_divide, mean))
+            size = torch.zeros_like(value) if gradient is None else gradient.abs()
+            count, total, squares = sums[name]
+            exact = size.double()
+            sums[name] = count + size.numel(), total + float(exact.sum()), squares + float(exact.square().sum())
+            cache.write(Key("gradient", name), start, size, layout[name])
+    for name, (count, total, squares) in sums.items():
+        cache.change(Key("gradient", name), partial(_weigh, total / max(count, 1), (squares / max(count, 1)) ** 0.5, damping))
 
 
-def _divide(mean: float, square: Tensor) -> None:
-    square.mul_(1 / mean) if mean else square.fill_(1.0)
+def _weigh(mean: float, rms: float, damping: float, size: Tensor) -> None:
+    # Where nothing has a gradient all elements count the same.
+    if rms:
+        size.mul_(1 / rms).add_(damping).square_().mul_(1 / (1 + 2 * damping * mean / rms + damping**2))
+    else:
+        size.fill_(1.0)
 
 
 def divergence(wanted: Any, found: Any) -> Tensor:

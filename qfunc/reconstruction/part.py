@@ -20,6 +20,7 @@ from qfunc.reconstruction.fisher import importances
 from qfunc.reconstruction.flow import Flow
 from qfunc.reconstruction.inputs import Inputs
 from qfunc.reconstruction.loop import Distance, Found, optimise, run
+from qfunc.reconstruction.losses import Fisher
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.partition import Unit, units_of
 from qfunc.reconstruction.rounding import harden, is_up
@@ -90,11 +91,10 @@ class Part:
         learned: set[str] = set()
         with Cache(self.inputs.images, self.memory) as cache:
             self._fill(cache)
-            if self.method.loss.weighted:
+            if isinstance(self.method.loss, Fisher):
                 names = dict.fromkeys(name for step in ordered for name in step.targets if step.unit)
-                importances(
-                    flow.network, quantized, list(self.inputs.values), list(names), self.layout, cache, self.inputs.batch
-                )
+                inputs, damping = list(self.inputs.values), self.method.loss.damping
+                importances(flow.network, quantized, inputs, list(names), self.layout, cache, self.inputs.batch, damping)
             number = 0
             for step in ordered:
                 self._advance(step, "float", cache)

@@ -12,6 +12,7 @@ from torch import Tensor
 from qfunc.functions import AdaRound
 from qfunc.functions.adaround import Rounding as Parameters
 from qfunc.graph.fake_quantize import FakeQuantize
+from qfunc.reconstruction.dense import as_line, off_line
 
 _PART = 1 << 16
 """Elements that go through all operations together: they stay in the processor's cache."""
@@ -48,7 +49,8 @@ class _Part:
         total, stretch = torch.mul(given, self.gap), 2 * self.zeta - 1
         if exponent is not None:
             centred = self.h().mul_(2).sub_(1)
-            total.addcmul_(centred.abs().pow_(exponent - 1), centred.sign_(), value=-2 * weight * exponent)
+            power = centred.abs().log2_().mul_(exponent - 1).exp2_()  # twice as fast as pow
+            total.addcmul_(power, centred.sign_(), value=-2 * weight * exponent)
         total = torch.ops.aten.sigmoid_backward(total.mul_(stretch), self.sigmoid)
         edge = (self.zeta - 1) / stretch  # the sigmoid from which on h is clipped
         self.gradient.copy_(torch.ops.aten.hardtanh_backward(total, self.sigmoid, edge, 1 - edge))
@@ -57,7 +59,7 @@ class _Part:
 class Rounding:
     """w(v) = low + (high - low) h(v) for each weight: AdaRound's soft value, between the two that it may be rounded to.
 
-    `weights` are tensors that hold it after `soften`, and of which a loss may ask the gradient.
+    `weights` are tensors that hold it after `soften`, in the layout of those given, and of which a loss may ask the gradient.
 
     Args:
         sites: The quantizers of the weights, whose function is `AdaRound`, and the weights.
@@ -69,9 +71,9 @@ class Rounding:
             for module, weight in sites:
                 function, params = adaround_of(module), module.params()
                 ends = [function.apply(params._replace(v=torch.full_like(params.v, s)), weight, module.scheme) for s in (-1, 1)]
-                low.append(ends[0].flatten())
-                high.append(ends[1].flatten())
-                v.append(params.v.flatten())
+                low.append(as_line(ends[0], weight))
+                high.append(as_line(ends[1], weight))
+                v.append(as_line(params.v, weight))
         lower, self.v = torch.cat(low), torch.cat(v).requires_grad_()
         gap, value, sigmoid, gradient = torch.cat(high) - lower, *(torch.empty_like(lower) for _ in range(3))
         self.v.grad = gradient
@@ -82,7 +84,7 @@ class Rounding:
             for (module, _), own in zip(sites, zip(*vectors, strict=True), strict=True)
         ]
         # Leaves of their own that share the vector's storage.
-        self.weights = [p.view_as(w).detach().requires_grad_() for p, (_, w) in zip(vectors[3], sites, strict=True)]
+        self.weights = [off_line(p, w).detach().requires_grad_() for p, (_, w) in zip(vectors[3], sites, strict=True)]
 
     @torch.no_grad()
     def soften(self) -> None:
@@ -97,12 +99,13 @@ class Rounding:
         """Sets v's gradient from the weights': the loss's, and that of weight * sum(1 - |2 h - 1|^exponent)."""
         for each, parts in zip(self.weights, self.parts, strict=True):
             given = torch.zeros_like(each) if each.grad is None else each.grad
-            for part, some in zip(parts, torch.split(given.reshape(-1), _PART), strict=True):
+            for part, some in zip(parts, torch.split(as_line(given, each), _PART), strict=True):
                 part.differentiate(some, weight, exponent)
 
     def decided(self) -> list[Tensor]:
         """Of each weight whether it is rounded up."""
-        return [(p >= 0).view_as(w) for p, w in zip(torch.split(self.v.detach(), self.sizes), self.weights, strict=True)]
+        lines = torch.split(self.v.detach(), self.sizes)
+        return [off_line(p >= 0, w).contiguous() for p, w in zip(lines, self.weights, strict=True)]
 
 
 @torch.no_grad()

@@ -78,7 +78,7 @@ class Trainable:
                 continue
             module: Any = simulated.get_submodule(path)
             if path in rounded:
-                sites[path] = module, read_attr(simulated, node.all_input_nodes[0]).detach()
+                sites[path] = module, _laid_out(read_attr(simulated, node.all_input_nodes[0]).detach(), node)
             elif module.site.constant:
                 with torch.no_grad():
                     held[path] = _Held(module(read_attr(simulated, node.all_input_nodes[0])).detach())
@@ -101,6 +101,13 @@ def learnable(module: FakeQuantize) -> bool:
     site, scale = module.site, module.scheme.scale
     free = isinstance(site.value, Scheme) and not site.constant and not scale.dynamic and site.tie is None
     return free and not scale.power_of_two and scale.within is None
+
+
+def _laid_out(weight: Tensor, quantizer: fx.Node) -> Tensor:
+    # As the images in the cache lie, so that no convolution puts it into that order in each pass.
+    if weight.ndim == 4 and weight.device.type == "cpu" and all(kind_of(u) == "conv" for u in quantizer.users):
+        return weight.contiguous(memory_format=torch.channels_last)
+    return weight
 
 
 def _with(module: fx.GraphModule, other: dict[str, nn.Module]) -> fx.GraphModule:

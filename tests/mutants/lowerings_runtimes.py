@@ -123,4 +123,18 @@ LOWERINGS_RUNTIMES = (
         "if not t]",
         f"{TENGINE_TESTS}::test_what_tengine_cannot_say_is_refused_by_name",
     ),
+    Mutation(
+        "packed-takes-eight-bits",
+        "qfunc/lowering/packed.py",
+        "or fmt.bits > BITS:",
+        "or fmt.bits > 8:",
+        "tests/lowering/test_packed.py::test_eight_bits_stay_as_they_are",
+    ),
+    Mutation(
+        "packed-forgets-the-sign",
+        "qfunc/lowering/packed.py",
+        "storage(Int(BITS, fmt.signed), site.name)",
+        "storage(Int(BITS), site.name)",
+        "tests/lowering/test_packed.py::test_packed_weights_are_the_same_numbers",
+    ),
 )

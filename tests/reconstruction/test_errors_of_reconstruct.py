@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import functions, targets
 from qfunc.errors import CalibrationError, QfuncError, SpecError
-from qfunc.reconstruction import Blocks, Regulariser, mqbench
+from qfunc.reconstruction import Blocks, Fisher, Regulariser, mqbench
 from qfunc.specs import edit
 from tests.reconstruction.small_nets import Chain, calibrated, images
 
@@ -56,6 +56,8 @@ FIELDS = [
 @pytest.mark.parametrize(("fields", "message"), FIELDS, ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")
 def test_fields_that_mean_nothing(fields: dict[str, Any], message: str) -> None:
     assert refused(SpecError, lambda: qfunc.qdrop(**fields)) == message
+    damping = "Fisher.damping: found -1, wanted a number of at least 0. Give 0.0 for the bare gradients."
+    assert refused(SpecError, lambda: Fisher(-1)) == damping
     share = "Regulariser.warm_up: found 1, wanted a number in [0, 1). Give the share of iterations without it."
     assert refused(SpecError, lambda: Regulariser(warm_up=1)) == share
     with pytest.raises(TypeError, match="max_count"):
