@@ -64,6 +64,8 @@ from qfunc.specs.own_forms import (
     FixedBits,
     FixedPointLanes,
     HardSwish16,
+    QuantizeLanes,
+    SoftmaxFixed,
     SoftmaxFloat,
 )
 from qfunc.specs.placement import Fusion, InsideActivation, Limit, NoZeroPoint, Rule, SameQParams, Step, Tie
@@ -100,8 +102,8 @@ __all__ = [
     "HardSwish16", "InsideActivation", "Int", "Interior", "Keep", "Kernel", "Last", "Legality", "Levels", "Limit",
     "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3",
     "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint", "NonNegative", "Not", "Op", "OpKind",
-    "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ROUNDINGS", "Refuse", "Require", "Rule", "Runner",
-    "Runtime", "SameQParams", "Scale", "Scheme", "Selector", "Shift", "SoftmaxFloat", "SoftmaxTable", "Step", "SumFma",
-    "SumScaled", "SumShifted", "Target", "ThroughReal", "Tie", "Unknown", "Where", "ZeroPoint", "ZeroPointShifts",
-    "diff", "edit", "from_json", "to_json",
+    "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "Rule",
+    "Runner", "Runtime", "SameQParams", "Scale", "Scheme", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable",
+    "Step", "SumFma", "SumScaled", "SumShifted", "Target", "ThroughReal", "Tie", "Unknown", "Where", "ZeroPoint",
+    "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from qfunc.specs._repr import readable
 from qfunc.specs.formats import Float, Format, Int, Levels
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scheme, ZeroPoint
-from qfunc.specs.slots import Cases
+from qfunc.specs.slots import Cases, Fixed
 from qfunc.specs.target import Override, Target
 
 
@@ -43,11 +43,15 @@ class SchemeChange:
     )
     power_of_two: bool | None = field(default=None, validator=instance_of(bool, optional=True))
     rounding: str | None = field(default=None, validator=optional(one_of(ROUNDINGS)))
+    division: bool | None = field(default=None, validator=instance_of(bool, optional=True))
 
     def __call__(self, value: Any) -> Any:
-        """The slot value with the changes that its format can take; values that the hardware fixes stay."""
+        """The slot value with the changes that its format can take; of qparams that the hardware fixes, how they round."""
         if isinstance(value, Cases):
             return evolve(value, cases=tuple((s, self(v)) for s, v in value.cases), default=self(value.default))
+        if isinstance(value, Fixed):
+            how = {n: self._or(n, getattr(value.scheme, n), value.scheme.format) for n in ("rounding", "division")}
+            return evolve(value, scheme=evolve(value.scheme, **how))
         if not isinstance(value, Scheme):
             return value
         fmt, scale = value.format, value.scale
@@ -56,9 +60,9 @@ class SchemeChange:
             shared=self._or("granularity", scale.shared, fmt),
             power_of_two=self._or("power_of_two", scale.power_of_two, fmt),
         )
-        rounding = self._or("rounding", value.rounding, fmt)
+        how = {n: self._or(n, getattr(value, n), fmt) for n in ("rounding", "division")}
         if not isinstance(fmt, Int):
-            return evolve(value, scale=scale, rounding=rounding)
+            return evolve(value, scale=scale, **how)
         zero_point = value.zero_point
         if self.bits is not None or self.signed is not None:
             fmt = narrowed(fmt, self._or("bits", fmt.bits, fmt), self._or("signed", fmt.signed, fmt))
@@ -67,7 +71,7 @@ class SchemeChange:
         elif self.symmetric is False:
             zero_point = zero_point or ZeroPoint()
             scale = evolve(scale, divisor="qmax", signed=False)  # a range with two ends is divided by all codes
-        return evolve(value, format=fmt, scale=scale, zero_point=zero_point, rounding=rounding)
+        return evolve(value, format=fmt, scale=scale, zero_point=zero_point, **how)
 
     def _or(self, name: str, old: Any, fmt: Format) -> Any:
         new = getattr(self, name)
@@ -81,6 +85,7 @@ HAVE: dict[str, tuple[type, ...]] = {
     "granularity": (Int, Float, Levels),
     "power_of_two": (Int, Float, Levels),
     "rounding": (Int, Float),
+    "division": (Int, Float),
 }
 """The formats whose schemes have a property that edits can change; logarithms have a form of their own."""
 

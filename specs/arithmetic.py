@@ -22,6 +22,8 @@ from qfunc.specs.own_forms import (
     FixedBits,
     FixedPointLanes,
     HardSwish16,
+    QuantizeLanes,
+    SoftmaxFixed,
     SoftmaxFloat,
 )
 
@@ -135,6 +137,8 @@ class SumFma:
 class SumShifted:
     """Both inputs are shifted left by `left_shift`, rescaled to a common scale and added in int32; then `steps`.
 
+    What they make has `bits` bits; scales with which it might need more are refused.
+
     Source: TFLite reference_ops Add (2^20); TOSA 1.0 add between rescales.
 
     >>> SumShifted(left_shift=20)
@@ -143,6 +147,7 @@ class SumShifted:
 
     left_shift: int = field(default=20, validator=integer(0, 31))
     steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
+    bits: int = field(default=32, validator=integer(9, 32))
 
 
 @readable
@@ -249,5 +254,6 @@ ARITHMETIC = (
 Arithmetic = (
     FloatMultiplier | ThroughReal | FixedPoint | Shift | SumFma | SumShifted | AveragePool | Interior
     | SoftmaxTable | ZeroPointShifts | Copy | Unknown | SumScaled
-    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | FixedPointLanes | DequantizeSum
+    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
+    | QuantizeLanes
 )  # fmt: skip

@@ -125,8 +125,8 @@ def weights(
 def activations(*, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any) -> Edit:
     """Edits every activation: another estimator or function; or another scheme, which is other hardware.
 
-    `scheme` takes `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding` (see `SchemeChange`).
-    What the hardware fixes, such as the scale of a softmax, stays.
+    `scheme` takes `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding`, `division` (see
+    `SchemeChange`).  What the hardware fixes, such as the scale of a softmax, stays.
 
     Raises:
         SpecError: an unknown property, or a value that it cannot have; on a target, a property that none of its

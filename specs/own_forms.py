@@ -87,6 +87,21 @@ class SoftmaxFloat:
 
 @readable
 @frozen
+class SoftmaxFixed:
+    """e_i = exp(s_x (q_i - max(q))) in 31 bits, y_i = R(e_i / sum(e) * 2^8) + z, all in 32-bit fixed point; s_y is 1/256.
+
+    exp: a Taylor series within a quarter, times exp(-2^k) for each bit k above; 0 from s_x (max(q) - q_i) = 31 on.  The
+    sum has 19 bits behind the point, its reciprocal is of three steps of Newton's, R is half away.
+
+    Source: TFLite reference_ops Softmax; gemmlowp fixedpoint.h, exp_on_negative_values, one_over_one_plus_x_for_x_in_0_1.
+
+    >>> SoftmaxFixed()
+    SoftmaxFixed()
+    """
+
+
+@readable
+@frozen
 class FixedPointLanes:
     """As FixedPoint: the first lanes * floor(C / lanes) channels by `steps`, those left over by `rest`.
 
@@ -117,8 +132,28 @@ class DequantizeSum:
     lanes: int = field(default=8, validator=integer(1))
 
 
-OWN_FORMS = (AverageCodes, FixedBits, HardSwish16, Bilinear, SoftmaxFloat, FixedPointLanes, DequantizeSum)
+@readable
+@frozen
+class QuantizeLanes:
+    """q = R(x / s) + z as the scheme rounds for runs of `lanes` entries in memory; R is `rest`, in float64, for those left.
+
+    The arithmetic of Op("quantize"): of real values that become codes outside a kernel.
+
+    Source: TFLite optimized_ops AffineQuantize (vectors of 8, then one by one by a double).
+
+    >>> QuantizeLanes()
+    QuantizeLanes()
+    """
+
+    rest: str = field(default="half_away", validator=_rounding)
+    lanes: int = field(default=8, validator=integer(1))
+
+
+OWN_FORMS = (
+    AverageCodes, FixedBits, HardSwish16, Bilinear, SoftmaxFloat, SoftmaxFixed, FixedPointLanes, DequantizeSum, QuantizeLanes,
+)  # fmt: skip
 
 __all__ = [
-    "OWN_FORMS", "AverageCodes", "Bilinear", "DequantizeSum", "FixedBits", "FixedPointLanes", "HardSwish16", "SoftmaxFloat",
+    "OWN_FORMS", "AverageCodes", "Bilinear", "DequantizeSum", "FixedBits", "FixedPointLanes", "HardSwish16", "QuantizeLanes",
+    "SoftmaxFixed", "SoftmaxFloat",
 ]  # fmt: skip

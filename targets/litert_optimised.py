@@ -1,13 +1,25 @@
 """LiteRT by its optimised kernels alone, without the XNNPACK delegate: the file of `litert`, other roundings.
 
 Products by ruy double the high half of the product and round the shift half up; grouped convolutions, and all that the
-optimised set leaves to the reference one, round it half away from zero.
+optimised set leaves to the reference one, round it half away from zero.  Floats become codes, and codes floats, by
+vectors of 8, those left over one by one with other roundings.
 """
 
 from attrs import evolve
 
 from qfunc.lowering import LiteRt
-from qfunc.specs import Attr, Bilinear, DequantizeSum, FixedPoint, FixedPointLanes, Kernel, Op, Runtime, SumShifted
+from qfunc.specs import (
+    Attr,
+    Bilinear,
+    DequantizeSum,
+    FixedPoint,
+    FixedPointLanes,
+    Kernel,
+    Op,
+    QuantizeLanes,
+    Runtime,
+    SumShifted,
+)
 from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNITS, WEIGHTED, litert
 
 RUY = FixedPoint(("srdhm", "half_up"))
@@ -21,8 +33,10 @@ litert_optimised = evolve(
         Kernel(Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
         Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES),
         Kernel(Op(("matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
+        Kernel(Op("add"), SumShifted(bits=16), formats=BYTES),
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
+        Kernel(Op("quantize"), QuantizeLanes()),
         Kernel(Op("dequantize"), DequantizeSum()),
         *UNITS,
     ),

@@ -66,6 +66,17 @@ def unary(
     return write
 
 
+def hard_swish(step: Step) -> None:
+    """HARD_SWISH, whose multiplier may not exceed 1 in its 16 bits."""
+    unary("HARD_SWISH")(step)
+    x, y = step.writer.tensor(step.node.input[0]).qparams, step.qparams
+    if step.codes and x is not None and y is not None and np.float32(x.scale[0]) / 128 > np.float32(y.scale[0]):
+        found = f"scales {x.scale[0]:g} and {y.scale[0]:g}"
+        raise step.refuse(
+            found, "an input's scale of at most 128 times the output's", "Calibrate on values near those it meets."
+        )
+
+
 def leaky_relu(step: Step) -> None:
     """LEAKY_RELU."""
     unary("LEAKY_RELU", "LeakyReluOptions", alpha=float(step.attribute("alpha", 0.01)))(step)
@@ -136,4 +147,4 @@ def prelu(step: Step) -> None:
     step.file.operator("PRELU", [x, held], [step.result(x.shape, last=x.last)])
 
 
-__all__ = ["SIGNED_UNIT", "UNIT", "binary", "bounded", "leaky_relu", "prelu", "softmax", "unary"]
+__all__ = ["SIGNED_UNIT", "UNIT", "binary", "bounded", "hard_swish", "leaky_relu", "prelu", "softmax", "unary"]

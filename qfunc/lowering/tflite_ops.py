@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx
 
-from qfunc.lowering.tflite_elementwise import SIGNED_UNIT, UNIT, binary, bounded, leaky_relu, prelu, softmax, unary
+from qfunc.lowering.tflite_elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
 from qfunc.lowering.tflite_moves import concat, expand, pad, reshape, resize, sliced, split, transpose
 from qfunc.lowering.tflite_pools import average_pool, global_average_pool, max_pool, reduced
 from qfunc.lowering.tflite_products import conv, gemm, matmul
@@ -22,7 +22,7 @@ _STEPS: dict[str, Callable[[Step], None]] = {
     "MaxPool": max_pool, "AveragePool": average_pool, "GlobalAveragePool": global_average_pool,
     "ReduceMean": reduced("MEAN"), "ReduceSum": reduced("SUM"),
     "Relu": bounded, "Clip": bounded, "LeakyRelu": leaky_relu, "PRelu": prelu,
-    "Sigmoid": unary("LOGISTIC", fixed=UNIT), "Tanh": unary("TANH", fixed=SIGNED_UNIT), "HardSwish": unary("HARD_SWISH"),
+    "Sigmoid": unary("LOGISTIC", fixed=UNIT), "Tanh": unary("TANH", fixed=SIGNED_UNIT), "HardSwish": hard_swish,
     "Exp": unary("EXP", codes=False), "Sqrt": unary("SQRT", codes=False), "Neg": unary("NEG", codes=False),
     "Abs": unary("ABS", codes=False),
     "Softmax": softmax("SOFTMAX", "SoftmaxOptions", beta=1.0), "LogSoftmax": softmax("LOG_SOFTMAX"),

@@ -44,17 +44,6 @@ def dequantize_codes(codes: Tensor, scale: float | Tensor, zero_point: int | Ten
     return (codes - zero_point) * torch.as_tensor(scale, dtype=torch.float32)
 
 
-def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int) -> Tensor:
-    """Real values of codes in float32 by q*s + (-z*s), (q - z)*s for the last n mod `lanes`: see `specs.DequantizeSum`.
-
-    >>> dequantize_sum(torch.tensor([4.0]), 0.25, 3, 16).tolist()
-    [0.25]
-    """
-    s, flat = torch.tensor(scale), codes.contiguous().reshape(-1)
-    runs = torch.arange(flat.numel()) < flat.numel() // lanes * lanes
-    return torch.where(runs, flat * s + s * -float(zero_point), (flat - zero_point) * s).reshape(codes.shape)
-
-
 def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high: int, rounding: str, place: str) -> Tensor:
     """Codes of an accumulator: clamp(R(float32(acc) * M) + z), or R(float32(acc) * M + z) with place "before".
 

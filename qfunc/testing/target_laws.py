@@ -56,8 +56,8 @@ def sources_are_told(target: Target) -> None:
 
 
 def kinds_exist(target: Target) -> None:
-    """Every kind of op that is named anywhere is one of the vocabulary or of the target's own ops, or "dequantize"."""
-    known = _KINDS | {"dequantize"} | {op.name for op in target.ops}
+    """Every kind of op that is named anywhere is of the vocabulary or the target's own, or makes or reads codes."""
+    known = _KINDS | {"quantize", "dequantize"} | {op.name for op in target.ops}
     named = [(k, repr(v)) for v in _parts(target) if isinstance(v, Op) for k in v.kinds]
     named += [(k, "commuting") for k in target.commuting]
     named += [(op.behaves_like, repr(op)) for op in target.ops if op.behaves_like]

@@ -11,9 +11,10 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.graph.coding import Coding
-from qfunc.numerics.integer import dequantize_codes, dequantize_sum, quantize_codes
+from qfunc.numerics.integer import dequantize_codes, quantize_codes
+from qfunc.numerics.lanes import dequantize_sum, quantize_lanes
 from qfunc.numerics.logarithmic import log_codes, log_values
-from qfunc.specs import Log
+from qfunc.specs import DequantizeSum, Log, QuantizeLanes, Target
 
 
 @frozen(eq=False)
@@ -37,11 +38,14 @@ Value = Real | Codes
 class Emitter:
     """A graph under construction and the module that holds its constants.
 
-    `results` are the names that only the results of units may bear; `lanes` those of `specs.DequantizeSum`, 0 for none.
+    The target says how codes are made and read; `results` are the names that only the results of units may bear.
     """
 
-    def __init__(self, root: nn.Module, results: frozenset[str] = frozenset(), lanes: int = 0) -> None:
-        self.root, self.graph, self.results, self.lanes = root, fx.Graph(), results, lanes
+    def __init__(self, root: nn.Module, target: Target, results: frozenset[str] = frozenset()) -> None:
+        self.root, self.graph, self.results = root, fx.Graph(), results
+        own = [k.arithmetic for k in target.kernels]
+        self.made = next((a for a in own if isinstance(a, QuantizeLanes)), None)
+        self.read = next((a for a in own if isinstance(a, DequantizeSum)), None)
         self.by_channel: dict[str, list[fx.Node]] = {}
 
     def call(self, function: Callable[..., Any], *args: Any, name: str, result: bool = False) -> fx.Node:
@@ -76,8 +80,8 @@ class Emitter:
             return self.call(
                 log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
             )
-        if self.lanes:
-            return self.call(dequantize_sum, value.node, *self._qparams(coding), self.lanes, name=f"{name}_real")
+        if self.read is not None:
+            return self.call(dequantize_sum, value.node, *self._qparams(coding), self.read.lanes, name=f"{name}_real")
         return self.call(dequantize_codes, value.node, *self._qparams(coding), name=f"{name}_real")
 
     def codes(self, value: Value, coding: Coding, name: str) -> fx.Node:
@@ -88,10 +92,10 @@ class Emitter:
         if isinstance(scheme.format, Log):
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
             return self.call(log_codes, real, coding.scale, bits, steps, name=name)
-        fmt = coding.format
-        return self.call(
-            quantize_codes, real, *self._qparams(coding), fmt.qmin, fmt.qmax, scheme.rounding, scheme.division, name=name
-        )  # fmt: skip
+        how = (*self._qparams(coding), coding.format.qmin, coding.format.qmax, scheme.rounding, scheme.division)
+        if self.made is not None:
+            return self.call(quantize_lanes, real, *how, self.made.rest, self.made.lanes, name=name)
+        return self.call(quantize_codes, real, *how, name=name)
 
     def _qparams(self, coding: Coding) -> Sequence[Any]:
         if coding.qparams.scale.ndim == 0:

@@ -19,7 +19,7 @@ from qfunc.graph.parts import rebuilt, require_parts
 from qfunc.graph.record import Record, attach
 from qfunc.graph.units import Partition, Unit
 from qfunc.graph.vocabulary import slots
-from qfunc.specs import DequantizeSum, Target, Unknown, diff
+from qfunc.specs import Target, Unknown, diff
 from qfunc.transforms.asked import require_a_target
 from qfunc.transforms.emitter import Codes, Emitter, Real, Value
 from qfunc.transforms.job import Job
@@ -114,8 +114,7 @@ def emulated(partition: Partition) -> fx.GraphModule:
 class _Emulation:
     def __init__(self, partition: Partition) -> None:
         self.partition, self.network = partition, partition.network
-        lanes = (k.arithmetic.lanes for k in partition.target.kernels if isinstance(k.arithmetic, DequantizeSum))
-        self.emitter = Emitter(nn.Module(), frozenset(n.name for n in self.network.graph.nodes), next(lanes, 0))
+        self.emitter = Emitter(nn.Module(), partition.target, frozenset(n.name for n in self.network.graph.nodes))
         self.emitter.graph.set_codegen(self.network.graph._codegen)
         self.values: dict[str, Value] = {}
         self.at_edge: dict[tuple[str, str], Codes] = {}

@@ -20,6 +20,7 @@ from qfunc.specs import (
     HardSwish16,
     Interior,
     Shift,
+    SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
     SumFma,
@@ -97,6 +98,8 @@ def _own_form(job: Job, kind: str, arithmetic: Arithmetic) -> fx.Node | None:
             return own_forms.hard_swish(job)
         case SoftmaxFloat() if kind == "softmax":
             return own_forms.softmax(job)
+        case SoftmaxFixed() if kind == "softmax":
+            return own_forms.softmax_fixed(job)
         case Bilinear() if kind == "resize":
             return own_forms.bilinear(job, arithmetic)
     return None

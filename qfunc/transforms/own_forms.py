@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import attribute, slots
-from qfunc.numerics import fixed_curves, integer
+from qfunc.numerics import fixed_curves, fixed_softmax, integer
 from qfunc.numerics.bilinear import bilinear_codes
 from qfunc.numerics.fixed_point import fixed_multiplier
 from qfunc.specs import AverageCodes, Bilinear, FixedBits, FixedPoint, FloatMultiplier
@@ -141,6 +141,15 @@ def softmax(job: Job) -> fx.Node:
     )  # fmt: skip
 
 
+def softmax_fixed(job: Job) -> fx.Node:
+    """The node of a `specs.SoftmaxFixed` unit."""
+    x = _given(job)
+    return job.emitter.call(
+        fixed_softmax.softmax_fixed, x.node, attribute(job.root, "dim"), x.coding.scale, *job.range()[1:],
+        name=job.name, result=True,
+    )  # fmt: skip
+
+
 def bilinear(job: Job, arithmetic: Bilinear) -> fx.Node:
     """The node of a `specs.Bilinear` unit."""
     x = _given(job)
@@ -157,4 +166,4 @@ def resized(codes: Tensor, size: Any, factor: Any, corners: bool, positions: str
     return bilinear_codes(codes, (wanted[0], wanted[1]), corners, positions, bits)
 
 
-__all__ = ["average_codes", "bilinear", "bits", "hard_swish", "mean", "slopes", "softmax"]
+__all__ = ["average_codes", "bilinear", "bits", "hard_swish", "mean", "slopes", "softmax", "softmax_fixed"]

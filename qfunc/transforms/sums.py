@@ -48,9 +48,16 @@ def near_convolution(job: Job) -> bool:
 
 
 def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
-    """The node of a `specs.SumShifted` unit."""
+    """The node of a `specs.SumShifted` unit.
+
+    Raises:
+        EmulationError: scales so far apart that the sum may need more bits.
+    """
     # TFLite: both inputs at twice the larger scale, shifted left; the sum is scaled back to the output.
     a, b = two(job)
+    ratios = [v.coding.scale / job.output.scale for v in (a, b)]
+    if sum(ratios) * 255 >= 2.0 ** (arithmetic.bits - 1) - 128:
+        raise _too_far_apart(job, ratios, f"a sum of {arithmetic.bits} bits")
     sign = -1 if job.unit.kind == "sub" else 1
     twice = 2 * max(a.coding.scale, b.coding.scale)
     scales = [a.coding.scale / twice, b.coding.scale / twice, twice / (2.0**arithmetic.left_shift * job.output.scale)]
@@ -93,9 +100,7 @@ def sum_scaled(job: Job, arithmetic: SumScaled) -> fx.Node:
     a, b = two(job)
     ratios = [float(torch.tensor(v.coding.scale) / torch.tensor(job.output.scale)) for v in (a, b)]
     if not all(2**-10 <= r < 2**8 for r in ratios):
-        do = "Calibrate on inputs of the same range, or bind another arithmetic to this unit."
-        wanted, found = "ratios in [2^-10, 2^8)", f"inputs whose scales are {ratios} of the output's"
-        raise EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted=wanted, do=do)
+        raise _too_far_apart(job, ratios, "ratios in [2^-10, 2^8)")
     shift = arithmetic.bits - math.frexp(max(ratios))[1]
     m = [round(Fraction(r) * Fraction(2) ** shift) for r in ratios]
     m[1] = -m[1] if job.unit.kind == "sub" else m[1]
@@ -103,6 +108,12 @@ def sum_scaled(job: Job, arithmetic: SumScaled) -> fx.Node:
     return job.emitter.call(
         add_scaled, a.node, b.node, zeros, m, shift, arithmetic.rounding, *job.range(), name=job.name, result=True
     )
+
+
+def _too_far_apart(job: Job, ratios: list[float], wanted: str) -> EmulationError:
+    do = "Calibrate on inputs of the same range, or bind another arithmetic to this unit."
+    found = f"inputs whose scales are {ratios} of the output's"
+    return EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted=wanted, do=do)
 
 
 def add_scaled(

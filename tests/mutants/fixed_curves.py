@@ -27,4 +27,18 @@ FIXED_CURVES = (
         'rounding = "half_away"',
         f"{TESTS}::test_integer_weights_of_neighbours",
     ),
+    Mutation(
+        "softmax-sums-whole-exponentials",
+        "qfunc/numerics/fixed_softmax.py",
+        'total = shift_right(e, torch.tensor(_SUMMED), "half_away").sum(-1, keepdim=True)',
+        "total = (e >> _SUMMED).sum(-1, keepdim=True)",
+        "tests/numerics/test_fixed_softmax.py::test_softmax_is_the_integers_of_its_source",
+    ),
+    Mutation(
+        "what-is-left-over-rounds-as-the-runs",
+        "qfunc/numerics/lanes.py",
+        "last = (round_by(flat[whole:].double() / scale, rest, low - zero_point) + zero_point).clamp(low, high)",
+        "last = quantize_codes(flat[whole:], scale, zero_point, low, high, rounding, division)",
+        f"{TESTS}::test_what_fills_no_run_is_rounded_from_doubles",
+    ),
 )

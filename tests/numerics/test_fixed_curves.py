@@ -13,7 +13,8 @@ import torch
 from qfunc.numerics import fixed_curves as curves
 from qfunc.numerics.bilinear import bilinear_codes
 from qfunc.numerics.fixed_point import fixed_multiplier
-from qfunc.numerics.integer import dequantize_sum, softmax_float
+from qfunc.numerics.integer import softmax_float
+from qfunc.numerics.lanes import dequantize_sum, quantize_lanes
 from qfunc.testing.oracle import rounded
 
 CODES = torch.arange(-128.0, 128.0)
@@ -135,3 +136,16 @@ def test_softmax_rounds_half_up():
     # Two equal exponents share 256 codes; 512 of them have half a code each.
     found = softmax_float(torch.zeros(1, 512), -1, 0.1, 1 / 256, -128, -128, 127)
     assert found.unique().tolist() == [-127.0]
+
+
+def test_what_fills_no_run_is_rounded_from_doubles():
+    # 21.5 in float32 arithmetic, in doubles just below; and ties, which each way has its own for.
+    s = 0.01867452636361122
+    x = torch.tensor([21.5 * s] * 9 + [0.5 * s, -0.5 * s]).float()
+    assert float(x[0]) / s < 21.5
+    found = quantize_lanes(x, s, 3, -128, 127, "half_even", False, "half_away", 8)
+    assert found.tolist() == [25.0] * 8 + [24.0, 4.0, 2.0]
+    assert quantize_lanes(torch.tensor([500.0, -500.0]), 1.0, 0, -128, 127, "half_even", True, "trunc", 1).tolist() == [
+        127,
+        -128,
+    ]

@@ -17,7 +17,7 @@ from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.network import seats
 from qfunc.lowering import LiteRt
-from qfunc.specs import Fixed
+from qfunc.specs import Fixed, edit
 from tests.conformance.modules import FLOAT, INTEGER
 
 INSTALLED = importlib.util.find_spec("ai_edge_litert") is not None
@@ -86,7 +86,7 @@ def test_every_op_is_what_the_kernels_compute(kernels, seed):
 
 
 @needs_litert
-@pytest.mark.parametrize("kernels", ["xnnpack", "optimised"])
+@pytest.mark.parametrize("kernels", SETS)
 def test_softmax_is_what_the_kernels_compute(kernels):
     model, batches = _calibrated(nn.Sequential(nn.Softmax(-1)), SETS[kernels], 50, 3, 17)
     report = qfunc.verify(SETS[kernels], LiteRt(kernels, threads=1))(model, [3 * b for b in batches])
@@ -182,5 +182,7 @@ def test_what_has_no_form_is_refused(make, shape, message):
 def test_one_file_serves_three_kernel_sets():
     rules = [{r.select for r in t.rules} for t in SETS.values()]
     assert rules[0] == rules[1] == rules[2]
+    assert targets.litert.rules == edit.activations(rounding="half_even", division=False)(targets.litert_reference).rules
+    assert all(r.output.scheme.rounding == "half_away" for r in targets.litert_reference.rules if isinstance(r.output, Fixed))
     assert len({t.kernels for t in SETS.values()}) == 3
     assert {repr(t.lowering) for t in SETS.values()} == {"Tflite()"}
