@@ -1,0 +1,229 @@
+"""Does every runtime compute what is emulated for it?  Trained networks x targets that run here, counted code by code.
+
+    python benchmarks/conformance.py --data DIR [--rows FILE] [--only WORD ...] [--quick] [--page FILE]
+
+DIR is that of fidelity.py.  Each cell is one process: the network is quantized, calibrated on 200 inputs, emulated,
+deployed and run, and every tensor of codes and every output is compared: on 1,000 inputs up to 64x64 pixels and 64 larger
+ones, 8 of those by kernels that interpret.  A cell's row is appended to FILE (conformance.jsonl); cells that stand there
+are not measured again, and what could not run is tried again.  `--only` takes cells whose network or target holds each of
+the words, `--quick` 100, 4 and 2 inputs.  `--page` writes the table of all rows in FILE.
+
+A cell says how many codes were compared and how many differ; if any do, the first tensor that differs, at which rate, and
+how many differ where each unit gets the runtime's own inputs.  The latency is that of one input in the deployed model as a
+ratio to the same network in float in the same runtime, medians of runs by turns.
+
+Exits with 1 if a cell of a target that has to be exact differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from artifacts import runnable
+from fidelity import NETWORKS as IMAGES
+from fidelity import loader
+from interleave import interleaved, ratio
+from minilm import batches as by_length
+from minilm import sentences
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import QfuncError
+from qfunc.specs import Everything, edit
+from qfunc.transforms.table import table
+
+NETWORKS = IMAGES | {"MiniLM-L6, STS-B": ("sts",)}
+Call = Callable[[Sequence[Any]], Any]
+
+
+class Place(NamedTuple):
+    """A runtime: how a file of the target's is loaded once for many runs; whether it interprets; whether it has to agree."""
+
+    load: Callable[[Any, Any], Call]
+    interprets: bool = False
+    exact: bool = True
+
+
+def _onnx(runner: Any, files: Any) -> Call:
+    return runner.session(files["model.onnx"]).run  # type: ignore[no-any-return]
+
+
+def _openvino(runner: Any, files: Any) -> Call:
+    compiled = runner.compiled(files["model.onnx"])
+    return lambda inputs: compiled([np.asarray(i) for i in inputs])
+
+
+def _litert(runner: Any, files: Any) -> Call:
+    return runner.opened(files["model.tflite"]).run  # type: ignore[no-any-return]
+
+
+PLACES = {
+    "onnxruntime": Place(_onnx),
+    "onnx_qnn": Place(_onnx),
+    "openvino": Place(_openvino, exact=False),
+    "litert": Place(_litert),
+    "litert_reference": Place(_litert, interprets=True),
+    "litert_optimised": Place(_litert),
+}
+"""By the name of the target, whose own runner runs its files."""
+
+
+class Given(NamedTuple):
+    """A network, batches to calibrate it, and batches to compare."""
+
+    model: Any
+    calibration: list[Any]
+    batches: list[Any]
+    inputs: int
+
+
+def given(folder: Path, network: str, quick: bool, interprets: bool) -> Given:
+    """What DIR has for a network."""
+    model, (calib, _), (test, _) = loader(folder)(*NETWORKS[network])
+    small, large, few = (100, 4, 2) if quick else (1000, 64, 8)
+    if isinstance(test, dict):
+        _, ids, mask = by_length(*sentences(calib), 32)[-1]
+        both = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+        program = torch.export.export(model, (ids, mask), dynamic_shapes=(both, both), strict=False)
+        calibration, tried = (
+            [(i, m) for _, i, m in by_length(*sentences({k: v[:count] for k, v in part.items()}), 32)]
+            for part, count in ((calib, 100), (test, small // 2))
+        )
+        return Given(program, calibration, tried, small)
+    big = test[0].numel() > 3 * 64 * 64
+    count = (few if interprets else large) if big else small
+    return Given(model, list(calib[: 50 if quick else 200].split(50)), list(test[:count].split(4 if big else 100)), count)
+
+
+def measured(folder: Path, network: str, name: str, quick: bool) -> dict[str, Any]:
+    """The row of a cell."""
+    place, target, start = PLACES[name], runnable(getattr(targets, name)), time.perf_counter()
+    row: dict[str, Any] = {"network": network, "target": name, "quick": quick, "as": target.name}
+    case = given(folder, network, quick, place.interprets)
+    try:
+        model = qfunc.calibrate(case.calibration, progress=False)(qfunc.quantize(target)(case.model))
+        report = qfunc.verify(target)(model, case.batches)
+        row["latency"] = latency(target, place, model, case)
+    except QfuncError as e:
+        return row | {"refused": f"{type(e).__name__}: {e}"}
+    inside = [r for r in report.of("alone") if not r.name.startswith("output ")]
+    row |= {
+        "inputs": case.inputs, "tensors": report.tensors, "codes": report.elements, "differ": report.mismatches,
+        "alone": [sum(r.mismatches for r in inside), sum(r.elements for r in inside)],
+        "float_units": len(report.float_units), "verdict": report.verdict, "seconds": round(time.perf_counter() - start, 1),
+    }  # fmt: skip
+    if (first := report.first) is not None:
+        row["first"] = [first.name, first.mismatches, first.elements, first.largest_lsb]
+    return row
+
+
+def latency(target: Any, place: Place, model: Any, case: Given) -> str:
+    """The deployed model's against float in the same runtime: ratio of medians (of minima), one input."""
+    real = edit.skip(Everything())(target)
+    plain = qfunc.calibrate(case.calibration[:1], progress=False)(qfunc.quantize(real)(case.model))
+    batch = case.batches[0] if isinstance(case.batches[0], tuple) else (case.batches[0],)
+    one, calls = [t[:1].contiguous() for t in batch], {}
+    for name, at, made in (("int8", target, model), ("float", real, plain)):
+        run = place.load(target.runtime.runner, qfunc.deploy(at)(made).files)
+        calls[name] = lambda run=run: run(one)
+    return ratio(interleaved(calls, 5 if place.interprets else 30), "int8", "float")
+
+
+HEAD = ("network", "target", "inputs", "tensors", "codes", "differ", "first that differs", "alone", "float units", "latency")
+
+
+def line(row: dict[str, Any]) -> list[str]:
+    """A row of the table."""
+    name = [row["network"], row["as"]]
+    if "refused" in row:
+        return [*name, *["-"] * 4, row["refused"].split(". ")[0], *["-"] * 3]
+    first = "-"
+    if "first" in row:
+        tensor, wrong, of, lsb = row["first"]
+        first = f"{tensor}: {wrong / of:.2g}, by {lsb:.3g}"
+    alone = f"{row['alone'][0]:,} of {row['alone'][1]:,}" if row["alone"][1] else "-"
+    counts = [f"{row[k]:,}" for k in ("inputs", "tensors", "codes", "differ")]
+    return [*name, *counts, first, alone, str(row["float_units"]), row["latency"]]
+
+
+HEADING = """# Trained networks on every runtime that runs here
+
+`python benchmarks/conformance.py --data DIR --page docs/conformance.md` wrote this page; nothing in it was written by hand.
+Each line is a network with trained weights, quantized for a target, emulated, deployed and run in the target's own runtime:
+every tensor of codes that the runtime shows and every output is compared, and *differ* counts those that are not equal.
+*First that differs* is the first such tensor in the order of execution, the share of its codes and the largest difference
+in LSB; *alone* counts them where each unit gets the runtime's own inputs. *Latency* is that of one input in the deployed
+model as a ratio to the same network in float in the same runtime: of the medians (of the minima).
+
+"""
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table in Markdown, the networks in order, below what it says and the command that made it."""
+    order = sorted(rows, key=lambda r: (list(NETWORKS).index(r["network"]), list(PLACES).index(r["target"])))
+    lines = [HEAD, ["---"] * len(HEAD), *map(line, order)]
+    return HEADING + "".join("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n" for cells in lines)
+
+
+def done(path: Path, quick: bool) -> list[dict[str, Any]]:
+    """The rows in a file, of these counts; the last of each cell."""
+    rows = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+    return list({(r["network"], r["target"]): r for r in rows if r["quick"] == quick}.values())
+
+
+def wrong(row: dict[str, Any]) -> bool:
+    """Whether a target that has to be exact is not."""
+    return PLACES[row["target"]].exact and bool(row.get("differ"))
+
+
+def main() -> int:
+    """Measures what is not done, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder with load.py")
+    parser.add_argument("--rows", type=Path, default=Path("conformance.jsonl"))
+    parser.add_argument("--only", nargs="*", default=[], help="cells whose network or target holds each of these words")
+    parser.add_argument("--quick", action="store_true", help="100, 4 and 2 inputs, calibration by 50")
+    parser.add_argument("--page", type=Path, help="where the table goes as Markdown")
+    parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.cell:
+        print(json.dumps(measured(options.data, *options.cell, options.quick)))
+        return 0
+    kept = {(r["network"], r["target"]) for r in done(options.rows, options.quick) if "refused" not in r}
+    for network in NETWORKS:
+        for name in PLACES:
+            if all(word in f"{network} {name}" for word in options.only) and (network, name) not in kept:
+                cell(options, network, name)
+    rows = done(options.rows, options.quick)
+    print(table(HEAD, [line(r) for r in rows], 250))
+    if options.page:
+        options.page.write_text(page(rows))
+    return int(any(map(wrong, rows)))
+
+
+def cell(options: argparse.Namespace, network: str, name: str) -> None:
+    """One process, one row."""
+    runner = getattr(targets, name).runtime.runner
+    if reason := runner.missing() if hasattr(runner, "missing") else "":
+        return print(f"{network}, {name}: left out, {reason}", flush=True)
+    command = [sys.executable, __file__, "--data", str(options.data), "--cell", network, name, *["--quick"] * options.quick]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        return print(f"{network}, {name}: failed\n{ran.stderr[-2000:]}", flush=True)
+    row = ran.stdout.splitlines()[-1]
+    with options.rows.open("a") as file:
+        file.write(row + "\n")
+    print(" | ".join(line(json.loads(row))), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
