@@ -1,6 +1,8 @@
 """The golden artifacts: one small network deployed to every target, byte by byte.
 
-    python tests/golden/artifacts.py          rewrites tests/golden/artifacts
+    python tests/golden/artifacts.py [WORD]   rewrites tests/golden/artifacts, of targets whose names hold WORD
+
+Those of LiteRT need the extra `litert`.
 
 Weights and inputs are multiples of 1/8, so every sum of the float network is exact in float32
 whatever its order: statistics, scales and bytes are the same on any machine.
@@ -19,14 +21,15 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import Tflite
 from qfunc.specs import Target
 from qfunc.targets.onnxruntime import onnxruntime
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.golden.tflite_text import text_of
 
 PLACE = Path(__file__).parent / "artifacts"
 FAMILIES = {"academic_w4a4": targets.academic(4, 4), "academic_nlp_w8a8": targets.academic_nlp(8, 8)}
 TARGETS: dict[str, Target] = {name: value for name in targets.__all__ if isinstance(value := getattr(targets, name), Target)}
-TARGETS = {name: t for name, t in TARGETS.items() if not isinstance(t.lowering, Tflite)}  # a flatbuffer of another package
 TARGETS |= FAMILIES | {"onnxruntime": onnxruntime}  # by its own module: tests may narrow the other
 
 
@@ -62,20 +65,23 @@ def deployed(target: Target) -> dict[str, bytes]:
 
 
 def readable(files: dict[str, bytes]) -> dict[str, str]:
-    """What stands beside the bytes: ONNX models in text form."""
+    """What stands beside the bytes: models in text form."""
     models = {name: onnx.load_from_string(content) for name, content in files.items() if name.endswith(".onnx")}
-    return {f"{name}.txt": _text(model) for name, model in models.items()}
+    flat = {f"{name}.txt": text_of(content) for name, content in files.items() if name.endswith(".tflite")}
+    return {f"{name}.txt": _text(model) for name, model in models.items()} | flat
 
 
 def _text(model: Any) -> str:
     return str(onnx.printer.to_text(model)) + "\n"
 
 
-def write(place: Path = PLACE) -> None:
-    """Rewrites all of them."""
-    shutil.rmtree(place, ignore_errors=True)
+def write(word: str = "", place: Path = PLACE) -> None:
+    """Rewrites those of targets whose names hold the word."""
     for name, target in TARGETS.items():
+        if word not in name:
+            continue
         files = deployed(target)
+        shutil.rmtree(place / name, ignore_errors=True)
         (place / name).mkdir(parents=True)
         for file, content in files.items():
             (place / name / file).write_bytes(content)
@@ -85,4 +91,4 @@ def write(place: Path = PLACE) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(write())
+    sys.exit(write(*sys.argv[1:]))
