@@ -202,22 +202,28 @@ def search_table(timed: Timed, runs: int, quick: bool) -> None:
 
 
 def calibration_table(timed: Timed, runs: int, quick: bool) -> None:
-    """Calibration of a network with each estimator of activations."""
-    model, data = resnet18(), [torch.randn(4, 3, 224, 224) for _ in range(1 if quick else 4)]
+    """Calibration of a network with each estimator of activations, in small batches and in larger ones."""
+    model, rows = resnet18(), list[list[str]]()
     captured = qfunc.capture()(model)
+    sizes = ((1, 4),) if quick else ((4, 4), (2, 16))
+    for count, size in sizes:
+        data = [torch.randn(size, 3, 224, 224) for _ in range(count)]
 
-    def floats() -> None:
-        with torch.inference_mode():
-            for batch in data:
-                captured(batch)
+        def floats(data: list[Tensor] = data) -> None:
+            with torch.inference_mode():
+                for batch in data:
+                    captured(batch)
 
-    works: dict[str, Work] = {"float": floats}
-    for name, estimator in every_estimator().items():
-        quantized = qfunc.quantize(edit.activations(estimator=estimator)(targets.tensorrt))(model)
-        works[name] = lambda q=quantized: qfunc.calibrate(data, progress=False)(q)  # type: ignore[misc]
-    times = timed(works, max(runs // 5, 1), 1)
-    print(f"\ncalibration of ResNet-18 for targets.tensorrt, {len(data)} batches of 4: ratio to the float forward; goal 1.4")
-    print(table(("activations' estimator", "ms", "ratio"), [[n, ms(times, n), ratio(times, n, "float")] for n in works]))
+        works: dict[str, Work] = {"float": floats}
+        for name, estimator in every_estimator().items():
+            quantized = qfunc.quantize(edit.activations(estimator=estimator)(targets.tensorrt))(model)
+            works[name] = lambda q=quantized, d=data: qfunc.calibrate(d, progress=False)(q)  # type: ignore[misc]
+        times = timed(works, max(runs // 5, 1), 1)
+        found = [[ms(times, n), ratio(times, n, "float")] for n in works]
+        rows = [row + more for row, more in zip(rows or [[n] for n in works], found, strict=True)]
+    heads = [text for count, size in sizes for text in (f"{count} of {size}, ms", "ratio")]
+    print("\ncalibration of ResNet-18 for targets.tensorrt in batches: ratio to the float forward; goal 1.4")
+    print(table(("activations' estimator", *heads), rows))
 
 
 def float_table(timed: Timed, runs: int, quick: bool) -> None:
