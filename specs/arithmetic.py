@@ -169,8 +169,8 @@ class SumScaled:
 
 
 def _own_function(instance: object, attribute: object, value: Any) -> None:
-    if value is not None and (type(value) is not str or value not in ("mlas_logistic", "window_sum")):
-        raise refuse(instance, "function", value, 'None, "mlas_logistic" or "window_sum"', "Choose one of them.")
+    if value is not None and (type(value) is not str or value not in ("mlas_logistic", "window_sum", "gelu_erfc")):
+        raise refuse(instance, "function", value, 'None, "mlas_logistic", "window_sum" or "gelu_erfc"', "Choose one of them.")
 
 
 @readable
@@ -179,7 +179,7 @@ class Interior:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
 
     `zero_point="before"`: z is added before R.  `function` names a runtime's own form of the op, where it
-    has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order).
+    has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order), "gelu_erfc".
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 

@@ -19,6 +19,7 @@ from qfunc.specs import (
     Fixed,
     FixedBits,
     FixedPoint,
+    FixedPointLanes,
     FloatMultiplier,
     Fusion,
     HardSwish16,
@@ -29,6 +30,7 @@ from qfunc.specs import (
     Op,
     PerChannel,
     PerTensor,
+    Refuse,
     Require,
     Rule,
     Runtime,
@@ -46,8 +48,8 @@ from qfunc.specs import (
 S8, NARROW = Int(8), Int(8, low=-127)
 ACTIVATION = Scheme(S8, zero_point=ZeroPoint(), division=False)
 WEIGHT = Scheme(NARROW, Scale(PerChannel()))
-WEIGHTED = Op(("conv", "linear"))
-PRODUCTS, SUMS = WEIGHTED | Op("matmul"), Op(("add", "sub"))
+WEIGHTED, TRANSPOSED = Op(("conv", "linear")), Op("conv_transpose")
+PRODUCTS, SUMS = WEIGHTED | TRANSPOSED | Op("matmul"), Op(("add", "sub"))
 POOLS = Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None)
 MEANS, CLIPS = Op(("global_avg_pool", "mean")), Op(("relu", "clip"))
 BY_MATRIX = Op("matmul") & Attr("constant", "other")
@@ -61,11 +63,15 @@ UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
     Kernel(CLIPS | Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
     Kernel(Op(("sigmoid", "tanh")), Interior(), formats=BYTES),
+    Kernel(Op("gelu"), Interior(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
     Kernel(Op("softmax"), SoftmaxFloat(), formats=BYTES),
     Kernel(Op("hardswish"), HardSwish16(), formats=BYTES),
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
 )
+FOUR_AXES = "TensorFlow Lite operators: convolutions and pools are of images of four axes"
+NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
+DILATED = ~Attr("dilation", 1) & ~Attr("dilation", (1,)) & ~Attr("dilation", (1, 1))
 BECAUSE = (
     "TensorFlow Lite 8-bit quantization specification: int8 activations per tensor, weights [-127, 127] without zero point"
 )
@@ -75,7 +81,7 @@ litert = Target(
     rules=(
         Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
         Rule(
-            SUMS | Op(("mul", "concat", "hardswish", "leaky_relu")) | MEANS | POOLS | CLIPS | BILINEAR,
+            SUMS | Op(("mul", "concat", "hardswish", "leaky_relu", "gelu")) | MEANS | POOLS | CLIPS | BILINEAR,
             input=ACTIVATION,
             output=ACTIVATION,
         ),
@@ -83,10 +89,11 @@ litert = Target(
         Rule(Op(("softmax", "sigmoid")), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 256, -128)),
         Rule(Op("tanh"), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 128, 0)),
     ),
-    fusions=(Fusion(WEIGHTED | SUMS | Op("mul") | POOLS, (Step(BOUNDS),)),),
+    fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (Step(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
         Kernel(WEIGHTED | BY_MATRIX | Op("mul"), FloatMultiplier(), formats=BYTES),
+        Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES),  # of any batch, which XNNPACK leaves to the optimised kernel
         Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op("matmul"), FixedPoint(), formats=BYTES),
@@ -98,6 +105,14 @@ litert = Target(
     commuting=(*MOVES, "pad"),  # a pad writes the zero point
     legality=(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
+        Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
+        Refuse(
+            TRANSPOSED & (DILATED | ~Attr("groups", 1)),
+            because=NO_OPERATOR,
+            do="Resize the image and convolve it, or use one group, not dilated.",
+        ),
+        Refuse(Op("max_pool") & DILATED, because=NO_OPERATOR, do="Use dilation=1."),
+        Refuse(Op("elu"), because=NO_OPERATOR, do="Use leaky_relu, gelu or hardswish."),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),
     runtime=Runtime("litert", ">=2.3", "x86-64", "XNNPACK", LiteRt()),

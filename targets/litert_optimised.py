@@ -20,7 +20,7 @@ from qfunc.specs import (
     Runtime,
     SumShifted,
 )
-from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNITS, WEIGHTED, litert
+from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, TRANSPOSED, UNITS, WEIGHTED, litert
 
 RUY = FixedPoint(("srdhm", "half_up"))
 GROUPED = Op("conv") & ~Attr("groups", 1) & ~Attr("depthwise", True)
@@ -30,7 +30,7 @@ litert_optimised = evolve(
     name="litert_optimised",
     kernels=(
         Kernel(GROUPED, FixedPoint(), formats=BYTES),
-        Kernel(Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
+        Kernel(TRANSPOSED | Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
         Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES),
         Kernel(Op(("matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(Op("add"), SumShifted(bits=16), formats=BYTES),

@@ -15,7 +15,7 @@ litert_reference = evolve(
     name="litert_reference",
     kernels=(
         Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_away"), formats=BYTES),
-        Kernel(Op(("conv", "matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
+        Kernel(Op(("conv", "conv_transpose", "matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),

@@ -14,12 +14,14 @@ from qfunc.errors import DeployError
 
 Array = np.ndarray[Any, Any]
 
-_TYPES = {np.dtype(np.float32): "FLOAT32", np.dtype(np.int8): "INT8", np.dtype(np.int32): "INT32"}
+_TYPES = {np.dtype(np.float32): "FLOAT32", np.dtype(np.int8): "INT8", np.dtype(np.int32): "INT32",
+          np.dtype(np.int64): "INT64"}  # fmt: skip
 _VERSIONS = {
     "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "ADD": 2, "SUB": 3, "MUL": 2, "AVERAGE_POOL_2D": 2,
     "MAX_POOL_2D": 2, "CONCATENATION": 2, "PAD": 2, "PADV2": 2, "TRANSPOSE": 2, "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2,
     "DEQUANTIZE": 2, "MEAN": 2, "RESIZE_BILINEAR": 3, "RESIZE_NEAREST_NEIGHBOR": 3, "STRIDED_SLICE": 2, "LEAKY_RELU": 2,
     "MAXIMUM": 2, "MINIMUM": 2, "RELU": 2, "RELU6": 2, "BATCH_MATMUL": 2, "MIRROR_PAD": 2, "SPLIT_V": 2,
+    "TRANSPOSE_CONV": 4, "GELU": 2, "GATHER": 2,
 }  # fmt: skip
 """The version of an operator that takes int8, if it is not the first (TFLite, tools/versioning/op_version.cc)."""
 
@@ -76,8 +78,9 @@ class TfliteModel:
         self.names: set[str] = set()
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
-               varies: int | None = None, **place: Any) -> Held:  # fmt: skip
-        """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's."""
+               varies: int | None = None, dtype: Any = None, **place: Any) -> Held:  # fmt: skip
+        """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's, `dtype` that of
+        neither codes nor float32."""
         made = self.schema.TensorT()
         unique, count = name, 0
         while unique in self.names:
@@ -85,7 +88,7 @@ class TfliteModel:
             unique = f"{name}_{count}"
         self.names.add(unique)
         made.name, made.shape, made.hasRank, made.buffer = unique.encode(), np.array(shape, np.int32), True, 0
-        dtype = value.dtype if value is not None else np.dtype(np.float32 if qparams is None else np.int8)
+        dtype = np.dtype(dtype or (np.float32 if qparams is None else np.int8)) if value is None else value.dtype
         made.type = getattr(self.schema.TensorType, _TYPES[dtype])
         if qparams is not None:
             made.quantization = self.schema.QuantizationParametersT()

@@ -7,14 +7,16 @@ from collections.abc import Callable
 import onnx
 
 from qfunc.lowering.tflite_elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
+from qfunc.lowering.tflite_float import elu, gather, gelu, hard_sigmoid, layer_norm
 from qfunc.lowering.tflite_moves import concat, expand, pad, reshape, resize, sliced, split, transpose
 from qfunc.lowering.tflite_pools import average_pool, global_average_pool, max_pool, reduced
 from qfunc.lowering.tflite_products import conv, gemm, matmul
 from qfunc.lowering.tflite_step import Step, written
+from qfunc.lowering.tflite_transposed import conv_transposed
 from qfunc.lowering.tflite_writer import Writer
 
 _STEPS: dict[str, Callable[[Step], None]] = {
-    "Conv": conv, "Gemm": gemm, "MatMul": matmul,
+    "Conv": conv, "ConvTranspose": conv_transposed, "Gemm": gemm, "MatMul": matmul,
     "Add": binary("ADD", "AddOptions"), "Sub": binary("SUB", "SubOptions"), "Mul": binary("MUL", "MulOptions"),
     "Div": binary("DIV", "DivOptions", codes=False), "Pow": binary("POW", "PowOptions", codes=False),
     "Min": binary("MINIMUM", "MaximumMinimumOptions", codes=False),
@@ -23,6 +25,7 @@ _STEPS: dict[str, Callable[[Step], None]] = {
     "ReduceMean": reduced("MEAN"), "ReduceSum": reduced("SUM"),
     "Relu": bounded, "Clip": bounded, "LeakyRelu": leaky_relu, "PRelu": prelu,
     "Sigmoid": unary("LOGISTIC", fixed=UNIT), "Tanh": unary("TANH", fixed=SIGNED_UNIT), "HardSwish": hard_swish,
+    "Gelu": gelu, "Elu": elu, "HardSigmoid": hard_sigmoid, "LayerNormalization": layer_norm, "Gather": gather,
     "Exp": unary("EXP", codes=False), "Sqrt": unary("SQRT", codes=False), "Neg": unary("NEG", codes=False),
     "Abs": unary("ABS", codes=False),
     "Softmax": softmax("SOFTMAX", "SoftmaxOptions", beta=1.0), "LogSoftmax": softmax("LOG_SOFTMAX"),

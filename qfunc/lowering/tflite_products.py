@@ -13,8 +13,8 @@ from qfunc.lowering.tflite_model import Array, Held, QParams
 from qfunc.lowering.tflite_step import Step
 
 
-def _weighted(step: Step, axis: int) -> bool:
-    # On codes, with weights whose scales are those of the outputs, and without zero points; then bias of int32.
+def on_weighted_codes(step: Step, axis: int) -> bool:
+    """Whether it is computed on codes: scales of weights along `axis`, no zero points, then a bias of int32."""
     held = [step.writer.tensor(n) for n in step.node.input[1:]]
     weight = held[0].qparams
     if weight is None or held[0].value is None or any(weight.zero_point) or any(h.qparams is None for h in held[1:]):
@@ -23,7 +23,8 @@ def _weighted(step: Step, axis: int) -> bool:
     return along and step.on_codes(0, fuses=True)
 
 
-def _bias(step: Step, channels: int, x: Held, weight: QParams | None) -> Held:
+def bias_of(step: Step, channels: int, x: Held, weight: QParams | None) -> Held:
+    """The third input, or zeros."""
     name = f"{step.name}.bias"
     if len(step.node.input) > 2:
         value, qparams = step.array(2)
@@ -35,7 +36,8 @@ def _bias(step: Step, channels: int, x: Held, weight: QParams | None) -> Held:
     return step.file.tensor(name, (channels,), qparams, value=np.zeros(channels, np.int32))
 
 
-def _stored(step: Step, value: Array, qparams: QParams | None, axis: int) -> Held:
+def stored(step: Step, value: Array, qparams: QParams | None, axis: int) -> Held:
+    """The weight as it lies in the file, its channels along `axis`."""
     moved = None if qparams is None else evolve(qparams, axis=axis)
     name = step.node.input[1].removesuffix(".real")
     return step.file.tensor(name, value.shape, moved, value=np.ascontiguousarray(value))
@@ -43,7 +45,7 @@ def _stored(step: Step, value: Array, qparams: QParams | None, axis: int) -> Hel
 
 def conv(step: Step) -> None:
     """CONV_2D, or DEPTHWISE_CONV_2D where each channel is convolved by itself."""
-    _weighted(step, 0)
+    on_weighted_codes(step, 0)
     x = image(step, step.given())
     weight, qparams = step.array(1)
     groups, outputs = int(step.attribute("group", 1)), weight.shape[0]
@@ -52,8 +54,8 @@ def conv(step: Step) -> None:
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     alone = groups == x.shape[-1] and groups > 1
     order, axis = ((1, 2, 3, 0), 3) if alone else ((0, 2, 3, 1), 0)
-    held = _stored(step, weight.transpose(order), qparams, axis)
-    bias = _bias(step, outputs, x, qparams)
+    held = stored(step, weight.transpose(order), qparams, axis)
+    bias = bias_of(step, outputs, x, qparams)
     made, result = finished(step, out_shape(step, outputs))
     fields = _fields(step, w, padding)
     if alone:
@@ -92,7 +94,7 @@ def matmul(step: Step) -> None:
 
 
 def _linear(step: Step, turn: Callable[[Array], Array], axis: int) -> None:
-    _weighted(step, axis)
+    on_weighted_codes(step, axis)
     x = step.given()
     weight, qparams = step.array(1)
     weight = turn(weight)
@@ -100,7 +102,7 @@ def _linear(step: Step, turn: Callable[[Array], Array], axis: int) -> None:
         weight = weight[:, x.order]
     else:
         x = step.writer.plain(x)
-    held, bias = _stored(step, weight, qparams, 0), _bias(step, weight.shape[0], x, qparams)
+    held, bias = stored(step, weight, qparams, 0), bias_of(step, weight.shape[0], x, qparams)
     made = step.result(step.shape)
     step.file.operator(
         "FULLY_CONNECTED", [x, held, bias], [made], "FullyConnectedOptions",
@@ -117,4 +119,4 @@ def flattened(size: Sequence[int]) -> Array:
     return np.moveaxis(np.arange(int(np.prod(size))).reshape(tuple(size)), 0, -1).ravel()
 
 
-__all__ = ["conv", "flattened", "gemm", "matmul"]
+__all__ = ["bias_of", "conv", "flattened", "gemm", "matmul", "on_weighted_codes", "stored"]

@@ -32,6 +32,10 @@ class Source:
         """Whether a tensor has real values, or codes; sizes are neither."""
         return name not in self._two or self._two[name][0] in (REAL, onnx.TensorProto.INT8)
 
+    def kind(self, name: str) -> int:
+        """ONNX's number of the type of its entries."""
+        return self._two[name][0]
+
     def shape(self, name: str, node: str) -> tuple[int, ...]:
         """The shape of one example.
 

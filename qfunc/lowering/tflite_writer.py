@@ -12,6 +12,8 @@ from qfunc.errors import DeployError
 from qfunc.lowering.tflite_model import Array, Held, QParams, TfliteModel
 from qfunc.lowering.tflite_source import Source, copies
 
+_INPUTS = {onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.INT64: np.int64, onnx.TensorProto.INT32: np.int32}
+
 LAST = ".nhwc"
 """Ends the name of a tensor whose channels, axis 1 of the model's own, lie last."""
 
@@ -51,11 +53,12 @@ class Writer:
         return self.file.packed(inputs, [self._output(name) for name in self.source.outputs])
 
     def _input(self, name: str) -> Held:
-        if not self.source.is_real(name):
-            do = "Keep indices and masks out of the model's inputs."
-            raise DeployError(where=f"input {name!r}", found="integers", wanted="float32", do=do)
+        kind = self.source.kind(name)
+        if kind not in _INPUTS:
+            do = "Keep masks out of the model's inputs."
+            raise DeployError(where=f"input {name!r}", found="truth values", wanted="float32 or indices", do=do)
         varies = self.source.varies(name)
-        self.tensors[name] = self.file.tensor(name, self.source.shape(name, name), varies=varies)
+        self.tensors[name] = self.file.tensor(name, self.source.shape(name, name), varies=varies, dtype=_INPUTS[kind])
         return self.tensors[name]
 
     def _output(self, name: str) -> Held:

@@ -77,6 +77,20 @@ def conv_codes(
     return acc if bias is None else acc + bias.reshape(-1, *[1] * (weight.ndim - 2))
 
 
+def conv_transpose_codes(
+    x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, output_padding: Any,
+    groups: int, dilation: Any,
+) -> Tensor:  # fmt: skip
+    """The exact accumulator of a transposed convolution, in float64; weight: codes [C, O/groups, ...].
+
+    >>> conv_transpose_codes(torch.full((1, 1, 2), 5.0), 4, torch.ones(1, 1, 2), None, 1, 0, 0, 1, 1).tolist()
+    [[[1.0, 2.0, 1.0]]]
+    """
+    conv = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}[weight.ndim]
+    acc = conv((x - zero_point).double(), weight.double(), None, stride, padding, output_padding, groups, dilation)
+    return acc if bias is None else acc + bias.reshape(-1, *[1] * (weight.ndim - 2))
+
+
 def linear_codes(x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, ends: list[int]) -> Tensor:
     """The exact accumulator of a linear layer: sum (q_x - z) * q_w + q_b over the last axis; weight [O, I].
 

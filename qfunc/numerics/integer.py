@@ -177,6 +177,19 @@ def logistic(x: Tensor) -> Tensor:
     return (x * _horner(alpha, x * x) / _horner(beta, x * x) + 0.5).clamp(min=0.0)
 
 
+def gelu_erfc(x: Tensor, approximate: str = "none") -> Tensor:
+    """0.5 x erfc(-x / sqrt(2)), erfc rounded once; the approximation by tanh is PyTorch's.
+
+    Source: TFLite kernels/internal/reference/gelu.h.
+
+    >>> gelu_erfc(torch.tensor([0.0, 10.0])).tolist()
+    [0.0, 10.0]
+    """
+    if approximate == "tanh":
+        return F.gelu(x, approximate="tanh")
+    return 0.5 * x * torch.erfc((x * -math.sqrt(0.5)).double()).float()
+
+
 def _horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     value = torch.full_like(x, coefficients[0])
     for c in coefficients[1:]:

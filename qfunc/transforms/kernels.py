@@ -35,8 +35,9 @@ from qfunc.transforms.pools import average, quantize_interior, window_sum
 from qfunc.transforms.products import requantized
 from qfunc.transforms.sums import sum_fma, sum_scaled, sum_shift, sum_shifted
 
-_PRODUCTS = ("conv", "linear", "matmul", "mul")
+_PRODUCTS = ("conv", "conv_transpose", "linear", "matmul", "mul")
 _SUMS = ("add", "sub")
+_FUNCTIONS = {"mlas_logistic": integer.logistic, "gelu_erfc": integer.gelu_erfc}
 
 
 def write(job: Job) -> fx.Node:
@@ -135,7 +136,7 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
     if arithmetic.function == "window_sum":
         return window_sum(job, arithmetic)
-    function = integer.logistic if arithmetic.function == "mlas_logistic" else job.root.target
+    function = _FUNCTIONS.get(arithmetic.function or "", job.root.target)
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
     real = job.emitter.call(function, *arguments, name=f"{job.name}_real")  # type: ignore[arg-type]
     zero, low, high = job.range()

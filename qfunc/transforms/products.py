@@ -14,7 +14,14 @@ from qfunc.graph.coding import Coding, takes_float_bias
 from qfunc.graph.fold import read_attr
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import fixed_point, integer
-from qfunc.numerics.accumulators import EXACT_FLOAT32, conv_codes, exact_chunks, linear_codes, matmul_codes
+from qfunc.numerics.accumulators import (
+    EXACT_FLOAT32,
+    conv_codes,
+    conv_transpose_codes,
+    exact_chunks,
+    linear_codes,
+    matmul_codes,
+)
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Derived, FixedPoint, FixedPointLanes, FloatMultiplier, Shift, ThroughReal
 from qfunc.transforms.job import Job, exponents, two
@@ -173,15 +180,21 @@ def _weighted(job: Job, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[f
             bias = job.emitter.constant(own.float() if small else own, str(bias_node.target))
     held = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
     product, within = product * 2.0**-behind, None if behind else bias
-    if job.unit.kind != "conv":
+    if job.unit.kind == "conv_transpose":
+        arguments = [attribute(job.root, n) for n in ("stride", "padding", "output_padding", "groups", "dilation")]
+        acc = job.emitter.call(
+            conv_transpose_codes, x.node, x.coding.zero_point, held, within, *arguments, name=f"{job.name}_acc"
+        )
+    elif job.unit.kind != "conv":
         acc = job.emitter.call(linear_codes, x.node, x.coding.zero_point, held, within, ends, name=f"{job.name}_acc")
         if behind:
             acc = job.emitter.call(with_bits_behind, acc, bias, behind, 0, name=f"{job.name}_sum")
         return acc, product, real_bias
-    arguments = [attribute(job.root, n) for n in ("stride", "padding", "dilation")]
-    acc = job.emitter.call(
-        conv_codes, x.node, x.coding.zero_point, held, within, *arguments, groups, ends, name=f"{job.name}_acc"
-    )
+    else:
+        arguments = [attribute(job.root, n) for n in ("stride", "padding", "dilation")]
+        acc = job.emitter.call(
+            conv_codes, x.node, x.coding.zero_point, held, within, *arguments, groups, ends, name=f"{job.name}_acc"
+        )
     if behind:
         acc = job.emitter.call(with_bits_behind, acc, bias, behind, weight.ndim - 2, name=f"{job.name}_sum")
     shape = (-1, *[1] * (weight.ndim - 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.numerics import integer
-from qfunc.numerics.accumulators import conv_codes, exact_chunks, linear_codes, matmul_codes
+from qfunc.numerics.accumulators import conv_codes, conv_transpose_codes, exact_chunks, linear_codes, matmul_codes
 from qfunc.testing import integer_oracle, oracle
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -51,6 +52,24 @@ def test_convolutions_equal_int64(rank: int, kind: str, zero: int) -> None:
 
     assert torch.equal(found.long(), int64_conv(x, zero, weight, bias, **options))
     assert torch.equal(found, found.round())
+
+
+@pytest.mark.parametrize(("stride", "padding", "more"), [(1, 0, 0), (2, 1, 1), (3, 2, 0)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolutions_equal_int64(groups: int, stride: int, padding: int, more: int) -> None:
+    """Every input entry adds its product with the kernel to the outputs from its place times the stride on."""
+    x, weight = codes((2, 4, 5, 3), -128, 127, 1).long(), codes((4, 3, 3, 2), -127, 127, 2).long()
+    bias = codes((3 * groups,), -(2**30), 2**30, 3).double()
+    whole = torch.zeros(2, 3 * groups, 4 * stride + 3 + more, 2 * stride + 2 + more, dtype=torch.int64)
+    for g, i, j in product(range(groups), range(5), range(3)):
+        each = slice(g * 4 // groups, (g + 1) * 4 // groups)
+        added = torch.einsum("nc,cokl->nokl", x[:, each, i, j] + 7, weight[each])
+        whole[:, 3 * g : 3 * g + 3, i * stride : i * stride + 3, j * stride : j * stride + 2] += added
+    wanted = whole[:, :, padding : whole.shape[2] - padding, padding : whole.shape[3] - padding] + bias.long()[:, None, None]
+
+    found = conv_transpose_codes(x.float(), -7, weight.float(), bias, stride, padding, more, groups, 1)
+
+    assert torch.equal(found.long(), wanted)
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -79,6 +79,17 @@ def convolution(draw: Any, shape: Shape) -> Drawn:
 
 
 @st.composite
+def transposed(draw: Any, shape: Shape) -> Drawn:
+    """Of any padding, stride and size of output."""
+    stride, kernel = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    layer = draw(weighted(
+        nn.ConvTranspose2d, shape[1], draw(st.integers(1, 10)), kernel, stride=stride, padding=draw(st.integers(0, kernel - 1)),
+        output_padding=draw(st.integers(0, stride - 1)),
+    ))  # fmt: skip
+    return "transposed", nn.Sequential(layer, draw(ACTIVATIONS))
+
+
+@st.composite
 def linear(draw: Any, shape: Shape) -> Drawn:
     """On the last axis, or on the flattened image; or a product with a constant matrix."""
     kind, activation = draw(st.tuples(st.sampled_from(("linear", "flattened", "matrix")), ACTIVATIONS))
@@ -163,7 +174,8 @@ def curve(draw: Any, shape: Shape) -> Drawn:
     prelu.weight.data = torch.randn(shape[1], generator=torch.Generator().manual_seed(seed))
     made = {
         "sigmoid": nn.Sigmoid(), "tanh": nn.Tanh(), "hardswish": nn.Hardswish(), "leaky_relu": nn.LeakyReLU(slope),
-        "prelu": prelu, "relu": nn.ReLU(), "relu6": nn.ReLU6(), "clip": nn.Hardtanh(-slope, 0.8),
+        "prelu": prelu, "gelu": nn.GELU(), "gelu, tanh": nn.GELU("tanh"),
+        "relu": nn.ReLU(), "relu6": nn.ReLU6(), "clip": nn.Hardtanh(-slope, 0.8),
     }  # fmt: skip
     kind = draw(st.sampled_from(sorted(made)))
     return kind, made[kind]
@@ -181,7 +193,7 @@ def product(shape: Shape) -> st.SearchStrategy[Drawn]:
 
 
 ACTIVATIONS = st.sampled_from((nn.Identity(), nn.Identity(), nn.ReLU(), nn.ReLU6(), nn.Hardtanh(-1.0, 1.0)))
-KINDS = (convolution, convolution, linear, pair, pair, pool, mean, concat, resized, curve, softmax, product)
+KINDS = (convolution, convolution, transposed, linear, pair, pair, pool, mean, concat, resized, curve, softmax, product)
 
 
 @st.composite
