@@ -205,7 +205,7 @@ def calibration_table(timed: Timed, runs: int, quick: bool) -> None:
     """Calibration of a network with each estimator of activations, in small batches and in larger ones."""
     model, rows = resnet18(), list[list[str]]()
     captured = qfunc.capture()(model)
-    sizes = ((1, 4),) if quick else ((4, 4), (2, 16))
+    sizes = ((1, 4),) if quick else ((4, 4), (1, 16))
     for count, size in sizes:
         data = [torch.randn(size, 3, 224, 224) for _ in range(count)]
 
