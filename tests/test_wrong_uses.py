@@ -11,10 +11,10 @@ import pytest
 
 from qfunc.__main__ import main
 from tests.transforms.checks import same_state, state
-from tests.wrong_uses import chips, edits, models, places, steps, values
+from tests.wrong_uses import chips, edits, models, places, selections, steps, values
 from tests.wrong_uses.world import told, world
 
-ROWS = (*models.ROWS, *steps.ROWS, *chips.ROWS, *places.ROWS, *edits.ROWS, *values.ROWS)
+ROWS = (*models.ROWS, *steps.ROWS, *chips.ROWS, *places.ROWS, *edits.ROWS, *selections.ROWS, *values.ROWS)
 
 NAMES = (
     "academic, academic_nlp, litert, litert_optimised, litert_reference, nnie, onnx_qnn, onnxruntime, openvino, ppl_cuda, "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from attrs import fields, has
 
 from qfunc.errors import SpecError
 from qfunc.graph.select import Context, is_personal, selects
@@ -15,13 +17,21 @@ from qfunc.specs import selectors as s
 KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "constant", "output", "size", "unknown"))
 """Every kind of op that selectors can name."""
 
+ATTRIBUTES = frozenset((*(name for op in OPS for name in op.parameters), "kernel", "depthwise", "spatial", "constant"))
+"""Every attribute of an op that selectors can name."""
+
 
 def require_match(selector: s.Selector, contexts: Sequence[Context], where: str, constants: bool = True) -> None:
     """A selector that matches nothing in any of a model's graphs is an error; unless `constants`, a weight is nothing.
 
+    So is one that is composed of a name or class that matches nothing.
+
     Raises:
         SpecError: lists the names nearest to each pattern.
     """
+    words = [leaf for leaf in leaves(selector) if leaf is not selector and isinstance(leaf, s.Name | s.ModuleType)]
+    for leaf in words:
+        require_match(leaf, contexts, where)
     nodes = [(n, c) for c in contexts for n in c.model.graph.nodes if n.op != "output"]
     if any(selects(selector, n, context) for n, context in nodes if constants or n.op != "get_attr"):
         return
@@ -39,61 +49,86 @@ def require_match(selector: s.Selector, contexts: Sequence[Context], where: str,
     )
 
 
-def require_matches(target: Target, contexts: Sequence[Context]) -> None:
-    """Each selector of the user's in a target matches in one of a model's graphs: those of rules, overrides, legality.
+def require_matches(target: Target, contexts: Sequence[Context], unfolded: Sequence[Context] = ()) -> None:
+    """Each selector of the user's in a target matches in one of a model's graphs, and each kind and attribute exists.
+
+    Fusions may name what folds away: they are looked up in the `unfolded` graphs, too.
 
     Raises:
         SpecError: one does not.
     """
-    for part, rules in (("rules", target.rules), ("legality", target.legality)):
-        for rule in rules:
-            _require_kinds(rule.select, target, part)
-            if is_personal(rule.select):
-                require_match(rule.select, contexts, f"target {target.name!r}, {part}", constants=part != "rules")
-    for fusion in target.fusions:
-        for selector in (fusion.root, *(step.op for step in fusion.then)):
-            _require_kinds(selector, target, "fusions")
-    for change in target.overrides:
-        _require_kinds(change.select, target, "overrides")
-        require_match(change.select, contexts, f"target {target.name!r}, overrides")
+    for part in _PARTS:
+        where, graphs = f"target {target.name!r}, {part}", [*contexts, *unfolded] if part == "fusions" else contexts
+        for value in getattr(target, part):
+            for selector in _selectors(value):
+                _require_kinds(selector, target, where)
+                for leaf in leaves(selector):
+                    if isinstance(leaf, s.Name | s.ModuleType):
+                        require_match(leaf, graphs, where)
+            if part == "overrides" or (part in ("rules", "legality") and is_personal(value.select)):
+                require_match(value.select, contexts, where, constants=part != "rules")
 
 
-def _require_kinds(selector: Any, target: Target, part: str) -> None:
+_PARTS = ("rules", "fusions", "ties", "limits", "legality", "overrides")
+
+
+def _selectors(value: Any) -> Iterator[s.Selector]:
+    # The outermost selectors in a rule, a fusion and so on.
+    if isinstance(value, s.Selector):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _selectors(one)
+    elif has(type(value)):
+        for each in fields(type(value)):
+            yield from _selectors(getattr(value, each.name))
+
+
+def leaves(selector: Any) -> Iterator[s.Selector]:
+    """The selectors of which one is composed.
+
+    >>> list(leaves(s.Op("conv") & ~s.Name("head.*")))
+    [Op('conv'), Name('head.*')]
+    """
+    match selector:
+        case s.AllOf(of) | s.AnyOf(of):
+            for one in of:
+                yield from leaves(one)
+        case s.Not(of) | s.From(of) | s.AnyInput(of):
+            yield from leaves(of)
+        case _:
+            yield selector
+
+
+def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
     known = KINDS | {own.name for own in target.ops}
-    for kind in _kinds(selector):
-        if kind not in known:
-            near = difflib.get_close_matches(kind, sorted(known), 3, 0.4)
-            do = f"Near names: {', '.join(near)}." if near else "An op of your own needs its OpKind in the target's ops."
-            wanted = "a kind of the vocabulary or of the target's ops"
-            raise SpecError(
-                where=f"target {target.name!r}, {part}", found=f"{kind!r}, which is no kind of op", wanted=wanted, do=do
+    for leaf in leaves(selector):
+        for kind in leaf.kinds if isinstance(leaf, s.Op) else ():
+            if kind not in known:
+                wanted, do = (
+                    "a kind of the vocabulary or of the target's ops",
+                    "An op of your own needs its OpKind in the target's ops.",
+                )
+                raise _unknown(kind, "kind of op", wanted, known, do, where)
+        if isinstance(leaf, s.Attr) and leaf.name not in ATTRIBUTES:
+            raise _unknown(
+                leaf.name, "attribute of an op", "an attribute of the vocabulary", ATTRIBUTES, "Use edit.where.", where
             )
 
 
-def _kinds(selector: Any) -> tuple[str, ...]:
-    match selector:
-        case s.Op(kinds):
-            return tuple(kinds)
-        case s.AllOf(of) | s.AnyOf(of):
-            return tuple(kind for one in of for kind in _kinds(one))
-        case s.Not(of) | s.From(of) | s.AnyInput(of):
-            return _kinds(of)
-    return ()
+def _unknown(word: str, what: str, wanted: str, known: frozenset[str], otherwise: str, where: str) -> SpecError:
+    near = _near(word, sorted(known))
+    do = f"Near names: {', '.join(near)}." if near else otherwise
+    return SpecError(where=where, found=f"{word!r}, which is no {what}", wanted=wanted, do=do)
 
 
 def _near(word: str, words: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(word, words, 3, 0.4)
 
 
-def _words(selector: Any, kind: type[s.Name] | type[s.ModuleType]) -> list[str]:
-    match selector:
-        case s.Name(word) | s.ModuleType(word):
-            return [word] if isinstance(selector, kind) else []
-        case s.AllOf(of) | s.AnyOf(of):
-            return [w for one in of for w in _words(one, kind)]
-        case s.Not(of):
-            return _words(of, kind)
-    return []
+def _words(selector: s.Selector, kind: type[s.Name] | type[s.ModuleType]) -> list[str]:
+    words = (leaf for leaf in leaves(selector) if isinstance(leaf, kind))
+    return [leaf.glob if isinstance(leaf, s.Name) else leaf.name for leaf in words]
 
 
-__all__ = ["KINDS", "require_match", "require_matches"]
+__all__ = ["ATTRIBUTES", "KINDS", "leaves", "require_match", "require_matches"]

@@ -20,7 +20,6 @@ from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.fold import fold_batch_norm, read_attr
 from qfunc.graph.leaves import Leaves, present, require_inputs, require_leaves
 from qfunc.graph.legality import require_legal
-from qfunc.graph.matches import require_matches
 from qfunc.graph.parts import rebuilt
 from qfunc.graph.plan import Placed, Plan, plans
 from qfunc.graph.record import Fact, attach, record_of
@@ -28,6 +27,7 @@ from qfunc.graph.shared import connect
 from qfunc.graph.site import Site, seat_path
 from qfunc.graph.states import tell
 from qfunc.graph.unfold import Norm, unfold
+from qfunc.graph.unheard import require_heard
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived, Fixed, Target
 from qfunc.transforms import places
@@ -147,7 +147,7 @@ def quantize(
 
 def _simulations(captured: Mapping[str, fx.GraphModule], target: Target, norms: Norms) -> dict[str, fx.GraphModule]:
     placed = placements(captured, target, norms)
-    require_matches(target, [p.plan.context for p in placed.values()])
+    require_heard(target, [p.plan for p in placed.values()], [p.before for p in placed.values()])
     return {path: simulation(each, target) for path, each in placed.items()}
 
 

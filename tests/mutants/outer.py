@@ -61,6 +61,33 @@ OUTER_MODULES = (
         "tests/test_wrong_uses.py::test_a_wrong_use[a rule for a kind that is none]",
     ),
     Mutation(
+        "inputs-are-skipped-in-vain", "qfunc/graph/unheard.py",
+        "if isinstance(rule.output, Keep) and asking and",
+        "if isinstance(rule.output, Keep) and not asking and",
+        (
+            "tests/test_wrong_uses.py::test_a_wrong_use[a skip of an input]",
+            "tests/transforms/test_overrides.py::test_an_input_may_be_skipped_where_no_op_reads_its_codes",
+        ),
+    ),
+    Mutation(
+        "overrides-in-vain", "qfunc/graph/unheard.py",
+        'if site.slot in ("weight", "bias") else "activation") != change.role:',
+        'if site.slot in ("weight", "bias") else "activation") == "":',
+        "tests/test_wrong_uses.py::test_a_wrong_use[an override of activations by the name of a weight]",
+    ),
+    Mutation(
+        "names-inside-selectors-are-not-looked-up", "qfunc/graph/matches.py",
+        "if isinstance(leaf, s.Name | s.ModuleType):",
+        "if False:",
+        "tests/test_wrong_uses.py::test_a_wrong_use[a fusion of a name that is nowhere]",
+    ),
+    Mutation(
+        "edges-do-not-pass-moves", "qfunc/graph/unheard.py",
+        "for t in _carried(n, plan, target)):",
+        "for t in (n,)):",
+        "tests/transforms/test_overrides.py::test_an_edge_may_be_named_behind_an_op_that_moves_its_codes",
+    ),
+    Mutation(
         "wrappers-are-taken", "qfunc/graph/network.py",
         "if compiled or isinstance(model, nn.DataParallel",
         "if compiled and isinstance(model, nn.DataParallel",

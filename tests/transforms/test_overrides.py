@@ -6,7 +6,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.network import seats
-from qfunc.specs import edit
+from qfunc.specs import Fusion, Keep, Step, edit
 
 
 def formats(target):
@@ -37,3 +37,36 @@ def test_a_widened_scale_of_a_power_of_two_chip_is_a_power_of_two():
     scale = next(s.module.scale for s in seats(calibrated) if s.module.site.slot == "weight").flatten()
     assert scale[0] > 1e-12
     assert torch.equal(torch.frexp(scale).mantissa, torch.full((2,), 0.5))
+
+
+def test_an_input_may_be_skipped_where_no_op_reads_its_codes():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.word, self.head = nn.Embedding(7, 4), nn.Linear(4, 3)
+
+        def forward(self, ids, gain):
+            return self.head(self.word(ids)) * gain
+
+    chip, free = targets.onnxruntime, edit.inputs(edit.op("mul"), Keep())
+    for target, there in (
+        (edit.skip(edit.name("ids"))(chip), True),
+        (edit.pipe(chip, edit.skip(edit.name("gain")), free), False),
+    ):
+        placed = {s.module.site.name for s in seats(qfunc.quantize(target)(Words().eval()))}
+        assert "ids" not in placed
+        assert ("gain" in placed) is there
+
+
+def test_an_edge_may_be_named_behind_an_op_that_moves_its_codes():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).eval()
+    change = edit.add(edit.op("linear"), input=Keep(), edges=edit.name("0"))
+    quantized = qfunc.quantize(edit.skip(edit.name("0"))(change(targets.onnxruntime)))(net)
+    assert [s.module.site.name for s in seats(quantized)] == ["2.weight", "2"]
+
+
+def test_a_fusion_may_name_what_folds_away():
+    fusion = Fusion(edit.op("conv") & edit.name("0"), (Step(edit.name("1")), Step(edit.op("tanh"))))
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh()).eval()
+    placed = [s.module.site.name for s in seats(qfunc.quantize(edit.fuse(fusion)(targets.onnxruntime))(net))]
+    assert "0" not in placed  # conv and tanh are one unit
