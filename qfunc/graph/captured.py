@@ -15,6 +15,7 @@ from torch import fx, nn
 from qfunc.errors import CaptureError
 from qfunc.graph.arguments import free
 from qfunc.graph.dissolved import ORIGIN, Origin, dress, origin_of, packed, packed_state
+from qfunc.graph.fixed_sizes import require_sizes_of_call
 from qfunc.graph.record import record_of
 from qfunc.graph.states import unfit
 
@@ -34,6 +35,7 @@ class CapturedModule(fx.GraphModule):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The forward, which arguments that capture fixed may be given to, too."""
         args, kwargs = free(self, args, kwargs)
+        require_sizes_of_call(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def train(self, mode: bool = True) -> CapturedModule:

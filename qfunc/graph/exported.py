@@ -49,21 +49,27 @@ def program_of(model: nn.Module, example_inputs: Any) -> tuple[torch.export.Expo
         loops = loops or (asked and fixed)
         if not loops or args is given:  # of a batch of one that was doubled, the program would be that of two
             return program, None if size is None or not (loops and fixed) else int(size)
-    error = failures[-1]
+    raise _refused(model, failures[-1]) from failures[-1]
+
+
+def _refused(model: nn.Module, error: Exception) -> CaptureError:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    on_values = "data-dependent" in str(error)
+    on_values, wanted = "data-dependent" in str(error), "a model that torch.export takes with these inputs"
+    do = "Check that model(*example_inputs) runs; quantize submodules where the whole cannot be captured."
+    if on_values:
+        wanted = "a forward whose path does not depend on data"
+        do = "Use torch.where, or move the decision out of the model; no road captures it."
+    elif "register a pytree" in str(error):
+        first = first.partition(". ")[0]
+        do = "Register a dataclass by torch.export.register_dataclass(MyClass), or return a dict or a named tuple."
     if packs(error.__traceback__):
-        raise packed(user_line(error.__traceback__) or f"torch.export of {type(model).__name__}") from error
-    raise CaptureError(
+        return packed(user_line(error.__traceback__) or f"torch.export of {type(model).__name__}")
+    return CaptureError(
         where=user_line(error.__traceback__) or f"torch.export of {type(model).__name__}",
         found="control flow on the values of a tensor" if on_values else f"{type(error).__name__}: {first}",
-        wanted="a forward whose path does not depend on data"
-        if on_values
-        else "a model that torch.export takes with these inputs",
-        do="Use torch.where, or move the decision out of the model; no road captures it."
-        if on_values
-        else "Check that model(*example_inputs) runs; quantize submodules where the whole cannot be captured.",
-    ) from error
+        wanted=wanted,
+        do=do,
+    )
 
 
 def _first(dynamic: Any, args: tuple[Any, ...]) -> bool:
@@ -142,7 +148,7 @@ def open_module(module: fx.GraphModule) -> CapturedModule:
 def _opened(
     module: fx.GraphModule, inputs: list[fx.Node], form: tuple[bool, str], modes_of: nn.Module | None
 ) -> CapturedModule:
-    axes = _axes(inputs)
+    axes, sizes = _axes(inputs), _sizes(inputs)
     inline_regions(module)
     graph, owner = module.graph, _tensors_of(module)
     open_recurrent(graph)
@@ -159,7 +165,7 @@ def _opened(
     captured = functional(owner, graph, take_dropouts(graph) if trains else None)
     record = record_of(captured)
     assert record is not None
-    attach(captured, evolve(record, axes=axes, evaluated=fixes))
+    attach(captured, evolve(record, axes=axes, evaluated=fixes, sizes=sizes if modes_of is None else ()))
     for path, submodule in captured.named_modules():
         frozen = isinstance(submodule, _BATCH_NORMS) and path not in counted
         submodule.training = trains and not frozen if modes_of is None else _mode(modes_of, path)
@@ -178,6 +184,13 @@ def _axes(inputs: list[fx.Node]) -> tuple[tuple[str | None, ...], ...]:
                 names.setdefault(str(size), f"{node.target}_{axis}" if axis else "batch")
         found.append(tuple(names[str(n)] if _varies(n) else None for n in value.shape))
     return tuple(found)
+
+
+def _sizes(inputs: list[fx.Node]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
+    # The name of each input that is a tensor, and its sizes, None for those that may vary.
+    values = [(str(node.target), node.meta.get("val")) for node in inputs]
+    shapes = [(name, value.shape) for name, value in values if isinstance(value, torch.Tensor)]
+    return tuple((name, tuple(None if _varies(n) else int(n) for n in shape)) for name, shape in shapes)
 
 
 def _varies(size: Any) -> bool:

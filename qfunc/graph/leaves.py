@@ -14,6 +14,7 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
+from qfunc.graph.mappings import is_own_mapping, mapping
 from qfunc.graph.torch_modules import forward_of
 
 _PLACEHOLDER: Any = type(vars(fx)["PH"])
@@ -207,6 +208,12 @@ def own_tracer(given: Any, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Trac
     def call(m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return call_module(m, forward_of(m) or forward, args, kwargs)
 
+    create_arg = made.create_arg
+
+    def argument(a: Any) -> Any:
+        return mapping(made, a) if is_own_mapping(a) else create_arg(a)
+
+    made.create_arg = argument  # type: ignore[method-assign]
     made.is_leaf_module = is_leaf_module  # type: ignore[method-assign]
     made.call_module = call  # type: ignore[method-assign]
     made.record_stack_traces = True

@@ -53,7 +53,8 @@ class Record:
     is one module of torch.nn: users know the op by the module's path.
     `axes` names the axes of each input that torch.export left dynamic, None for the others.  `evaluated` says what was
     exported in evaluation mode and cannot train, or "".  `arguments` are those of the forward, () of an ExportedProgram.
-    `batch` is the size of the first input's first axis if torch.export fixed it.
+    `batch` is the size of the first input's first axis if torch.export fixed it.  `sizes` has the name and the sizes of each
+    input of a program of the user's own, None for those that vary.
     """
 
     facts: dict[str, Fact] = field(hash=False)
@@ -69,6 +70,7 @@ class Record:
     evaluated: str = ""
     arguments: tuple[Argument, ...] = ()
     batch: int | None = None
+    sizes: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
 
     def path(self, own: str) -> str:
         """A path of the model's as the user knows it."""

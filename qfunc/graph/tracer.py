@@ -13,6 +13,7 @@ from typing import Any
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
+from qfunc.graph.mappings import is_own_mapping, mapping
 from qfunc.graph.sources import is_users, packs, source_line, user_line
 from qfunc.graph.spelling import is_number
 from qfunc.graph.torch_modules import forward_of
@@ -65,6 +66,10 @@ class Tracer(fx.Tracer):
         if threading.get_ident() != self.thread:
             return attr_val
         return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def create_arg(self, a: Any) -> Any:
+        """A value that the graph can hold; mappings keep their classes."""
+        return mapping(self, a) if is_own_mapping(a) else super().create_arg(a)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """The proxy of a node."""

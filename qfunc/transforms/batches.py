@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError
 from qfunc.graph.arguments import free, require_batch
+from qfunc.graph.fixed_sizes import require_sizes
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.trees import leaves
 
@@ -68,7 +69,9 @@ class Binder:
         require_batch(record_of(self.network), arguments)
         if self.spec is None:
             return arguments
-        return tuple(self._ordered(v, self.spec[i], step, self.names[i]) for i, v in enumerate(arguments))
+        ordered = tuple(self._ordered(v, self.spec[i], step, self.names[i]) for i, v in enumerate(arguments))
+        require_sizes(record_of(self.network), ordered)
+        return ordered
 
     def _ordered(self, value: Any, spec: Any, step: str, place: str) -> Any:
         # A dict in another order of keys is the same dict, but would be flattened into other inputs.

@@ -67,7 +67,8 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         _require_float32(model, inputs)
         partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
         require_limits(partition)
-        axes = record.axes if record.batch is None else None
+        fixed = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
+        axes = None if fixed else record.axes
         proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET), axes)
         _check(proto, tensors, model, inputs)
         files = dict(target.lowering.lower(proto, tensors))

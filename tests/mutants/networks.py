@@ -8,6 +8,24 @@ WRITES = "tests/graph/test_capture_part_writes.py::test_a_captured_program_equal
 
 NETWORKS = (
     Mutation(
+        "mappings-become-dicts", "qfunc/graph/tracer.py",
+        "return mapping(self, a) if is_own_mapping(a) else super().create_arg(a)",
+        "return super().create_arg(a)",
+        "tests/graph/test_output_classes.py::test_a_mapping_keeps_its_class",
+    ),
+    Mutation(
+        "sizes-of-a-program-are-not-asked", "qfunc/transforms/batches.py",
+        "require_sizes(record_of(self.network), ordered)",
+        "pass",
+        "tests/graph/test_exported_sizes.py::test_another_batch_is_refused",
+    ),
+    Mutation(
+        "entries-of-a-program-in-any-order", "qfunc/graph/fixed_sizes.py",
+        "[_in_order(value, spec) for value, spec in given]",
+        "[value for value, _ in given]",
+        "tests/graph/test_exported_sizes.py::test_keywords_and_entries_come_in_any_order",
+    ),
+    Mutation(
         "gates-as-torch-has-them", "qfunc/lowering/onnx_recurrent.py",
         'ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}',
         'ORDER = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2), "rnn": (0,)}',
