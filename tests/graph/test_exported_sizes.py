@@ -29,7 +29,7 @@ class Loop(nn.Module):
 
 def given(batch: int) -> tuple[Any, ...]:
     """Two images, and a number for all of them."""
-    return {"left": torch.randn(batch, 3), "right": torch.randn(batch, 3)}, torch.ones(4)
+    return {"left": torch.randn(batch, 3), "right": torch.randn(batch, 1)}, torch.ones(4)
 
 
 @pytest.mark.parametrize("as_module", [False, True])

@@ -18,7 +18,7 @@ ROWS: tuple[Row, ...] = (
      "Override.bits: found 0, wanted an int in [2, 16] or None. Give such a number."),
     ("a word that edits do not know", lambda w: edit.weights(bit=4), "SpecError",
      "edit.weights: found bit, wanted bits, estimator, function, signed, symmetric, granularity, power_of_two, "
-     "rounding. Use those keywords."),
+     "rounding, division. Use those keywords."),
     ("an edit that says nothing", lambda w: edit.weights(), "SpecError",
      "edit.weights: found nothing to change, wanted at least one keyword. Give bits, an estimator, a function, or a "
      "property of the scheme."),
