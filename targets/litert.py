@@ -71,7 +71,9 @@ UNITS = (
 )
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools are of images of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
-DILATED = ~Attr("dilation", 1) & ~Attr("dilation", (1,)) & ~Attr("dilation", (1, 1))
+CURVES = Op(("elu", "celu", "selu", "mish", "softplus", "softsign", "softshrink", "hardshrink", "tanhshrink"))
+NORMS = Op(("group_norm", "instance_norm", "local_response_norm"))
+DILATED = ~Attr("dilation", 1) & ~Attr("dilation", (1,)) & ~Attr("dilation", (1, 1)) & ~Attr("dilation", (1, 1, 1))
 BECAUSE = (
     "TensorFlow Lite 8-bit quantization specification: int8 activations per tensor, weights [-127, 127] without zero point"
 )
@@ -112,7 +114,13 @@ litert = Target(
             do="Resize the image and convolve it, or use one group, not dilated.",
         ),
         Refuse(Op("max_pool") & DILATED, because=NO_OPERATOR, do="Use dilation=1."),
-        Refuse(Op("elu"), because=NO_OPERATOR, do="Use leaky_relu, gelu or hardswish."),
+        Refuse(CURVES, because=NO_OPERATOR, do="Use leaky_relu, gelu or hardswish."),
+        Refuse(
+            Op(("group_norm", "instance_norm", "local_response_norm")), because=NO_OPERATOR, do="Use batch_norm or layer_norm."
+        ),
+        Refuse(
+            Op(("lstm", "gru", "rnn")), because=NO_OPERATOR, do="Keep it out of the model: compute it where codes are floats."
+        ),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),
     runtime=Runtime("litert", ">=2.3", "x86-64", "XNNPACK", LiteRt()),

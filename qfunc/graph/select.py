@@ -125,7 +125,7 @@ def attributes(node: fx.Node) -> dict[str, Any]:
     plain = {n: _plain(v) for n, v in zip(op.parameters, node.args, strict=True) if not isinstance(v, fx.Node)}
     if op.kind == "avg_pool":
         plain.setdefault("divisor_override", None)
-    if op.names[0].endswith(("1d", "2d", "3d")):
+    if op.names and op.names[0].endswith(("1d", "2d", "3d")):
         plain["spatial"] = int(op.names[0][-2])
     weight = attribute(node, "weight") if "weight" in op.parameters else None
     shape = constant_shape(weight) if isinstance(weight, fx.Node) else None

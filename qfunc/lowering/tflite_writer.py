@@ -12,7 +12,11 @@ from qfunc.errors import DeployError
 from qfunc.lowering.tflite_model import Array, Held, QParams, TfliteModel
 from qfunc.lowering.tflite_source import Source, copies
 
-_INPUTS = {onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.INT64: np.int64, onnx.TensorProto.INT32: np.int32}
+_INPUTS: dict[int, Any] = {
+    onnx.TensorProto.FLOAT: np.float32,
+    onnx.TensorProto.INT64: np.int64,
+    onnx.TensorProto.INT32: np.int32,
+}
 
 LAST = ".nhwc"
 """Ends the name of a tensor whose channels, axis 1 of the model's own, lie last."""

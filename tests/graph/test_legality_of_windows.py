@@ -42,7 +42,9 @@ PLANES = {  # what slides along other than 2 dimensions, and the rule; a target 
     "onnx_qnn": ({"conv": [1, 3]}, CONV2D, "Use nn.Conv2d, or leave it in float by"),
     "tengine_u8": ({"conv": [1, 3], "conv_transpose": [1, 3], "max_pool": [1, 3]}, KERNELS, "Slide along 2 dimensions"),
 }
-LITERT = ("litert", "litert_optimised", "litert_reference")
+FOUR_AXES = "TensorFlow Lite operators: convolutions and pools are of images of four axes"
+VOLUMES = ({"conv": [3], "conv_transpose": [3], "max_pool": [3]}, FOUR_AXES, "Slide along one or two axes")
+PLANES |= dict.fromkeys(("litert", "litert_optimised", "litert_reference"), VOLUMES)
 SLIDING = {"conv": "Conv{}d", "conv_transpose": "ConvTranspose{}d", "max_pool": "MaxPool{}d"}
 
 
@@ -58,7 +60,7 @@ def test_convolutions_and_pools_of_other_than_two_dimensions(name):
         if spatial in refused.get(kind, ()):
             text = refusal(target, net)
             assert f"found the kind {kind!r} with spatial={spatial}, wanted an op that it runs: {because}. {do}" in text
-        elif name in ("onnx_qnn", "onnxruntime", *LITERT) and kind == "conv_transpose":
+        elif name in ("onnx_qnn", "onnxruntime") and kind == "conv_transpose":
             continue  # which they leave in float
         else:
             qfunc.quantize(target)(net)
