@@ -3,12 +3,14 @@
 import itertools
 
 import pytest
+import torch
 from refused import refusal
 from torch import nn
 
 import qfunc
 from qfunc import targets
 from qfunc.specs import Target, edit
+from tests.conformance.modules import FLOAT
 
 POOLING = "MQBench user guide, hardware/nnie: 'Pooling: ceil_mode = True'"
 
@@ -71,3 +73,9 @@ def test_a_volume_on_nnie():
         f"target 'nnie', op 'conv3d': found the kind 'conv' with spatial=3, wanted an op that it runs: {BLOBS}. "
         "Slide along 2 dimensions, or leave it to the CPU by edit.skip."
     )
+
+
+def test_ops_that_no_function_names_slide_along_nothing():
+    """Attention is dissolved into such ops; a rule about dimensions is asked of them too."""
+    make, shape = FLOAT["sdpa"]
+    qfunc.calibrate([torch.randn(shape)], progress=False)(qfunc.quantize(targets.litert)(make()))
