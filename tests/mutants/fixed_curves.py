@@ -28,10 +28,10 @@ FIXED_CURVES = (
         f"{TESTS}::test_integer_weights_of_neighbours",
     ),
     Mutation(
-        "softmax-sums-whole-exponentials",
+        "softmax-cuts-its-shares-off",
         "qfunc/numerics/fixed_softmax.py",
-        'total = shift_right(e, torch.tensor(_SUMMED), "half_away").sum(-1, keepdim=True)',
-        "total = (e >> _SUMMED).sum(-1, keepdim=True)",
+        'share = shift_right(_high(unit, e), over + 23, "half_away")',
+        'share = shift_right(_high(unit, e), over + 23, "floor")',
         "tests/numerics/test_fixed_softmax.py::test_softmax_is_the_integers_of_its_source",
     ),
     Mutation(
