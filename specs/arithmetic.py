@@ -168,9 +168,13 @@ class SumScaled:
     bits: int = field(default=21, validator=integer(7, 31))
 
 
+_FUNCTIONS = ("mlas_logistic", "window_sum", "gelu_erfc", "xnn_average", "xnn_hardswish")
+
+
 def _own_function(instance: object, attribute: object, value: Any) -> None:
-    if value is not None and (type(value) is not str or value not in ("mlas_logistic", "window_sum", "gelu_erfc")):
-        raise refuse(instance, "function", value, 'None, "mlas_logistic", "window_sum" or "gelu_erfc"', "Choose one of them.")
+    if value is not None and (type(value) is not str or value not in _FUNCTIONS):
+        wanted = "None, " + " or ".join((", ".join(f'"{f}"' for f in _FUNCTIONS[:-1]), f'"{_FUNCTIONS[-1]}"'))
+        raise refuse(instance, "function", value, wanted, "Choose one of them.")
 
 
 @readable
@@ -179,7 +183,8 @@ class Interior:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
 
     `zero_point="before"`: z is added before R.  `function` names a runtime's own form of the op, where it
-    has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order), "gelu_erfc".
+    has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order), "xnn_average"
+    (pooling summed by columns, nine at a time), "xnn_hardswish" (x * clamp(x/6 + 1/2, 0, 1)), "gelu_erfc".
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 

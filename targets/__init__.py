@@ -2,6 +2,7 @@
 
 from qfunc.targets.academic import academic
 from qfunc.targets.academic_nlp import academic_nlp
+from qfunc.targets.executorch_xnnpack import executorch_xnnpack
 from qfunc.targets.litert import litert
 from qfunc.targets.litert_optimised import litert_optimised
 from qfunc.targets.litert_reference import litert_reference
@@ -20,6 +21,7 @@ from qfunc.targets.tensorrt_nlp import tensorrt_nlp
 from qfunc.targets.vitis import vitis
 
 __all__ = [
-    "academic", "academic_nlp", "litert", "litert_optimised", "litert_reference", "nnie", "onnx_qnn", "onnxruntime", "openvino",
-    "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp", "vitis",
+    "academic", "academic_nlp", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "nnie", "onnx_qnn",
+    "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp",
+    "vitis",
 ]  # fmt: skip

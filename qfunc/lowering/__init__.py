@@ -2,6 +2,7 @@
 
 from qfunc.lowering.clip_ranges import ClipRanges
 from qfunc.lowering.encodings import Encodings
+from qfunc.lowering.executorch import ExecuTorch
 from qfunc.lowering.fake_quantize_onnx import FakeQuantizeOnnx
 from qfunc.lowering.gfpq import Gfpq
 from qfunc.lowering.litert import LiteRt
@@ -17,10 +18,12 @@ from qfunc.lowering.tengine_scale import TengineScale
 from qfunc.lowering.tflite import Tflite
 from qfunc.lowering.together import Together
 from qfunc.lowering.vitis_files import VitisFiles
+from qfunc.lowering.xnnpack import Pte
 
 __all__ = [
     "ClipRanges",
     "Encodings",
+    "ExecuTorch",
     "ExplicitQdq",
     "FakeQuantizeOnnx",
     "Gfpq",
@@ -30,6 +33,7 @@ __all__ = [
     "Packed",
     "PplCuda",
     "PplJson",
+    "Pte",
     "QLinear",
     "Qdq",
     "StpuFiles",

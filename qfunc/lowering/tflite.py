@@ -37,13 +37,14 @@ class Tflite:
             DeployError: a tensor that is not in int8, an op that TFLite does not have, or no ai-edge-litert.
         """
         # onnx is imported here, where it is first needed.
+        from qfunc.lowering.tflite_model import TfliteModel
         from qfunc.lowering.tflite_ops import WRITERS
         from qfunc.lowering.tflite_source import Source
         from qfunc.lowering.tflite_writer import Writer
 
         for site in sites:
             _require(site)
-        return {"model.tflite": Writer(Source(model)).write(WRITERS)}
+        return {"model.tflite": Writer(Source(model), TfliteModel()).write(WRITERS)}
 
 
 def _require(site: QuantizedTensor) -> None:

@@ -57,7 +57,7 @@ def layer_norm(step: Step) -> None:
     for op, name, index in parts[:-1]:
         value = _binary(step, op, value, step.given(index), name, x)
     op, _, index = parts[-1]
-    none = step.file.schema.ActivationFunctionType.NONE
+    none = "NONE"
     made, last = step.result(x.shape), step.given(index)
     step.file.operator(op, [value, last], [made], f"{op.capitalize()}Options", fusedActivationFunction=none)
 
@@ -89,7 +89,7 @@ def _number(step: Step, name: str, value: float) -> Held:
 
 def _binary(step: Step, op: str, a: Held, b: Held, name: str, like: Held) -> Held:
     made = step.between(name, like.shape, like, last=like.last)
-    fields = {"fusedActivationFunction": step.file.schema.ActivationFunctionType.NONE}
+    fields = {"fusedActivationFunction": "NONE"}
     step.file.operator(op, [a, b], [made], f"{op.capitalize()}Options", **fields)
     return made
 

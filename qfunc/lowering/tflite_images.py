@@ -96,13 +96,19 @@ def _around(size: int, w: Window, i: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-def padded(step: Step, held: Held, w: Window, lowest: bool = False) -> tuple[Held, str]:
-    """(the image, perhaps with what stands around it, the padding's name).
+Padding = str | tuple[int, int, int, int]
+"""TFLite's name of a padding, or how much stands above, right, below and left of the image where any is taken."""
+
+
+def padded(step: Step, held: Held, w: Window, lowest: bool = False) -> tuple[Held, Padding]:
+    """(the image, perhaps with what stands around it, the padding).
 
     Args:
         lowest: Whether the least value stands around the image, for a maximum, in place of 0.
     """
     around = [*w.before, *w.after]
+    if step.file.any_padding:
+        return held, (w.before[0], w.after[1], w.after[0], w.before[1])
     if not any(around):
         return held, "VALID"
     if same(w, held.shape[1:3]):
@@ -118,4 +124,4 @@ def padded(step: Step, held: Held, w: Window, lowest: bool = False) -> tuple[Hel
     return made, "VALID"
 
 
-__all__ = ["Window", "end", "finished", "image", "out_shape", "padded", "same", "window"]
+__all__ = ["Padding", "Window", "end", "finished", "image", "out_shape", "padded", "same", "window"]

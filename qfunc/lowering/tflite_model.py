@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from attrs import frozen
@@ -53,6 +53,33 @@ class Held:
     value: Array | None = None
 
 
+class File(Protocol):
+    """What a writer of TFLite's operators writes to.
+
+    `any_padding`: an image may have any padding around it, so that none is written by itself.
+    """
+
+    lowering: str
+    any_padding: bool
+
+    def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
+               varies: int | None = None, **place: Any) -> Held:  # fmt: skip
+        """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's."""
+        ...
+
+    def integers(self, values: Any, name: str) -> Held:
+        """A constant of int32: shapes, axes, pads."""
+        ...
+
+    def operator(self, op: str, inputs: Sequence[Held], outputs: Sequence[Held], options: str = "", **fields: Any) -> None:
+        """One operator of TFLite."""
+        ...
+
+    def packed(self, inputs: Sequence[Held], outputs: Sequence[Held]) -> bytes:
+        """The file."""
+        ...
+
+
 def schema() -> Any:
     """The classes of the flatbuffer.
 
@@ -66,8 +93,14 @@ def schema() -> Any:
     return importlib.import_module("ai_edge_litert.schema_py_generated")
 
 
+_CHOICES = {"padding": "Padding", "fusedActivationFunction": "ActivationFunctionType", "mode": "MirrorPadMode"}
+"""The fields of options that are numbers of names."""
+
+
 class TfliteModel:
     """Writes one subgraph; tensors and operators stand in the order in which they were asked for."""
+
+    lowering, any_padding = "Tflite", False
 
     def __init__(self) -> None:
         self.schema = schema()
@@ -111,7 +144,7 @@ class TfliteModel:
         return self.tensor(name, array.shape, value=array)
 
     def operator(self, op: str, inputs: Sequence[Held], outputs: Sequence[Held], options: str = "", **fields: Any) -> None:
-        """One operator; `options` is the name of its table, without which it has none."""
+        """One operator; `options` is the name of its table, without which it has none; fields that choose have names."""
         made = self.schema.OperatorT()
         made.opcodeIndex = self._code(op)
         made.inputs = np.array([t.index for t in inputs], np.int32)
@@ -120,7 +153,8 @@ class TfliteModel:
             made.builtinOptionsType = getattr(self.schema.BuiltinOptions, options)
             made.builtinOptions = getattr(self.schema, f"{options}T")()
             for key, value in fields.items():
-                setattr(made.builtinOptions, key, value)
+                chosen = getattr(getattr(self.schema, _CHOICES[key]), value) if key in _CHOICES else value
+                setattr(made.builtinOptions, key, chosen)
         self.operators.append(made)
 
     def _code(self, op: str) -> int:
@@ -146,4 +180,4 @@ class TfliteModel:
         return bytes(builder.Output())
 
 
-__all__ = ["Array", "Held", "QParams", "TfliteModel", "schema"]
+__all__ = ["Array", "File", "Held", "QParams", "TfliteModel", "schema"]

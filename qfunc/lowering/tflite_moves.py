@@ -133,8 +133,7 @@ def concat(step: Step) -> None:
     shape = list(held[0].shape)
     shape[axis] = sum(h.shape[axis] for h in held)
     made = step.result(shape, last=last)
-    none = step.file.schema.ActivationFunctionType.NONE
-    step.file.operator("CONCATENATION", held, [made], "ConcatenationOptions", axis=axis, fusedActivationFunction=none)
+    step.file.operator("CONCATENATION", held, [made], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
 
 
 def pad(step: Step) -> None:
@@ -155,8 +154,7 @@ def pad(step: Step) -> None:
     inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
     made = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
     if mode == "reflect":
-        mirror = step.file.schema.MirrorPadMode.REFLECT
-        return step.file.operator("MIRROR_PAD", inputs, [made], "MirrorPadOptions", mode=mirror)
+        return step.file.operator("MIRROR_PAD", inputs, [made], "MirrorPadOptions", mode="REFLECT")
     if number:
         inputs.append(step.file.tensor(f"{step.name}.value", (1,), value=np.array([number], np.float32)))
     step.file.operator("PADV2" if number else "PAD", inputs, [made], "PadV2Options" if number else "PadOptions")

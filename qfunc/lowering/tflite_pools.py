@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qfunc.lowering.tflite_images import end, finished, image, out_shape, padded, same, window
+from qfunc.lowering.tflite_images import Padding, end, finished, image, out_shape, padded, same, window
 from qfunc.lowering.tflite_model import Held
 from qfunc.lowering.tflite_moves import axis_at
 from qfunc.lowering.tflite_step import Step
@@ -27,7 +27,8 @@ def average_pool(step: Step) -> None:
     x = image(step, step.given())
     w = window(step, step.attribute("kernel_shape"), x)
     whole = not any((*w.before, *w.after)) or bool(step.attribute("count_include_pad", 0) and not step.attribute("ceil_mode"))
-    if not whole and not same(w, x.shape[1:3]):
+    inside = step.file.any_padding and not (step.attribute("count_include_pad", 0) and any(step.attribute("pads") or ()))
+    if not whole and not inside and not same(w, x.shape[1:3]):
         found = f"an average of {w.kernel} entries, fewer at the border, padded by {w.before} and {w.after}"
         raise step.refuse(found, "SAME or no padding", "Use count_include_pad=True and ceil_mode=False.")
     if whole and any((*w.before, *w.after)):
@@ -40,10 +41,10 @@ def average_pool(step: Step) -> None:
     _pool(step, "AVERAGE_POOL_2D", x, w.kernel, w.stride, padding)
 
 
-def _pool(step: Step, op: str, x: Held, kernel: tuple[int, int], stride: tuple[int, int], padding: str) -> None:
+def _pool(step: Step, op: str, x: Held, kernel: tuple[int, int], stride: tuple[int, int], padding: Padding) -> None:
     made, result = finished(step, out_shape(step, x.shape[-1]))
     step.file.operator(
-        op, [x], [made], "Pool2DOptions", padding=getattr(step.file.schema.Padding, padding),
+        op, [x], [made], "Pool2DOptions", padding=padding,
         filterHeight=kernel[0], filterWidth=kernel[1], strideH=stride[0], strideW=stride[1],
         fusedActivationFunction=step.activation,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from qfunc.lowering.tflite_images import Window, end, finished, image, out_shape, padded, window
+from qfunc.lowering.tflite_images import Padding, Window, end, finished, image, out_shape, padded, window
 from qfunc.lowering.tflite_model import Array, Held, QParams
 from qfunc.lowering.tflite_step import Step
 
@@ -65,9 +65,9 @@ def conv(step: Step) -> None:
     end(step, made, result)
 
 
-def _fields(step: Step, w: Window, padding: str) -> dict[str, Any]:
+def _fields(step: Step, w: Window, padding: Padding) -> dict[str, Any]:
     return {
-        "padding": getattr(step.file.schema.Padding, padding),
+        "padding": padding,
         "strideH": w.stride[0], "strideW": w.stride[1],
         "dilationHFactor": w.dilation[0], "dilationWFactor": w.dilation[1],
         "fusedActivationFunction": step.activation,

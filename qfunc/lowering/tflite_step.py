@@ -86,10 +86,9 @@ class Step:
         return True
 
     @property
-    def activation(self) -> Any:
-        """TFLite's number of the activation that the op is fused with."""
-        name = _FUSED[self._bound] if self.codes else "NONE"
-        return getattr(self.file.schema.ActivationFunctionType, name)
+    def activation(self) -> str:
+        """TFLite's name of the activation that the op is fused with."""
+        return _FUSED[self._bound] if self.codes else "NONE"
 
     @property
     def name(self) -> str:

@@ -32,7 +32,7 @@ def conv_transposed(step: Step) -> None:
     whole = step.between("whole", (x.shape[0], *sizes, weight.shape[1]), last=True) if any(w.before) else made
     step.file.operator(
         "TRANSPOSE_CONV", [_shape(step, x, [*sizes, weight.shape[1]]), held, x, bias], [whole], "TransposeConvOptions",
-        padding=step.file.schema.Padding.VALID, strideH=w.stride[0], strideW=w.stride[1],
+        padding="VALID", strideH=w.stride[0], strideW=w.stride[1],
         fusedActivationFunction=step.activation,
     )  # fmt: skip
     if whole is not made:

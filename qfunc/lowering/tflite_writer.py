@@ -1,4 +1,4 @@
-"""From a standard Q/DQ model to one .tflite: its nodes in order, and how tensors lie in memory."""
+"""From a standard Q/DQ model to a file of TFLite's operators: its nodes in order, and how tensors lie in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from qfunc.errors import DeployError
-from qfunc.lowering.tflite_model import Array, Held, QParams, TfliteModel
+from qfunc.lowering.tflite_model import Array, File, Held, QParams
 from qfunc.lowering.tflite_source import Source, copies
 
 _INPUTS: dict[int, Any] = {
@@ -28,8 +28,8 @@ COLUMNS = ".columns"
 class Writer:
     """Walks the nodes of a model; `tensors` are those of the file, by the name that they have in ONNX."""
 
-    def __init__(self, source: Source) -> None:
-        self.source, self.file = source, TfliteModel()
+    def __init__(self, source: Source, file: File) -> None:
+        self.source, self.file = source, file
         self.tensors: dict[str, Held] = {}
         self.other: dict[tuple[int, str], Held] = {}  # (a tensor, what was made of it)
         self.constants: list[Held] = []
@@ -53,7 +53,8 @@ class Writer:
                 writers[node.op_type](self, node)
             else:
                 do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
-                raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted="an op that Tflite writes", do=do)
+                wanted = f"an op that {self.file.lowering} writes"
+                raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted=wanted, do=do)
         return self.file.packed(inputs, [self._output(name) for name in self.source.outputs])
 
     def _input(self, name: str) -> Held:

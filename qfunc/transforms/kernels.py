@@ -8,6 +8,7 @@ from torch import fx
 from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import integer
+from qfunc.numerics.xnn_real import hard_swish_by_sixths
 from qfunc.specs import (
     AverageCodes,
     AveragePool,
@@ -37,7 +38,11 @@ from qfunc.transforms.sums import sum_fma, sum_scaled, sum_shift, sum_shifted
 
 _PRODUCTS = ("conv", "conv_transpose", "linear", "matmul", "mul")
 _SUMS = ("add", "sub")
-_FUNCTIONS = {"mlas_logistic": integer.logistic, "gelu_erfc": integer.gelu_erfc}
+_FUNCTIONS = {
+    "mlas_logistic": integer.logistic,
+    "gelu_erfc": integer.gelu_erfc,
+    "xnn_hardswish": hard_swish_by_sixths,
+}
 
 
 def write(job: Job) -> fx.Node:
@@ -91,6 +96,8 @@ def _own_form(job: Job, kind: str, arithmetic: Arithmetic) -> fx.Node | None:
             return own_forms.average_codes(job, arithmetic)
         case FixedPoint() if kind in ("leaky_relu", "prelu"):
             return own_forms.slopes(job, arithmetic)
+        case FloatMultiplier(zero_point="after") if kind == "prelu":
+            return own_forms.slopes(job, arithmetic)
         case FixedBits() if kind == "leaky_relu":
             return own_forms.bits(job, arithmetic)
         case FixedPoint() | FloatMultiplier() if kind in ("mean", "global_avg_pool"):
@@ -134,7 +141,7 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
-    if arithmetic.function == "window_sum":
+    if arithmetic.function in ("window_sum", "xnn_average"):
         return window_sum(job, arithmetic)
     function = _FUNCTIONS.get(arithmetic.function or "", job.root.target)
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])

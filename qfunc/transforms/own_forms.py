@@ -24,8 +24,8 @@ def _given(job: Job) -> Codes:
     return job.given(slots(job.root)[0][1])
 
 
-def slopes(job: Job, arithmetic: FixedPoint) -> fx.Node:
-    """The node of a leaky_relu or prelu in fixed point."""
+def slopes(job: Job, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
+    """The node of a leaky_relu or prelu in fixed point, or of a prelu by two float32 multipliers."""
     x = _given(job)
     centred = below = job.emitter.call(operator.sub, x.node, x.coding.zero_point, name=f"{job.name}_centred")
     scale = torch.tensor(x.coding.scale, dtype=torch.float64) / job.output.scale
@@ -39,12 +39,25 @@ def slopes(job: Job, arithmetic: FixedPoint) -> fx.Node:
         held = job.emitter.constant(own, str(weight.target))
         below = job.emitter.call(along_channels, centred, held, name=f"{job.name}_sloped")
         slope = scale * coding.qparams.scale.double().reshape(())
+        if isinstance(arithmetic, FloatMultiplier):
+            s_x, s_y = torch.tensor(x.coding.scale), torch.tensor(job.output.scale)
+            each = [float(s_x / s_y), float(s_x * coding.qparams.scale.float().reshape(()) / s_y)]
+            return job.emitter.call(sloped, centred, below, each, *job.range(), arithmetic.rounding, name=job.name, result=True)
     pairs = [fixed_multiplier(s, arithmetic.bits) for s in (scale, slope)]
     m, e = ([job.emitter.constant(p[i], f"{job.unit.path}.{n}_{k}") for k, p in enumerate(pairs)]
             for i, n in enumerate(("multiplier", "shift")))  # fmt: skip
     return job.emitter.call(
         fixed_curves.two_slopes, centred, below, m, e, list(arithmetic.steps), *job.range(), name=job.name, result=True
     )
+
+
+def sloped(x: Tensor, below: Tensor, multipliers: list[float], zero_point: int, low: int, high: int, rounding: str) -> Tensor:
+    """Codes of a prelu: requantize(x, M), and where x < 0 requantize(x * slope, M of the slope), in float32."""
+    above, under = (
+        integer.requantize(v, torch.tensor(m), zero_point, low, high, rounding, "after")
+        for v, m in zip((x, below), multipliers, strict=True)
+    )
+    return torch.where(x >= 0, above, under)
 
 
 def along_channels(x: Tensor, slope: Tensor) -> Tensor:

@@ -13,7 +13,9 @@ from torch import Tensor, fx
 from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import integer
+from qfunc.numerics.integer import average_pool_real
 from qfunc.numerics.rounding import round_by
+from qfunc.numerics.xnn_real import average_by_nines
 from qfunc.specs import AveragePool, Interior
 from qfunc.transforms.job import Job
 
@@ -29,12 +31,13 @@ def quantize_interior(
 
 
 def window_sum(job: Job, arithmetic: Interior) -> fx.Node:
-    """The node of an average pool in float, summed in window order."""
+    """The node of an average pool in float, summed in window order, or as XNNPACK sums."""
     x, (zero, low, high) = job.given(slots(job.root)[0][1]), job.range()
+    how = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnn_average"]
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
             adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"),
-            job.output.scale, zero, low, high, arithmetic.rounding, job.unit.path, name=job.name, result=True,
+            job.output.scale, zero, low, high, *how, job.unit.path, name=job.name, result=True,
         )  # fmt: skip
     rank = rank_of(job.root)
 
@@ -43,26 +46,27 @@ def window_sum(job: Job, arithmetic: Interior) -> fx.Node:
 
     return job.emitter.call(
         average_pool_codes, x.node, x.coding.scale, x.coding.zero_point, each("kernel_size"), each("stride"), each("padding"),
-        attribute(job.root, "ceil_mode"), attribute(job.root, "count_include_pad"), job.output.scale, zero, low, high,
-        arithmetic.rounding, name=job.name, result=True,
+        attribute(job.root, "ceil_mode"), attribute(job.root, "count_include_pad"), job.output.scale, zero, low, high, *how,
+        name=job.name, result=True,
     )  # fmt: skip
 
 
 def average_pool_codes(
     codes: Tensor, scale_in: float, zero_in: int, kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool,
-    include_pad: bool, scale: float, zero_point: int, low: int, high: int, rounding: str,
+    include_pad: bool, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str,
+    nines: bool,
 ) -> Tensor:  # fmt: skip
-    """Codes of average pooling in float, zero point before rounding; a window over everything is a global average."""
-    if list(codes.shape[2:]) == kernel and not any(padding) and codes.ndim == 4:
+    """Codes of average pooling in float; in window order, a window over everything is a global average of codes."""
+    if list(codes.shape[2:]) == kernel and not any(padding) and codes.ndim == 4 and not nines:
         return integer.global_average_codes(codes, zero_in, scale_in, scale, zero_point, low, high, rounding, True)
-    real = integer.dequantize_codes(codes, scale_in, zero_in)
-    mean = integer.average_pool_real(real, tuple(kernel), tuple(stride), tuple(padding), ceil_mode, include_pad)
-    return quantize_interior(mean, scale, zero_point, low, high, rounding, True, "before")
+    real, average = integer.dequantize_codes(codes, scale_in, zero_in), average_by_nines if nines else average_pool_real
+    mean = average(real, tuple(kernel), tuple(stride), tuple(padding), ceil_mode, include_pad)
+    return quantize_interior(mean, scale, zero_point, low, high, rounding, division, place)
 
 
 def adaptive_pool_codes(
     codes: Tensor, scale_in: float, zero_in: int, size: Any, scale: float, zero_point: int, low: int, high: int, rounding: str,
-    path: str,
+    division: bool, place: str, nines: bool, path: str,
 ) -> Tensor:  # fmt: skip
     """Codes of average pooling to a size that divides the input's: windows that do not overlap.
 
@@ -83,8 +87,9 @@ def adaptive_pool_codes(
     kernel = [n // s for n, s in zip(spatial, wanted, strict=True)]
     none = [0] * len(kernel)
     return average_pool_codes(
-        codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding
-    )
+        codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding, division, place,
+        nines,
+    )  # fmt: skip
 
 
 def average(job: Job, arithmetic: AveragePool) -> fx.Node:

@@ -31,6 +31,7 @@ ANY = ("A channel", *EACH, "W input")
 TAKEN = {
     "academic": (ANY, "", ""),
     "academic_nlp": (ANY, "", ""),
+    "executorch_xnnpack": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
     "litert": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
     "litert_optimised": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
     "litert_reference": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
@@ -95,7 +96,7 @@ def test_what_a_chip_takes_is_deployed_and_the_rest_refused(name):
         other = given(target, slots, scale)
         if column in taken:
             done = qfunc.calibrate([x], progress=False)(qfunc.quantize(other)(Net()))
-            assert {"model.onnx", "model.tflite"} & qfunc.deploy(other)(done).files.keys(), column
+            assert {"model.onnx", "model.pte", "model.tflite"} & qfunc.deploy(other)(done).files.keys(), column
             continue
         static, text = "dynamic" not in scale, refusal(other, Net())
         general = UNKNOWN if slots is A and static else NOWHERE

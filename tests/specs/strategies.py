@@ -170,7 +170,12 @@ arithmetics = st.one_of(
     st.builds(QuantizeLanes, roundings, st.integers(1, 16)),
     st.builds(Bilinear, st.sampled_from(("integer", "float")), st.integers(1, 14)),
     st.sampled_from((HardSwish16(), SoftmaxFixed(), SoftmaxFloat(), DequantizeSum())),
-    st.builds(Interior, st.sampled_from(("float16", "float32")), roundings, function=st.none() | st.just("window_sum")),
+    st.builds(
+        Interior,
+        st.sampled_from(("float16", "float32")),
+        roundings,
+        function=st.none() | st.sampled_from(("window_sum", "xnn_average")),
+    ),
     st.just(ZeroPointShifts()),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),

@@ -1,0 +1,126 @@
+"""Flatbuffers from tables described as data, and back."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+Fields = tuple[tuple[str, str], ...]
+Schema = Mapping[str, Fields]
+"""Table -> its fields in the order of the .fbs file, each with its kind.
+
+A kind is one of SCALARS, "str", "bytes", "[scalar]", the name of a table, "[table]", or "a|b|c": a union of tables, which
+takes two places, as in the file.  "" is a field that is no more.
+"""
+
+SCALARS = {"i8": "Int8", "u8": "Uint8", "i16": "Int16", "i32": "Int32", "u32": "Uint32", "i64": "Int64", "u64": "Uint64",
+           "f32": "Float32"}  # fmt: skip
+_ALIGNED = 16  # bytes lie at multiples of it
+
+
+@frozen(eq=False)
+class Table:
+    """A table by the name of its kind; fields that it does not name have the defaults of the file."""
+
+    kind: str
+    fields: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+
+def table(kind: str, **fields: Any) -> Table:
+    """A table of these fields."""
+    return Table(kind, fields)
+
+
+def packed(schema: Schema, root: Table, identifier: str) -> bytes:
+    """The flatbuffer."""
+    flatbuffers: Any = importlib.import_module("flatbuffers")
+    builder = flatbuffers.Builder(1 << 12)
+    builder.Finish(_written(builder, schema, root), identifier.encode())
+    return bytes(builder.Output())
+
+
+def _places(schema: Schema, kind: str) -> list[tuple[str, str, int]]:
+    # (field, kind, slot); a union's number lies in the slot before its own.
+    places, slot = [], 0
+    for name, kind_of in schema[kind]:
+        slot += "|" in kind_of
+        places.append((name, kind_of, slot))
+        slot += 1
+    return places
+
+
+def _written(builder: Any, schema: Schema, value: Table) -> int:
+    places = [p for p in _places(schema, value.kind) if value.fields.get(p[0]) is not None]
+    offsets = {name: _child(builder, schema, kind, value[name]) for name, kind, _ in places if kind not in SCALARS}
+    builder.StartObject(max((slot for *_, slot in _places(schema, value.kind)), default=-1) + 1)
+    for name, kind, slot in places:
+        if kind in SCALARS:
+            getattr(builder, f"Prepend{SCALARS[kind]}Slot")(slot, value[name], None)
+            continue
+        if "|" in kind:
+            builder.PrependUint8Slot(slot - 1, kind.split("|").index(value[name].kind) + 1, None)
+        builder.PrependUOffsetTRelativeSlot(slot, offsets[name], 0)
+    return int(builder.EndObject())
+
+
+def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
+    if kind == "str":
+        return int(builder.CreateString(value))
+    if kind == "bytes":
+        builder.StartVector(1, len(value), _ALIGNED)
+        builder.head = builder.Head() - len(value)
+        builder.Bytes[builder.Head() : builder.Head() + len(value)] = value
+        return int(builder.EndVector())
+    if isinstance(value, Table):
+        return _written(builder, schema, value)
+    inner = kind[1:-1]
+    if inner in SCALARS:
+        return int(builder.CreateNumpyVector(np.asarray(value, SCALARS[inner].lower())))
+    made = [_written(builder, schema, v) for v in value]
+    builder.StartVector(4, len(made), 4)
+    for offset in reversed(made):
+        builder.PrependUOffsetTRelative(offset)
+    return int(builder.EndVector())
+
+
+def unpacked(schema: Schema, kind: str, data: bytes) -> Table:
+    """The root table of a flatbuffer, whole."""
+    module: Any = importlib.import_module("flatbuffers.table")
+    return _read(schema, kind, module.Table(bytearray(data), int.from_bytes(data[:4], "little")))
+
+
+def _read(schema: Schema, kind: str, held: Any) -> Table:
+    types: Any = importlib.import_module("flatbuffers.number_types")
+    found: dict[str, Any] = {}
+    for name, inner, slot in _places(schema, kind):
+        offset = held.Offset(4 + 2 * slot)
+        if not offset or not inner:
+            continue
+        at = held.Pos + offset
+        if inner in SCALARS:
+            found[name] = held.Get(getattr(types, f"{SCALARS[inner]}Flags"), at)
+        elif inner == "str":
+            found[name] = held.String(at).decode()
+        elif inner == "bytes" or inner[1:-1] in SCALARS:
+            size = np.dtype("uint8" if inner == "bytes" else SCALARS[inner[1:-1]].lower())
+            values = np.frombuffer(bytes(held.Bytes), size, held.VectorLen(offset), held.Vector(offset))
+            found[name] = values.tobytes() if inner == "bytes" else values.tolist()
+        elif inner[0] == "[":
+            places = [held.Vector(offset) + 4 * i for i in range(held.VectorLen(offset))]
+            found[name] = [_read(schema, inner[1:-1], type(held)(held.Bytes, held.Indirect(p))) for p in places]
+        else:
+            if "|" in inner:
+                number = held.Get(types.Uint8Flags, held.Pos + held.Offset(4 + 2 * (slot - 1)))
+                inner = inner.split("|")[number - 1]
+            found[name] = _read(schema, inner, type(held)(held.Bytes, held.Indirect(at)))
+    return Table(kind, found)
+
+
+__all__ = ["Fields", "Schema", "Table", "packed", "table", "unpacked"]

@@ -1,0 +1,66 @@
+"""ExecuTorch by XNNPACK: one .pte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.refusal import require, require_one_scale
+from qfunc.lowering.tensors import QuantizedTensor
+from qfunc.specs import Int
+from qfunc.specs._repr import readable
+
+
+@readable
+@frozen
+class Pte:
+    """`model.pte`: one method, "forward", that is one graph of XNNPACK with the model's own scales, zero points and codes.
+
+    The file is written here, byte by byte as ExecuTorch's schemas say: nothing is exported again, and ExecuTorch is needed
+    only where it runs.  Inputs and outputs are float32 in the model's own layout, of one example.  Inside, images lie with
+    their channels last.  Relu, relu6 and clip(-1, 1) are fused into the op before them; average pools and softmax, which
+    XNNPACK has in float32 only, and ops that are not surrounded by quantizers compute in float32.  `model.values.json`
+    says which value of the graph is which tensor.
+
+    Source: ExecuTorch 1.5, schema/program.fbs and backends/xnnpack/serialization/schema.fbs.
+
+    >>> Pte()
+    Pte()
+    """
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The files' bytes.
+
+        Raises:
+            DeployError: a tensor that is not in int8, or an op that XNNPACK does not have.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.tflite_ops import WRITERS
+        from qfunc.lowering.tflite_source import Source
+        from qfunc.lowering.tflite_writer import Writer
+        from qfunc.lowering.xnn_graph import XnnGraph
+
+        for site in sites:
+            _require(site)
+        graph = XnnGraph()
+        file = Writer(Source(model), graph).write(WRITERS)
+        return {"model.pte": file, "model.values.json": graph.listed()}
+
+
+def _require(site: QuantizedTensor) -> None:
+    do = "Use the schemes of targets.executorch_xnnpack, or edit.deploy(Qdq())."
+    fmt = site.format
+    if site.role == "bias":
+        said = fmt == Int(32)
+    elif site.role == "activation":
+        said = fmt == Int(8)
+    else:
+        said = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
+    require(site, said, repr(fmt), "Int(8), of weights at most, biases Int(32)", do)
+    if site.role == "activation":
+        require_one_scale(site, "XNNPACK")
+
+
+__all__ = ["Pte"]

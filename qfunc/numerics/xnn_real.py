@@ -1,0 +1,66 @@
+"""Ops that XNNPACK computes in float32: the order of its sums and the form of its curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def average_by_nines(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, include_pad: bool
+) -> Tensor:
+    """Average pooling of real values: a window's entries are summed column by column, nine at a time, times 1 / count.
+
+    Of nine v_0 ... v_8 the sum is (((v_0 + v_1) + v_8) + (v_6 + v_7)) + ((v_2 + v_3) + (v_4 + v_5)), of more the sums of
+    nine are added in turn; what lies outside is 0.  x is [N, C, ...] in float32; the count is that of the window, or of its
+    entries inside x without `include_pad` or in `ceil_mode`.
+
+    Source: XNNPACK, f32-avgpool-9p, f32-pavgpool-9p, and indirection.c, whose order it is; measured on executorch 1.5.1.
+
+    >>> average_by_nines(torch.arange(4.0).reshape(1, 1, 4), (2,), (2,), (0,), False, True).tolist()
+    [[[0.5, 2.5]]]
+    """
+    rank, size = x.ndim - 2, x.shape[2:]
+    outs = [_windows(size[d], kernel[d], stride[d], padding[d], ceil_mode) for d in range(rank)]
+    need = [max(0, (outs[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
+    pads = [p for d in reversed(range(rank)) for p in (padding[d], need[d])]
+    image, inside = F.pad(x, pads), F.pad(torch.ones(size, device=x.device), pads)
+    columns = torch.cartesian_prod(*(torch.arange(k) for k in reversed(kernel))).reshape(-1, rank).flip(-1).tolist()
+    cuts = [[slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(place, outs, stride, strict=True)] for place in columns]
+    entries = [image[(slice(None), slice(None), *cut)] for cut in cuts]
+    total = _nine(entries[:9])
+    for start in range(9, len(entries), 9):
+        total = total + _nine(entries[start : start + 9])
+    whole = include_pad and not ceil_mode
+    count = torch.tensor(float(math.prod(kernel))) if whole else sum(inside[tuple(cut)] for cut in cuts)
+    return total * (1 / torch.as_tensor(count, device=x.device))
+
+
+def _nine(v: Sequence[Tensor]) -> Tensor:
+    nothing = torch.zeros_like(v[0])
+    v = [*v, *[nothing] * (9 - len(v))]
+    return (((v[0] + v[1]) + v[8]) + (v[6] + v[7])) + ((v[2] + v[3]) + (v[4] + v[5]))
+
+
+def _windows(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
+    span = size + 2 * pad - kernel
+    out = (-(-span // stride) if ceil_mode else span // stride) + 1
+    return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
+
+
+def hard_swish_by_sixths(x: Tensor) -> Tensor:
+    """x * clamp(x * (1/6) + 1/2, 0, 1) in float32.
+
+    Source: XNNPACK, reference/unary-elementwise.cc; measured on executorch 1.5.1.
+
+    >>> hard_swish_by_sixths(torch.tensor([-4.0, 1.5, 4.0])).tolist()
+    [-0.0, 1.125, 4.0]
+    """
+    return x * (x * (1 / torch.tensor(6.0)) + 0.5).clamp(0, 1)
+
+
+__all__ = ["average_by_nines", "hard_swish_by_sixths"]

@@ -1,0 +1,184 @@
+"""ExecuTorch by XNNPACK: the file read back by its own bytes, and every op and whole networks against the runtime."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import DeployError, VerifyError
+from qfunc.graph.network import seats
+from qfunc.lowering import ExecuTorch
+from tests.conformance.modules import FLOAT
+from tests.targets.test_litert import Ops, Residual, _calibrated, _moved
+
+INSTALLED = importlib.util.find_spec("executorch") is not None
+needs_executorch = pytest.mark.skipif(not INSTALLED, reason="executorch is not installed")
+TARGET = targets.executorch_xnnpack
+
+
+class Steps(nn.Module):
+    """Ops whose form here is not that of LiteRT, and slices in steps left out."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[N, 6, 8, 9] -> one tensor an op."""
+        y = F.hardswish(x)
+        return (
+            F.avg_pool2d(x, (5, 4), (2, 1), (2, 1)), F.avg_pool2d(y, 2, 2, ceil_mode=True), F.avg_pool2d(x, (2, 3)),
+            F.avg_pool2d(y, 3, 2, 1, count_include_pad=False), F.adaptive_avg_pool2d(x, (4, 3)), F.avg_pool2d(y, (8, 9)),
+            x @ y.transpose(2, 3), F.softmax(y, -1), torch.cat([x, y, x, y, x, y, x], 2)[:, :, 3:40],
+            F.interpolate(y, scale_factor=(3.0, 1.0)), y[:, :1].expand(-1, 7, -1, -1),
+            F.max_pool2d(y, (3, 2), 2, (1, 0)),
+        )  # fmt: skip
+
+
+class Plain(Ops):
+    """The ops of LiteRT's test without a slice in steps."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[N, 6, 8, 9] -> one tensor an op."""
+        y = self.conv(x)
+        z = F.relu6(self.deep(x))
+        return (
+            F.relu(self.group(x)), y - F.avg_pool2d(x, 2, 2, ceil_mode=True)[..., :5], x + x[..., :1], x * self.slope(x), z,
+            self.row(x), x @ self.matrix, self.columns(y.flatten(1)), x.mean((2, 3)), x.mean(1), F.adaptive_avg_pool2d(z, 1),
+            F.leaky_relu(x, 0.3), torch.tanh(x), torch.cat([torch.sigmoid(x), x], 1)[:, 1:], F.max_pool2d(y, 3, 2, 1),
+            F.interpolate(y, scale_factor=2), F.interpolate(x, size=(11, 6), mode="bilinear"),
+            F.interpolate(x, size=(5, 12), mode="bilinear", align_corners=True),
+            F.conv2d(F.pad(y, (1, 0, 2, 1)), torch.ones(1, 6, 2, 2)), torch.clamp(x, -0.7, 0.9),
+        )  # fmt: skip
+
+
+@needs_executorch
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("ops", [Plain, Steps])
+def test_every_op_is_what_xnnpack_computes(ops, seed):
+    torch.manual_seed(7)
+    model, batches = _calibrated(ops(), TARGET, 2, 6, 8, 9, seed=seed)
+    _moved(model, seed)
+    report = qfunc.verify(TARGET, ExecuTorch())(model, batches)
+    assert report.verdict.startswith("bit-exact: "), report
+    assert not report.float_units
+
+
+@needs_executorch
+def test_a_network_is_what_xnnpack_computes():
+    model, batches = _calibrated(Residual(), TARGET, 2, 3, 15, 14)
+    report = qfunc.verify(TARGET, ExecuTorch())(model, [*batches, batches[0][:1]])
+    assert report.verdict.startswith("bit-exact: "), report
+    assert not report.float_units
+
+
+@needs_executorch
+def test_scales_that_xnnpack_refuses_are_told():
+    model, batches = _calibrated(nn.Linear(6, 4), TARGET, 2, 6)
+    [*(s for s in seats(model) if not s.module.site.constant)][-1].module.scale.fill_(1e-9)
+    with pytest.raises(VerifyError, match=r"Keep s_x \* s_w / s_y of products below 2\^8"):
+        qfunc.verify(TARGET, ExecuTorch())(model, batches)
+
+
+class Reader:
+    """A flatbuffer read by the rules of its format alone: offsets, tables of fields, vectors."""
+
+    def __init__(self, data: bytes, at: int | None = None) -> None:
+        self.data = data
+        self.at = self.number("<I", 0) if at is None else at
+        self.slots = self.at - self.number("<i", self.at)
+
+    def number(self, kind: str, at: int):
+        return struct.unpack_from(kind, self.data, at)[0]
+
+    def place(self, slot: int) -> int:
+        """Where a field lies, or 0."""
+        size = self.number("<H", self.slots)
+        offset = self.number("<H", self.slots + 4 + 2 * slot) if 4 + 2 * slot < size else 0
+        return self.at + offset if offset else 0
+
+    def value(self, slot: int, kind: str = "<I"):
+        return self.number(kind, self.place(slot)) if self.place(slot) else 0
+
+    def table(self, slot: int) -> Reader:
+        return Reader(self.data, self.place(slot) + self.number("<I", self.place(slot)))
+
+    def vector(self, slot: int, kind: str) -> np.ndarray:
+        at = self.place(slot) + self.number("<I", self.place(slot))
+        return np.frombuffer(self.data, kind, self.number("<I", at), at + 4)
+
+    def tables(self, slot: int) -> list[Reader]:
+        at = self.place(slot) + self.number("<I", self.place(slot))
+        places = [at + 4 + 4 * i for i in range(self.number("<I", at))]
+        return [Reader(self.data, p + self.number("<I", p)) for p in places]
+
+
+def test_the_file_holds_the_models_qparams_and_codes():
+    model, _ = _calibrated(nn.Sequential(nn.Conv2d(3, 5, (3, 2)), nn.Flatten(), nn.Linear(5 * 4 * 6, 4)), TARGET, 2, 3, 6, 7)
+    artifact = qfunc.deploy(TARGET)(model)
+    assert artifact.files == qfunc.deploy(TARGET)(model).files
+    file = artifact.files["model.pte"]
+    assert file[4:8] == b"ET12"
+    plan = Reader(file).tables(1)[0]  # schema/program.fbs: execution_plan
+    tensors = [value.table(1) for value in plan.tables(2)]
+    assert [t.vector(2, "<i4").tolist() for t in tensors] == [[1, 3, 6, 7], [1, 4]]
+    held = Reader(file).tables(3)[0].vector(0, "u1").tobytes()  # backend_delegate_data
+    magic, size, start, length, constants, total = struct.unpack("<4x4sHIIIQ", held[:30])
+    assert (magic, size, len(held)) == (b"XH00", 30, constants + total)
+    graph = Reader(held[start : start + length])
+    assert [node.value(0, "<B") for node in graph.tables(1)] == [18, 5, 7, 20, 2, 18]
+    places = [(p.value(0, "<Q"), p.value(1, "<Q")) for p in graph.tables(8)]
+    named = {site["name"]: site for site in artifact.report["tensors"]}
+    found: dict[tuple[float, ...], Reader] = {}
+    for value in graph.tables(2):
+        if value.value(0, "<B") == 2:  # XNNQuantizedTensorValue, by channel or by tensor
+            shared = value.table(1).table(2)
+            each = value.table(1).value(1, "<B") == 1
+            scale = shared.vector(0, "<f4").tolist() if each else [shared.value(0, "<f")]
+            found[tuple(scale)] = value.table(1)
+
+    def codes(site: str, kind: str) -> Tensor:
+        value = found[tuple(named[site]["scale"])]
+        if value.value(1, "<B") == 2:
+            assert value.table(2).value(1, "<i") == named[site]["zero_point"][0]
+        offset, size = places[value.table(0).value(3)]
+        flat = np.frombuffer(held, kind, size // np.dtype(kind).itemsize, constants + offset)
+        return torch.from_numpy(flat.reshape(value.table(0).vector(2, "<u4")).astype(np.int64))
+
+    for site in ("input", "0", "2"):
+        assert tuple(named[site]["scale"]) in found, site
+    exact = {seat.path: seat.module for seat in seats(model)}
+    wanted, _ = exact["quantizers.0.weight"].export(model.get_parameter("0.weight"))
+    assert torch.equal(codes("0.weight", "i1").permute(0, 3, 1, 2), wanted.long())
+    wanted, _ = exact["quantizers.2.weight"].export(model.get_parameter("2.weight"))
+    assert torch.equal(codes("2.weight", "i1").reshape(4, 4, 6, 5).permute(0, 3, 1, 2).flatten(1), wanted.long())
+    assert codes("0.bias", "<i4").shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "message"),
+    [
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Mish()), (1, 3, 5, 4),
+         "op '1': found Mish, wanted an op that Pte writes. Keep it out of the deployed model, or deploy Q/DQ ONNX by "
+         "edit.deploy(Qdq())."),
+        FLOAT["matmul constants broadcast"] + (
+            "op 'matmul': found a constant of 3 axes behind the product, wanted a matrix. Multiply by one matrix, or compute "
+            "the batch of matrices.",),
+    ],
+)  # fmt: skip
+def test_what_has_no_form_is_refused(make, shape, message):
+    model, _ = _calibrated(make(), TARGET, *shape)
+    with pytest.raises(DeployError) as caught:
+        qfunc.deploy(TARGET)(model)
+    assert str(caught.value) == message
+
+
+@pytest.mark.skipif(INSTALLED, reason="executorch is installed")
+def test_the_extra_is_named_where_it_is_missing():
+    model, batches = _calibrated(nn.Linear(6, 4), TARGET, 2, 6)
+    with pytest.raises(VerifyError, match=r"executorch is not installed.*Install qfunc-torch\[executorch\]"):
+        qfunc.verify(TARGET)(model, batches)
