@@ -17,17 +17,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import json
 import sys
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
+from one_by_one import add_options, is_chosen, run
 from torch import Tensor, fx
-from tqdm import tqdm
-from zoo import one, rows_of
 from zoo_check import tensors
 from zoo_models import ZOO, Entry
 
@@ -119,20 +116,10 @@ def _cells(row: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Runs what is missing and prints the table; 0 if every law holds everywhere."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="networks whose names hold this word")
-    parser.add_argument("--file", type=Path, default=Path("corrections.jsonl"))
-    parser.add_argument("--again", action="store_true", help="also networks that failed before")
-    parser.add_argument("--seconds", type=int, default=240, help="limit of processor time for each network")
+    add_options(parser, "corrections.jsonl", 240)
     options = parser.parse_args()
-    entries = [e for e in ZOO if options.only in e.name]
-    have = rows_of(options.file)
-    missing = [e.name for e in entries if e.name not in have or (options.again and not have[e.name]["passed"])]
-    bar = tqdm(missing, "networks", disable=not sys.stderr.isatty())
-    for name in bar:
-        bar.set_postfix_str(name)
-        have[name] = {"worst": {}, "changed": {}} | one(name, options.seconds, _child, "corrections")
-        with options.file.open("a") as out:
-            out.write(json.dumps(have[name]) + "\n")
+    entries = [e for e in ZOO if is_chosen(e.name, options)]
+    have = run([e.name for e in entries], options, _child, "corrections", {"worst": {}, "changed": {}})
     rows = [have[e.name] for e in entries]
     print(table(HEAD, [_cells(r) for r in rows], 240))
     for law in LAWS:

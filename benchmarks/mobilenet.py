@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from fidelity import loader, predictions
+from one_by_one import rows_of
 from torch import Tensor, nn
 from tqdm import tqdm
-from zoo import rows_of
 
 import qfunc
 from qfunc import targets

@@ -23,17 +23,11 @@ Each network runs in a process of its own, on one thread, within --seconds of pr
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import resource
-import signal
 import sys
 import warnings
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+from one_by_one import add_options, is_chosen, run
 from zoo_models import ZOO
 
 HEAD = (
@@ -42,42 +36,11 @@ HEAD = (
 )  # fmt: skip
 
 
-def rows_of(file: Path) -> dict[str, dict[str, Any]]:
-    """Network -> its last row in a file."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    return {r["name"]: r for r in map(json.loads, lines)}
-
-
 def _child(name: str, sender: Any) -> None:
     from zoo_check import check
 
     warnings.simplefilter("ignore")
     sender.send(check(next(e for e in ZOO if e.name == name)))
-
-
-def _limited(child: Callable[[str, Any], None], seconds: int, name: str, sender: Any) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 10))
-    child(name, sender)
-
-
-def one(name: str, seconds: int, child: Callable[[str, Any], None] = _child, needs: str = "zoo_check") -> dict[str, Any]:
-    """The row of one network, from a process of its own, forked from a server that has imported `needs` once."""
-    row = {"name": name, "passed": False, "stage": "process", "reason": ""}
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([needs])
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_limited, args=(child, seconds, name, sender))
-    process.start()
-    sender.close()
-    try:
-        return row | (receiver.recv() if receiver.poll(10 * seconds) else {"reason": f"took more than {10 * seconds} s"})
-    except EOFError:
-        process.join()
-        if process.exitcode == -signal.SIGXCPU:
-            return row | {"reason": f"took more than {seconds} s of processor time"}
-        return row | {"reason": f"ended with {process.exitcode}"}
-    finally:
-        process.kill()
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -96,20 +59,10 @@ def cells(row: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Runs what is missing and prints the table; 0 if 95 % passed, and every convolutional network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="networks whose names hold this word")
-    parser.add_argument("--file", type=Path, default=Path("zoo.jsonl"))
-    parser.add_argument("--again", action="store_true", help="also networks that failed before")
-    parser.add_argument("--seconds", type=int, default=180, help="limit of processor time for each network")
+    add_options(parser, "zoo.jsonl", 180)
     options = parser.parse_args()
-    entries = [e for e in ZOO if options.only in e.name]
-    have = rows_of(options.file)
-    missing = [e.name for e in entries if e.name not in have or (options.again and not have[e.name]["passed"])]
-    bar = tqdm(missing, "networks", disable=not sys.stderr.isatty())
-    for name in bar:
-        bar.set_postfix_str(name)
-        have[name] = one(name, options.seconds)
-        with options.file.open("a") as out:
-            out.write(json.dumps(have[name]) + "\n")
+    entries = [e for e in ZOO if is_chosen(e.name, options)]
+    have = run([e.name for e in entries], options, _child, "zoo_check")
     return summary(have, entries)
 
 

@@ -19,7 +19,6 @@ file of zoo.py, whose rows are printed beside.  `python benchmarks/zoo_others.py
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import warnings
@@ -28,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from one_by_one import add_options, is_chosen, rows_of, run
 from torch import Tensor, nn
-from zoo import one, rows_of
 from zoo_models import ZOO, Entry, shim
 
 shim()
@@ -154,17 +153,11 @@ def main() -> int:
     """Runs what is missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tool", required=True, choices=(*TOOLS, "table"))
-    parser.add_argument("--only", default="", help="networks whose names hold one of these words, split by commas")
-    parser.add_argument("--file", type=Path, default=Path("zoo_others.jsonl"))
+    add_options(parser, "zoo_others.jsonl", 180)
     parser.add_argument("--ours", type=Path, default=Path("zoo.jsonl"), help="the file of zoo.py")
-    parser.add_argument("--seconds", type=int, default=180, help="limit for each network")
     options = parser.parse_args()
-    have = rows_of(options.file)
-    chosen = [f"{options.tool} {e.name}" for e in ZOO if any(w in e.name for w in options.only.split(","))]
-    for key in (k for k in chosen if options.tool != "table" and k not in have):
-        have[key] = one(key, options.seconds, child, "zoo_others")
-        with options.file.open("a") as out:
-            out.write(json.dumps(have[key]) + "\n")
+    chosen = [f"{options.tool} {e.name}" for e in ZOO if options.tool != "table" and is_chosen(e.name, options)]
+    have = run(chosen, options, child, "zoo_others")
     summary(have, rows_of(options.ours))
     return 0
 

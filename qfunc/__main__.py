@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from qfunc.errors import QfuncError, SpecError
+from qfunc.errors import QfuncError, SpecError, a_or_an
 from qfunc.specs import Target, diff, from_json
 
 _DO = "Give a name in qfunc.targets, module:attribute, or a JSON file."
@@ -126,7 +126,7 @@ def target_of(text: str) -> Target:
     else:
         found = _of_targets(text)
     if not isinstance(found, Target):
-        said = "a function: call it, as in 'academic(4, 8)'" if callable(found) else f"a {type(found).__name__}"
+        said = "a function: call it, as in 'academic(4, 8)'" if callable(found) else a_or_an(type(found))
         raise SpecError(where=repr(text), found=said, wanted="a Target", do=_DO)
     return found
 

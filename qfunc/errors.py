@@ -24,6 +24,17 @@ class QfuncError(Exception):
         return _rebuild, (type(self), self.where, self.found, self.wanted, self.do)
 
 
+def a_or_an(kind: type | str) -> str:
+    """The name of a class with its article.
+
+    >>> a_or_an(int), a_or_an(float), a_or_an("UNet"), a_or_an("LSTM"), a_or_an("Identity")
+    ('an int', 'a float', 'a UNet', 'an LSTM', 'an Identity')
+    """
+    name = kind if isinstance(kind, str) else kind.__name__
+    spelled = name[:2].isupper() or name.startswith("nd")  # read letter by letter
+    return f"{'an' if name[0] in ('AEFHILMNORSXn' if spelled else 'AEIOaeio') else 'a'} {name}"
+
+
 def _rebuild(kind: type[QfuncError], where: str, found: str, wanted: str, do: str) -> QfuncError:
     return kind(where=where, found=found, wanted=wanted, do=do)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import attrs
 
+from qfunc.errors import a_or_an
+
 
 def is_public_function(value: Any) -> bool:
     """Whether `value` is a function that its module knows by its qualified name: no lambda, no closure.
@@ -60,9 +62,9 @@ def flaw(value: Any) -> str | None:
     if fields is None:
         return f"the {kind.__name__} {short(value)}"
     if getattr(kind, "__hash__", None) in (None, object.__hash__):
-        return f"a {kind.__name__}, which does not compare and hash by its fields"
+        return f"{a_or_an(kind)}, which does not compare and hash by its fields"
     if not _is_frozen(value, fields):
-        return f"a {kind.__name__}, whose fields can be assigned"
+        return f"{a_or_an(kind)}, whose fields can be assigned"
     return next((f"{kind.__name__}.{n}: {bad}" for n, v in fields.items() if (bad := flaw(v))), None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import fields, frozen
 
-from qfunc.errors import SpecError
+from qfunc.errors import SpecError, a_or_an
 from qfunc.specs._frozen import short
 from qfunc.specs._keywords import known_keys, require_change
 from qfunc.specs._rewrite import ChangeSlots, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetLowering, narrowed
@@ -236,7 +236,7 @@ def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
     for kind, values in ((Fusion, (fusion,)), (OpKind, ops)):
         for value in values:
             if type(value) is not kind:
-                wanted, do = f"a {kind.__name__}", f"Write specs.{kind.__name__}(...)."
+                wanted, do = a_or_an(kind), f"Write specs.{kind.__name__}(...)."
                 raise SpecError(where="edit.fuse", found=short(value), wanted=wanted, do=do)
     return _Then((PutInFront("fusions", (fusion,)), PutInFront("ops", ops)))
 

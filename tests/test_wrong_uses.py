@@ -46,6 +46,7 @@ LINES = (
         "qfunc: 'nomodule:chip': found ModuleNotFoundError: No module named 'nomodule', wanted a module's attribute. " + GIVE,
     ),
     ("no such file", ["show", "no.json"], f"qfunc: 'no.json': found no such file or directory, wanted a JSON file. {GIVE}"),
+    ("no target but a number", ["show", "sys:maxsize"], f"qfunc: 'sys:maxsize': found an int, wanted a Target. {GIVE}"),
     ("no target", ["show", "math:pi"], f"qfunc: 'math:pi': found a float, wanted a Target. {GIVE}"),
     (
         "no number of examples",

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from qfunc.corrections.commuting import Layout
 from qfunc.corrections.ends import Ends
 from qfunc.corrections.norm_weights import divide_norm
+from qfunc.errors import a_or_an
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import path_of
 from qfunc.graph.vocabulary import attribute, kind_of
@@ -74,7 +75,7 @@ def _batch_norm(ends: Ends, node: fx.Node) -> Gain | str:
         return f"{path_of(ends.model, node)!r} has no running statistics, or norms other tensors, too"
     spatial = {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}.get(type(module))
     if spatial is None:
-        return f"the graph does not say where a {type(module).__name__} has its channels"
+        return f"the graph does not say where {a_or_an(type(module))} has its channels"
     return Gain(ends.model, node, (), int(module.running_var.numel()), Layout(spatial + 1, spatial + 2))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from attrs import field, frozen
 from torch import Tensor
 
-from qfunc.errors import SpecError
+from qfunc.errors import SpecError, a_or_an
 from qfunc.functions import _steps as steps
 from qfunc.numerics._learned_grads import by_rule, summed
 from qfunc.numerics.affine import codes_of, quantize, spread, widened
@@ -149,7 +149,7 @@ class _Own(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
         found = self.function.backward(grad.to(arguments[0].dtype), *arguments)
         if not isinstance(found, (tuple, list)) or len(found) != 5:
             wanted, do = "(dx, dscale, dzero_point, dlow, dhigh)", "Return None for what gets no gradient."
-            count = f"{len(found)} values" if isinstance(found, (tuple, list)) else f"a {type(found).__name__}"
+            count = f"{len(found)} values" if isinstance(found, (tuple, list)) else a_or_an(type(found))
             raise SpecError(where="with_gradient, backward", found=count, wanted=wanted, do=do)
         dx, *rest = found
         shared = [None if g is None else self._shared(g, x, p) for g, p in zip(rest, tensors, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import evolve
 from torch import Tensor, fx, nn
 
-from qfunc.errors import CaptureError
+from qfunc.errors import CaptureError, a_or_an
 from qfunc.graph.record import Argument, Record, attach, record_of
 from qfunc.graph.trees import leaves
 
@@ -109,7 +109,7 @@ def _other(argument: Argument, value: Any, record: Record | None) -> CaptureErro
 
 
 def _short(value: Any) -> str:
-    return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+    return repr(value) if isinstance(value, _PLAIN) else a_or_an(type(value))
 
 
 class _Gain(nn.Module):

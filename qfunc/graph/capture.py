@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qfunc.errors import CaptureError
+from qfunc.errors import CaptureError, a_or_an
 from qfunc.graph.arguments import remember
 from qfunc.graph.baked import bake, computed_tensors
 from qfunc.graph.captured import copied
@@ -154,7 +154,7 @@ def unwrapped(model: Any) -> nn.Module:
         do = "Pass the module before it is wrapped, with the full state_dict loaded."
         raise CaptureError(where="capture", found="a FullyShardedDataParallel", wanted="whole tensors", do=do)
     if type(model).forward is nn.Module.forward and "forward" not in vars(model):
-        found, do = f"a {type(model).__name__} without a forward", "Pass the model that runs its entries, or one of them."
+        found, do = f"{a_or_an(type(model))} without a forward", "Pass the model that runs its entries, or one of them."
         raise CaptureError(where="capture", found=found, wanted="a module that computes", do=do)
     return model
 

@@ -13,7 +13,7 @@ import torch
 from attrs import frozen
 from torch import fx, nn
 
-from qfunc.errors import CaptureError
+from qfunc.errors import CaptureError, a_or_an
 from qfunc.graph.mappings import is_own_mapping, mapping
 from qfunc.graph.torch_modules import forward_of
 
@@ -37,7 +37,7 @@ def require_leaves(leaves: Any) -> tuple[str | type[nn.Module], ...]:
         if not isinstance(one, str) and not (isinstance(one, type) and issubclass(one, nn.Module)):
             raise CaptureError(
                 where="capture, leaves",
-                found=f"a {type(one).__name__}" if isinstance(one, nn.Module) else repr(one),
+                found=a_or_an(type(one)) if isinstance(one, nn.Module) else repr(one),
                 wanted="classes of modules, or their names",
                 do=f"Write leaves=({type(one).__name__},)." if isinstance(one, nn.Module) else "Write leaves=(MyBlock,).",
             )
@@ -54,7 +54,7 @@ def require_inputs(example_inputs: Any, step: str) -> None:
         model = isinstance(example_inputs, nn.Module | torch.export.ExportedProgram)
         raise CaptureError(
             where=f"{step}, example_inputs",
-            found=f"a {type(example_inputs).__name__}",
+            found=a_or_an(type(example_inputs)),
             wanted="a tuple of the positional inputs of one call",
             do=f"Write qfunc.{step}({'target' if step == 'quantize' else ''})(model)." if model else "Write (x,) or (x, y).",
         )
@@ -189,7 +189,7 @@ def own_tracer(given: Any, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Trac
     kind = given if isinstance(given, type) else type(given)
     if not issubclass(kind, fx.Tracer):
         do = "Derive it from torch.fx.Tracer."
-        raise CaptureError(where="capture, tracer", found=f"a {kind.__name__}", wanted="a torch.fx.Tracer", do=do)
+        raise CaptureError(where="capture, tracer", found=a_or_an(kind), wanted="a torch.fx.Tracer", do=do)
     try:
         made: fx.Tracer = given() if isinstance(given, type) else copy.copy(given)
     except TypeError as e:

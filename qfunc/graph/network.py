@@ -9,7 +9,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
-from qfunc.errors import CalibrationError, QfuncError
+from qfunc.errors import CalibrationError, QfuncError, a_or_an
 from qfunc.graph.captured import CapturedModule, evaluated
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.record import Record, attach, path_of, record_of
@@ -122,7 +122,7 @@ def require(model: Any, stage: str, step: str) -> Record:
     unready = [s.module.site.name for s in seats(model) if not s.module.ready] if reached and stage == "calibrated" else []
     if record is None or not reached or unready:
         before = {"quantized": "qfunc.quantize(target)(model)", "calibrated": "qfunc.calibrate(batches)(quantized)"}[stage]
-        found = kind_of_model(record) if record else f"a {type(model).__name__} that is not quantized"
+        found = kind_of_model(record) if record else f"{a_or_an(type(model))} that is not quantized"
         found += f" without qparams at site {unready[0]!r}" if unready else ""
         raise CalibrationError(where=step, found=found, wanted=f"a {stage} model", do=f"First run {before}.")
     return record
@@ -136,7 +136,7 @@ def require_unwrapped(model: Any, stage: str, step: str) -> None:
     """
     compiled = isinstance(model, nn.Module) and isinstance(getattr(model, "_orig_mod", None), nn.Module)
     if compiled or isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        found = "a compiled model" if compiled else f"a {type(model).__name__}"
+        found = "a compiled model" if compiled else a_or_an(type(model))
         do = "Pass the model that was given to torch.compile." if compiled else "Pass its .module."
         raise CalibrationError(where=step, found=found, wanted=f"the {stage} model inside", do=do)
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from qfunc.errors import CaptureError
+from qfunc.errors import CaptureError, a_or_an
 from qfunc.graph.attention import attend
 from qfunc.graph.float_ops import left_out
 from qfunc.graph.indexing import element
@@ -32,7 +32,7 @@ def _proxy(module: nn.Module, value: Any, wanted: str) -> fx.Proxy:
     if not isinstance(value, fx.Proxy):
         raise CaptureError(
             where=f"nn.{type(module).__name__}",
-            found=f"a {type(value).__name__} as its input",
+            found=f"{a_or_an(type(value))} as its input",
             wanted=wanted,
             do="Pad the sequences and pass the padded tensor." if "Packed" in type(value).__name__ else "Pass a tensor.",
         )

@@ -9,7 +9,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx
 
-from qfunc.errors import CalibrationError
+from qfunc.errors import CalibrationError, a_or_an
 
 LEAST = 3
 
@@ -55,7 +55,7 @@ class Collector:
         for name, value in self.calls[0].items() if self.calls else ():
             if not isinstance(value, Tensor):
                 do = "Give quantize example_inputs=(...,), whose tensors are then inputs of their own."
-                found = f"a {type(value).__name__}"
+                found = a_or_an(type(value))
                 raise CalibrationError(where=f"reconstruct, input {name!r}", found=found, wanted="a tensor", do=do)
         counts = [_images(call.values()) for call in self.calls]
         if sum(counts) < LEAST:

@@ -11,6 +11,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from qfunc.errors import a_or_an
 from qfunc.graph.params import named
 from qfunc.specs import Scheme, from_json, to_json
 from qfunc.specs._frozen import flaw
@@ -120,7 +121,7 @@ def _classes(value: Any) -> Iterator[type]:
 def _parameters(case: Case) -> str | None:
     params = case.params()
     if not hasattr(params, "_fields"):
-        return f"init gives a {type(params).__name__}, not a NamedTuple"
+        return f"init gives {a_or_an(type(params))}, not a NamedTuple"
     tensors = case.kept(params)[1]
     for name, value in tensors.items():
         if value.dtype != torch.float32 or not value.isfinite().all():

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from qfunc.errors import SpecError
+from qfunc.errors import SpecError, a_or_an
 from qfunc.specs import Target
 
 
@@ -23,8 +23,7 @@ def named(value: Any) -> str:
         return f"the class {value.__name__}"
     if callable(value) and not isinstance(value, nn.Module) and hasattr(value, "__name__"):
         return f"the function {value.__name__}"
-    kind = type(value).__name__
-    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+    return a_or_an(type(value))
 
 
 def require_a_target(value: Any, step: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve
 from torch import Tensor, fx, nn
 
-from qfunc.errors import CalibrationError
+from qfunc.errors import CalibrationError, a_or_an
 from qfunc.graph.arguments import free, require_batch
 from qfunc.graph.fixed_sizes import require_sizes
 from qfunc.graph.record import TensorInfo, attach, record_of
@@ -49,7 +49,7 @@ class Binder:
             _, named = free(self.network, (), dict(batch))
             return self._like_the_model(self._named(named, step), step)
         if not isinstance(batch, tuple | list):
-            raise self._wrong(step, f"a {type(batch).__name__}")
+            raise self._wrong(step, a_or_an(type(batch)))
         if len(batch) < self.required:
             raise self._wrong(step, f"{len(batch)} input{'s' * (len(batch) != 1)}")
         if len(batch) > self.required and not self.said:
@@ -80,19 +80,19 @@ class Binder:
         count = spec.num_children
         if spec.type is dict:
             if not isinstance(value, Mapping) or set(value) != set(spec.context):
-                found = f"keys {listed(value)}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+                found = f"keys {listed(value)}" if isinstance(value, Mapping) else a_or_an(type(value))
                 raise self._wrong(step, f"{found} for input {place!r}", f"a dict with keys {listed(spec.context)}")
             return {k: self._ordered(value[k], spec.child(i), step, f"{place}[{k!r}]") for i, k in enumerate(spec.context)}
         if spec.type in (tuple, list):
             if not isinstance(value, tuple | list) or len(value) != count:
-                raise self._wrong(step, f"a {type(value).__name__} for input {place!r}", f"{count} entries")
+                raise self._wrong(step, f"{a_or_an(type(value))} for input {place!r}", f"{count} entries")
             return spec.type(self._ordered(v, spec.child(i), step, f"{place}[{i}]") for i, v in enumerate(value))
         return value
 
     def _wrong(self, step: str, found: str, wanted: str = "") -> CalibrationError:
         wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required} required)"
         do = "Give batches as the model's forward takes them."
-        do = "Convert arrays: torch.from_numpy(array)." if found == "a ndarray" else do
+        do = "Convert arrays: torch.from_numpy(array)." if found == "an ndarray" else do
         return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)
 
 
@@ -110,11 +110,11 @@ def require_batches(batches: Any, step: str, progress: Any = True) -> None:
     if isinstance(batches, nn.Module) or isinstance(progress, nn.Module):
         model = batches if isinstance(batches, nn.Module) else progress
         do = f"Write qfunc.{step}(batches)(model)."
-        found = f"a {type(model).__name__}"
+        found = a_or_an(type(model))
         raise CalibrationError(where=step, found=found, wanted="batches first, and then the model", do=do)
     if isinstance(batches, Tensor | Mapping | str) or not isinstance(batches, Iterable):
         do = "Call it, and pass what it returns." if callable(batches) else "Put a single batch into a list: [batch]."
-        raise CalibrationError(where=step, found=f"a {type(batches).__name__}", wanted="an iterable of batches", do=do)
+        raise CalibrationError(where=step, found=a_or_an(type(batches)), wanted="an iterable of batches", do=do)
 
 
 def infos(arguments: Any) -> tuple[TensorInfo, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import field, frozen
 from torch import nn
 
-from qfunc.errors import QfuncError, SpecError
+from qfunc.errors import QfuncError, SpecError, a_or_an
 
 
 def _flat(steps: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -43,7 +43,7 @@ def compose(*transforms: Callable[[Any], Any]) -> Compose:
     """
     for index, step in enumerate(transforms, 1):
         if not callable(step) or isinstance(step, type | nn.Module):
-            found = f"a {type(step).__name__}" if not isinstance(step, type) else step.__name__
+            found = a_or_an(type(step)) if not isinstance(step, type) else step.__name__
             do = "Pass transforms, as qfunc.quantize(target) returns them."
             raise SpecError(where=f"compose, step {index}", found=found, wanted="a function of a model", do=do)
     return Compose(transforms)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch.optim.swa_utils import AveragedModel
 
-from qfunc.errors import DeployError
+from qfunc.errors import DeployError, a_or_an
 from qfunc.graph.made import key_of
 from qfunc.graph.network import require, require_unwrapped
 from qfunc.graph.parts import parts
@@ -94,7 +94,7 @@ def require_whole(model: Any, step: str) -> None:
         path = next(iter(inside))
         raise DeployError(
             where=step,
-            found=f"a {type(model).__name__} whose submodules are quantized: {', '.join(map(repr, inside))}",
+            found=f"{a_or_an(type(model))} whose submodules are quantized: {', '.join(map(repr, inside))}",
             wanted="one quantized model",
             do=f"Take them one by one: qfunc.{step}(...)(model.get_submodule({path!r})).",
         )

@@ -10,7 +10,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx
 
-from qfunc.errors import CalibrationError, SpecError
+from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.graph.network import Seat, Walk
 from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.site import Site
@@ -153,7 +153,7 @@ def require_float(value: Any, name: str) -> None:
         CalibrationError: names the site.
     """
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        found = f"{value.dtype} values" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        found = f"{value.dtype} values" if isinstance(value, Tensor) else a_or_an(type(value))
         several = isinstance(value, list | tuple | Mapping)
         do = "Give quantize example_inputs=(...,), whose tensors are then inputs of their own." if several else _SKIP
         raise CalibrationError(where=f"site {name!r}", found=found, wanted="a float tensor", do=do)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from tqdm import tqdm
 
-from qfunc.errors import CalibrationError, QfuncError
+from qfunc.errors import CalibrationError, QfuncError, a_or_an
 from qfunc.graph.network import float_network
 from qfunc.graph.parts import running
 from qfunc.transforms.batches import Binder, listed
@@ -106,7 +106,7 @@ class _Outer:
                 return (batch,), {}
             raise self._wrong(f"a dict with keys {listed(batch)}")
         if not isinstance(batch, tuple | list):
-            raise self._wrong(f"a {type(batch).__name__}")
+            raise self._wrong(a_or_an(type(batch)))
         if len(batch) < self.required and not self.variadic:
             raise self._wrong(f"{len(batch)} input{'s' * (len(batch) != 1)}")
         if self.variadic or len(batch) == self.required:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from qfunc.errors import CalibrationError, SpecError
+from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.graph.fake_quantize import FakeQuantize
 
 
@@ -42,7 +42,7 @@ def parameter_groups(
     learned = {id(p): p for m in quantizers for p in m.parameters()}
     if not quantizers:
         do = "Quantize it first, and pass what quantize returns; or pass model.parameters() to the optimizer."
-        found = f"a {type(model).__name__} without quantizers"
+        found = f"{a_or_an(type(model))} without quantizers"
         raise CalibrationError(where="parameter_groups", found=found, wanted="a quantized model", do=do)
     rest = [p for p in model.parameters() if id(p) not in learned]
     network = {"params": rest, "lr": lr, "weight_decay": weight_decay}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError
+from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError, a_or_an
 from qfunc.graph.capture import unwrapped
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.leaves import leaf_classes, require_arguments
@@ -74,7 +74,7 @@ def submodules(outer: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]
         if type(module).forward is nn.Module.forward and "forward" not in vars(module):
             raise SpecError(
                 where=_WHERE,
-                found=f"{path!r}, a {type(module).__name__} without a forward",
+                found=f"{path!r}, {a_or_an(type(module))} without a forward",
                 wanted="submodules that compute",
                 do=f"Name its entries: '{path}.*'.",
             )
@@ -214,11 +214,11 @@ def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> 
                 continue  # edit.skip left it in float
             if not path:
                 do = "Print the target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."
-                found, wanted = f"a {type(outer).__name__} in which the target quantizes nothing", "ops that it quantizes"
+                found, wanted = f"{a_or_an(type(outer))} in which the target quantizes nothing", "ops that it quantizes"
                 raise SpecError(where="quantize", found=found, wanted=wanted, do=do)
             raise SpecError(
                 where=f"quantize, at={path!r}",
-                found=f"a {type(unwrapped(outer.get_submodule(path))).__name__} in which the target quantizes nothing",
+                found=f"{a_or_an(type(unwrapped(outer.get_submodule(path))))} in which the target quantizes nothing",
                 wanted="submodules with ops that it quantizes",
                 do=f"Near names: {_near(path, outer)}.",
             )

@@ -33,7 +33,7 @@ ROWS: tuple[Row, ...] = (
     ("deploy what is half", lambda w: qfunc.deploy(TARGET)(in_half(w)), "DeployError",
      "deploy, input 'input_1': found float16, wanted float32. Quantize model.float() and calibrate it with float32 batches."),
     ("deploy the whole around submodules", lambda w: qfunc.deploy(TARGET)(w.inside), "DeployError",
-     "deploy: found a Outer whose submodules are quantized: 'backbone', wanted one quantized model. Take them one by "
+     "deploy: found an Outer whose submodules are quantized: 'backbone', wanted one quantized model. Take them one by "
      "one: qfunc.deploy(...)(model.get_submodule('backbone'))."),
     ("deploy for inputs of another kind", lambda w: qfunc.deploy(TARGET, "out")(w.calibrated), "CalibrationError",
      "deploy, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Give batches as the "

@@ -25,7 +25,7 @@ ROWS: tuple[Row, ...] = (
     ("saving a float model", lambda w: qfunc.save(w.folder / "new")(w.net), "CalibrationError",
      "save: found a Sequential that is not quantized, wanted a quantized model. First run qfunc.quantize(target)(model)."),
     ("saving the whole around submodules", lambda w: qfunc.save(w.folder / "new")(w.inside), "DeployError",
-     "save: found a Outer whose submodules are quantized: 'backbone', wanted one quantized model. Take them one by one: "
+     "save: found an Outer whose submodules are quantized: 'backbone', wanted one quantized model. Take them one by one: "
      "qfunc.save(...)(model.get_submodule('backbone'))."),
     ("saving without a place", lambda w: qfunc.save(w.calibrated), "SpecError",
      "save: found a GraphModule, wanted a directory. Write qfunc.save('directory')(model)."),

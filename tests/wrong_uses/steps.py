@@ -50,7 +50,7 @@ ROWS: tuple[Row, ...] = (
      "calibrate, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Give batches as "
      "the model's forward takes them."),
     ("batches of arrays", lambda w: qfunc.calibrate([w.x.numpy()])(w.quantized), "CalibrationError",
-     "calibrate, batch: found a ndarray, wanted a tensor, tuple or dict for the inputs input (1 required). Convert "
+     "calibrate, batch: found an ndarray, wanted a tensor, tuple or dict for the inputs input (1 required). Convert "
      "arrays: torch.from_numpy(array)."),
     ("batches of other keys", lambda w: qfunc.calibrate([{"image": w.x}])(w.quantized), "CalibrationError",
      "calibrate, batch: found a dict with keys 'image', wanted a tensor, tuple or dict for the inputs input (1 "
@@ -69,7 +69,7 @@ ROWS: tuple[Row, ...] = (
      "site 'input': found infinite values in the activations of batch 2, wanted finite values. Repair the weights or "
      "leave out the batch; edit.skip leaves the op in float."),
     ("a batch that the outer model does not take", lambda w: qfunc.calibrate([5])(w.inside), "CalibrationError",
-     "calibrate, batch: found a int, wanted a tensor, tuple or dict for the inputs x (1 required). Give batches as the "
+     "calibrate, batch: found an int, wanted a tensor, tuple or dict for the inputs x (1 required). Give batches as the "
      "model's forward takes them."),
     ("a batch that the outer model cannot run", lambda w: qfunc.calibrate([w.x[0, 0]])(w.inside), "CalibrationError",
      "calibrate, batch 1, op 'backbone.0': found RuntimeError: Expected 3D (unbatched) or 4D (batched) input to conv2d, "
