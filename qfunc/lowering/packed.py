@@ -7,7 +7,6 @@ from typing import Any
 
 from attrs import field, frozen
 
-from qfunc.lowering.onnx_graph import storage
 from qfunc.lowering.qdq import Qdq
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int, Scheme
@@ -83,6 +82,8 @@ def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:
     """
     import onnx
     from onnx import helper, numpy_helper
+
+    from qfunc.lowering.onnx_graph import storage
 
     made = onnx.ModelProto()
     made.CopyFrom(model)

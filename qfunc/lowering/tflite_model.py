@@ -63,7 +63,7 @@ class File(Protocol):
     any_padding: bool
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
-               varies: int | None = None, **place: Any) -> Held:  # fmt: skip
+               varies: int | None = None, dtype: Any = None, **place: Any) -> Held:  # fmt: skip
         """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's."""
         ...
 

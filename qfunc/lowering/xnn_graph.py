@@ -30,12 +30,15 @@ class XnnGraph:
         self.names: dict[str, int] = {}
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
-               varies: int | None = None, **place: Any) -> Held:  # fmt: skip
+               varies: int | None = None, dtype: Any = None, **place: Any) -> Held:  # fmt: skip
         """A new tensor; `value` makes it a constant.
 
         Raises:
-            DeployError: the examples do not lie along the first axis.
+            DeployError: the examples do not lie along the first axis, or are no real numbers.
         """
+        if dtype is not None and np.dtype(dtype) != np.float32:
+            do = "Deploy what reads them apart, by another target."
+            raise DeployError(where=f"input {name!r}", found=f"{np.dtype(dtype)} values", wanted="float32", do=do)
         if varies:
             do = "Let the first axis be the batch's."
             raise DeployError(where=f"input {name!r}", found=f"examples along axis {varies}", wanted="axis 0", do=do)

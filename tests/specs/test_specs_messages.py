@@ -146,8 +146,8 @@ MESSAGES = [
     ),
     (
         lambda: edit.weights(bit=4),
-        "edit.weights: found bit, wanted bits, estimator, function, signed, symmetric, granularity, power_of_two, rounding. "
-        "Use those keywords.",
+        "edit.weights: found bit, wanted bits, estimator, function, signed, symmetric, granularity, power_of_two, rounding, "
+        "division. Use those keywords.",
     ),
     (
         lambda: edit.override(CONV, weight={"bits": 4}),

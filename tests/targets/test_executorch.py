@@ -162,9 +162,9 @@ def test_the_file_holds_the_models_qparams_and_codes():
 @pytest.mark.parametrize(
     ("make", "shape", "message"),
     [
-        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Mish()), (1, 3, 5, 4),
-         "op '1': found Mish, wanted an op that Pte writes. Keep it out of the deployed model, or deploy Q/DQ ONNX by "
-         "edit.deploy(Qdq())."),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.GELU()), (1, 3, 5, 4),
+         "tensor '1.codes.nhwc': found GELU, wanted an op of XNNPACK. Keep it out of the deployed model, or deploy Q/DQ ONNX "
+         "by edit.deploy(Qdq())."),
         FLOAT["matmul constants broadcast"] + (
             "op 'matmul': found a constant of 3 axes behind the product, wanted a matrix. Multiply by one matrix, or compute "
             "the batch of matrices.",),

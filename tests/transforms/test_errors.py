@@ -45,9 +45,9 @@ def test_no_batches() -> None:
     told(lambda: qfunc.verify(TARGET)(done, iter(())), "VerifyError", text.format("verify"))
 
 
-@pytest.mark.parametrize(("given", "name"), [(BATCH, "Tensor"), ({"x": BATCH}, "dict"), (5, "int"), ("ab", "str")])
+@pytest.mark.parametrize(("given", "name"), [(BATCH, "a Tensor"), ({"x": BATCH}, "a dict"), (5, "an int"), ("ab", "a str")])
 def test_a_batch_in_place_of_batches(given: Any, name: str) -> None:
-    text = f"calibrate: found a {name}, wanted an iterable of batches. Put a single batch into a list: [batch]."
+    text = f"calibrate: found {name}, wanted an iterable of batches. Put a single batch into a list: [batch]."
     told(lambda: qfunc.calibrate(given), "CalibrationError", text)
 
 
