@@ -29,11 +29,12 @@ def mapping(tracer: fx.Tracer, value: Any) -> fx.Node:
         CaptureError: the class cannot be made from a dict, and is no dataclass.
     """
     kind: Any = type(value)
+    entries = list(value)
     named = {f.name: getattr(value, f.name) for f in fields(value) if f.init} if is_dataclass(value) else {}
     args = () if is_dataclass(value) else (dict(value),)
     try:
         again = kind(*args, **named)
-        same = type(again) is kind and list(again) == list(value)
+        same = type(again) is kind and list(again) == entries
     except Exception:
         same = False
     if not same:

@@ -95,7 +95,7 @@ class Opened:
         found = []
         for place in range(len(batches[0])):
             outputs = self.method.execute([b[place : place + 1].contiguous() for b in batches])
-            found.append([np.array(o) for o in outputs])
+            found.append([o.numpy().copy() for o in outputs])
         return [np.concatenate(each) for each in zip(*found, strict=True)]
 
 

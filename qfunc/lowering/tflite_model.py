@@ -93,7 +93,8 @@ def schema() -> Any:
     return importlib.import_module("ai_edge_litert.schema_py_generated")
 
 
-_CHOICES = {"padding": "Padding", "fusedActivationFunction": "ActivationFunctionType", "mode": "MirrorPadMode"}
+_CHOICES = {"padding": "Padding", "fusedActivationFunction": "ActivationFunctionType", "mode": "MirrorPadMode",
+            "outType": "TensorType"}  # fmt: skip
 """The fields of options that are numbers of names."""
 
 

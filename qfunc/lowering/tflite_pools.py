@@ -31,11 +31,12 @@ def average_pool(step: Step) -> None:
     if not whole and not inside and not same(w, x.shape[1:3]):
         found = f"an average of {w.kernel} entries, fewer at the border, padded by {w.before} and {w.after}"
         raise step.refuse(found, "SAME or no padding", "Use count_include_pad=True and ceil_mode=False.")
+    padding: Padding = "VALID"
     if whole and any((*w.before, *w.after)):
         pairs = [[0, 0], *([b, a] for b, a in zip(w.before, w.after, strict=True)), [0, 0]]
         made = step.between("padded", [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], x, last=True)
         step.file.operator("PAD", [x, step.file.integers(pairs, f"{step.name}.pads")], [made], "PadOptions")
-        x, padding = made, "VALID"
+        x = made
     else:
         x, padding = padded(step, x, w)
     _pool(step, "AVERAGE_POOL_2D", x, w.kernel, w.stride, padding)

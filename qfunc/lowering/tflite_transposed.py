@@ -44,11 +44,11 @@ def _shape(step: Step, x: Held, sizes: list[int]) -> Held:
     # The shape of the output: the batch of x, then these.
     file, name = step.file, f"{step.name}.sizes"
     every, batch, shape = (file.tensor(f"{name}.{n}", (k,), dtype=np.int32) for n, k in (("in", 4), ("batch", 1), ("out", 4)))
-    file.operator("SHAPE", [x], [every], "ShapeOptions", outType=file.schema.TensorType.INT32)
+    file.operator("SHAPE", [x], [every], "ShapeOptions", outType="INT32")
     ends = [file.integers([v], f"{name}.{n}") for n, v in (("from", 0), ("to", 1), ("by", 1))]
     file.operator("STRIDED_SLICE", [every, *ends], [batch], "StridedSliceOptions")
-    rest, none = file.integers(sizes, f"{name}.rest"), file.schema.ActivationFunctionType.NONE
-    file.operator("CONCATENATION", [batch, rest], [shape], "ConcatenationOptions", axis=0, fusedActivationFunction=none)
+    rest = file.integers(sizes, f"{name}.rest")
+    file.operator("CONCATENATION", [batch, rest], [shape], "ConcatenationOptions", axis=0, fusedActivationFunction="NONE")
     return shape
 
 

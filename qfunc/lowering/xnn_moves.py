@@ -59,7 +59,8 @@ def join(graph: XnnGraph, given: Sequence[Held], out: Held, axis: int) -> None:
         parts = [made, *parts[_JOINED:]]
     if len(parts) == 1:
         return graph.node("XNNCopy", out, input_id=parts[0])
-    graph.node(f"XNNConcatenate{len(parts)}", out, axis=axis, **{f"input{i + 1}_id": t for i, t in enumerate(parts)})
+    inputs: dict[str, Any] = {f"input{i + 1}_id": t for i, t in enumerate(parts)}
+    graph.node(f"XNNConcatenate{len(parts)}", out, axis=axis, **inputs)
 
 
 def pad(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:

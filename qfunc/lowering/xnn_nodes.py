@@ -105,7 +105,7 @@ def _pool(kind: str) -> Node:
 
 def _mean(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
     # The axes first, as the rows of an image of one column whose channels are all others.
-    x, axes = given[0], [int(a) for a in np.ravel(given[1].value)]
+    x, axes = given[0], [int(a) for a in np.ravel(np.asarray(given[1].value))]
     rest = [i for i in range(1, len(x.shape)) if i not in axes]
     order = [0, *axes, *rest]
     if order != list(range(len(x.shape))):
@@ -130,6 +130,10 @@ def _leaky_relu(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str,
     graph.node("XNNLeakyReLU", out, input_id=given[0], negative_slope=fields["alpha"])
 
 
+def _reshape(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    reshape(graph, given[0], out.shape, out)
+
+
 NODES: dict[str, Node] = {
     "QUANTIZE": _one("XNNConvert"), "DEQUANTIZE": _one("XNNConvert"),
     "CONV_2D": _conv, "DEPTHWISE_CONV_2D": _depthwise, "FULLY_CONNECTED": _linear,
@@ -142,7 +146,7 @@ NODES: dict[str, Node] = {
     "SOFTMAX": _real(_one("XNNSoftmax")), "EXP": _one("XNNExp"), "SQRT": _one("XNNSquareRoot"), "NEG": _one("XNNNegate"),
     "ABS": _one("XNNAbs"),
     "MAX_POOL_2D": _pool("XNNMaxPooling2d"), "AVERAGE_POOL_2D": _real(_pool("XNNAvgPooling2d")), "MEAN": _mean,
-    "RESHAPE": lambda graph, given, out, fields: reshape(graph, given[0], out.shape, out), "TRANSPOSE": transpose,
+    "RESHAPE": _reshape, "TRANSPOSE": transpose,
     "STRIDED_SLICE": slices, "CONCATENATION": concatenate, "PAD": pad, "PADV2": pad, "TILE": tile,
     "RESIZE_BILINEAR": resize, "RESIZE_NEAREST_NEIGHBOR": nearest,
 }  # fmt: skip

@@ -42,7 +42,7 @@ def importances(
     damping: float,
 ) -> None:
     """Writes `Fisher`'s importance of the nodes `names` into the cache, by the gradient of KL(p || p_hat) for each image."""
-    sums = dict.fromkeys(names, (0, 0.0, 0.0))
+    sums: dict[str, tuple[int, float, float]] = dict.fromkeys(names, (0, 0.0, 0.0))
     for start in range(0, cache.images, chunk):
         stop = min(start + chunk, cache.images)
         given = [cache.part(Key("float", name), start, stop) for name in inputs]

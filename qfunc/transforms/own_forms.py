@@ -43,6 +43,7 @@ def slopes(job: Job, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
             s_x, s_y = torch.tensor(x.coding.scale), torch.tensor(job.output.scale)
             each = [float(s_x / s_y), float(s_x * coding.qparams.scale.float().reshape(()) / s_y)]
             return job.emitter.call(sloped, centred, below, each, *job.range(), arithmetic.rounding, name=job.name, result=True)
+    assert isinstance(arithmetic, FixedPoint)
     pairs = [fixed_multiplier(s, arithmetic.bits) for s in (scale, slope)]
     m, e = ([job.emitter.constant(p[i], f"{job.unit.path}.{n}_{k}") for k, p in enumerate(pairs)]
             for i, n in enumerate(("multiplier", "shift")))  # fmt: skip

@@ -155,12 +155,19 @@ def test_the_file_holds_the_models_qparams_and_codes():
     assert tensors["input"].ShapeSignatureAsNumpy().tolist() == [-1, 3, 6, 7]
 
 
+class Erf(nn.Module):
+    """An op without an operator of TFLite, which ONNX has."""
+
+    def forward(self, x):
+        return torch.erf(x)
+
+
 @needs_litert
 @pytest.mark.parametrize(
     ("make", "shape", "message"),
     [
-        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Mish()), (1, 3, 5, 4),
-         "op '1': found Mish, wanted an op that Tflite writes. Keep it out of the deployed model, or deploy Q/DQ ONNX by "
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Erf()), (1, 3, 5, 4),
+         "op 'erf': found Erf, wanted an op that Tflite writes. Keep it out of the deployed model, or deploy Q/DQ ONNX by "
          "edit.deploy(Qdq())."),
         INTEGER["avg_pool no pad count"] + (
             "op 'avg_pool2d': found an average of (3, 2) entries, fewer at the border, padded by (1, 1) and (1, 1), wanted "
