@@ -35,7 +35,8 @@ class CapturedModule(fx.GraphModule):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The forward, which arguments that capture fixed may be given to, too."""
         args, kwargs = free(self, args, kwargs)
-        require_sizes_of_call(self, args, kwargs)
+        if not torch.compiler.is_compiling():  # which traces for the sizes that it sees
+            require_sizes_of_call(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def train(self, mode: bool = True) -> CapturedModule:

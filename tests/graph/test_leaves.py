@@ -221,11 +221,11 @@ def test_an_own_tracer_with_leaves_and_arguments() -> None:
 
 
 def test_wrong_tracers() -> None:
-    for given, name in ((nn.Linear, "Linear"), (3, "int")):
+    for given, name in ((nn.Linear, "a Linear"), (3, "an int")):
         with pytest.raises(CaptureError) as caught:
             capture(tracer=given)(Net())  # type: ignore[arg-type]
         assert (
-            str(caught.value) == f"capture, tracer: found a {name}, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."
+            str(caught.value) == f"capture, tracer: found {name}, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."
         )
     with pytest.raises(CaptureError) as caught:
         capture(tracer=NeedsWords)(Net())

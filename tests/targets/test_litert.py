@@ -167,7 +167,7 @@ class Erf(nn.Module):
     ("make", "shape", "message"),
     [
         (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Erf()), (1, 3, 5, 4),
-         "op 'erf': found Erf, wanted an op that Tflite writes. Keep it out of the deployed model, or deploy Q/DQ ONNX by "
+         "op '1.erf': found Erf, wanted an op that Tflite writes. Keep it out of the deployed model, or deploy Q/DQ ONNX by "
          "edit.deploy(Qdq())."),
         INTEGER["avg_pool no pad count"] + (
             "op 'avg_pool2d': found an average of (3, 2) entries, fewer at the border, padded by (1, 1) and (1, 1), wanted "
