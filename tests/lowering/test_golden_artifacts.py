@@ -11,10 +11,13 @@ import qfunc
 from tests.golden.artifacts import PLACE, TARGETS, Net, deployed, dyadic, readable
 
 
+BINARY = (".onnx", ".tflite", ".pte")
+
+
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_an_artifact_is_what_it_was(name: str) -> None:
     files = deployed(TARGETS[name])
-    texts = {n: content.decode() for n, content in files.items() if not n.endswith((".onnx", ".tflite", ".pte"))} | readable(files)
+    texts = {n: content.decode() for n, content in files.items() if not n.endswith(BINARY)} | readable(files)
     for file, text in sorted(texts.items()):  # what a person can read first
         stored = (PLACE / name / file).read_text() if (PLACE / name / file).exists() else ""
         difference = "\n".join(list(difflib.unified_diff(stored.splitlines(), text.splitlines(), lineterm="", n=0))[:20])
