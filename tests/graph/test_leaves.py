@@ -224,9 +224,7 @@ def test_wrong_tracers() -> None:
     for given, name in ((nn.Linear, "a Linear"), (3, "an int")):
         with pytest.raises(CaptureError) as caught:
             capture(tracer=given)(Net())  # type: ignore[arg-type]
-        assert (
-            str(caught.value) == f"capture, tracer: found {name}, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."
-        )
+        assert str(caught.value) == f"capture, tracer: found {name}, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."
     with pytest.raises(CaptureError) as caught:
         capture(tracer=NeedsWords)(Net())
     assert str(caught.value) == (

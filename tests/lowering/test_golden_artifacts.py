@@ -10,7 +10,6 @@ import torch
 import qfunc
 from tests.golden.artifacts import PLACE, TARGETS, Net, deployed, dyadic, readable
 
-
 BINARY = (".onnx", ".tflite", ".pte")
 
 
