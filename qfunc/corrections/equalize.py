@@ -51,7 +51,8 @@ def equalize(deviations: float | None = None) -> Callable[[nn.Module], fx.GraphM
     Returns:
         A function from a module, or what `qfunc.capture` made of it, to a captured model, which `quantize` takes.
     Raises:
-        SpecError: there is no pair; the message says why.  Or `deviations` is not a finite number from 0.
+        SpecError: there is no pair, or every channel of all pairs meets its clip; the message says why.  Or
+            `deviations` is not a finite number from 0.
         CalibrationError: the model is quantized.
     Source: Nagel et al., arXiv:1906.04721, section 4.1, equations 7 to 11.
 
@@ -74,13 +75,28 @@ def equalize(deviations: float | None = None) -> Callable[[nn.Module], fx.GraphM
             found, misses = links(network, clips=deviations is not None)
             wanted = "an op with weights whose readers are ops with weights, behind ReLUs, pools and the like"
             require_links(found, misses, "equalize", wanted)
-            for link, by in zip(found, factors(found, [_bounds(link, deviations) for link in found]), strict=True):
+            bounds = [_bounds(link, deviations) for link in found]
+            _require_room(found, bounds, deviations)
+            for link, by in zip(found, factors(found, bounds), strict=True):
                 if bool((by != 1).any()):
                     link.scale(by)
             network.recompile()
             return network
 
     return transform
+
+
+def _require_room(found: tuple[Link, ...], bounds: list[tuple[Tensor, Tensor]], deviations: float | None) -> None:
+    # Raises where the bounds hold every channel of every pair at s = 1: the model would come back as it was.
+    if not all(bool((least == most).all()) for least, most in bounds):
+        return
+    held = ", ".join(repr(str(link.producer.node)) for link in found[:3])
+    raise SpecError(
+        where="equalize",
+        found=f"every channel meets its clip within {deviations} deviations (behind {held})",
+        wanted="a channel that stays below it, which may be scaled",
+        do="Lower deviations, or make the clips ReLUs by qfunc.clips_as_relu().",
+    )
 
 
 def _bounds(link: Link, deviations: float | None) -> tuple[Tensor, Tensor]:

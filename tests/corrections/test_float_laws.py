@@ -139,6 +139,16 @@ def test_clips_stay_and_channels_below_them_are_equalized(seed):
         assert float(then[below].max()) <= 6 * (1 + 2**-22)
 
 
+def test_every_channel_meets_its_clip():
+    net, _, _ = clipped(3)
+    with pytest.raises(SpecError) as e:
+        qfunc.equalize(1000.0)(net)
+    assert str(e.value) == (
+        "equalize: found every channel meets its clip within 1000.0 deviations (behind 'one', 'two'), wanted a channel that "
+        "stays below it, which may be scaled. Lower deviations, or make the clips ReLUs by qfunc.clips_as_relu()."
+    )
+
+
 @pytest.mark.parametrize("given", [-1, True, "3", float("nan"), float("inf")])
 def test_deviations(given):
     with pytest.raises(SpecError) as e:
