@@ -66,6 +66,10 @@ def _litert(runner: Any, files: Any) -> Call:
     return runner.opened(files["model.tflite"]).run  # type: ignore[no-any-return]
 
 
+def _executorch(runner: Any, files: Any) -> Call:
+    return runner.opened(files["model.pte"]).run  # type: ignore[no-any-return]
+
+
 PLACES = {
     "onnxruntime": Place(_onnx),
     "onnx_qnn": Place(_onnx),
@@ -73,6 +77,7 @@ PLACES = {
     "litert": Place(_litert),
     "litert_reference": Place(_litert, interprets=True),
     "litert_optimised": Place(_litert),
+    "executorch_xnnpack": Place(_executorch),
 }
 """By the name of the target, whose own runner runs its files."""
 

@@ -168,7 +168,7 @@ class SumScaled:
     bits: int = field(default=21, validator=integer(7, 31))
 
 
-_FUNCTIONS = ("mlas_logistic", "window_sum", "gelu_erfc", "xnn_average", "xnn_hardswish")
+_FUNCTIONS = ("mlas_logistic", "window_sum", "gelu_erfc", "xnn_average", "xnn_gelu", "xnn_hardswish", "xnn_logistic")
 
 
 def _own_function(instance: object, attribute: object, value: Any) -> None:
@@ -184,7 +184,8 @@ class Interior:
 
     `zero_point="before"`: z is added before R.  `function` names a runtime's own form of the op, where it
     has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order), "xnn_average"
-    (pooling summed by columns, nine at a time), "xnn_hardswish" (x * clamp(x/6 + 1/2, 0, 1)), "gelu_erfc".
+    (pooling summed by columns, nine at a time), "xnn_hardswish" (x * clamp(x/6 + 1/2, 0, 1)), "xnn_gelu" and "xnn_logistic"
+    (in float64), "gelu_erfc".
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 

@@ -1,33 +1,66 @@
 """ExecuTorch on x86-64, int8, by the XNNPACK delegate, to which the whole model is handed.
 
-Schemes, fusions and legality are those of `litert`.  Average pools, softmax, and products of two tensors of which the
-second has a zero point compute in float32 between codes: XNNPACK has no other kernel for them.
+Schemes and fusions are those of `litert`.  Average pools, softmax, and products of two tensors of which the second has
+a zero point compute in float32 between codes: XNNPACK has no other kernel for them.
 """
 
 from attrs import evolve
 
 from qfunc.lowering import ExecuTorch, Pte
 from qfunc.specs import (
+    Attr,
     Bilinear,
     Copy,
+    Everything,
     FixedBits,
     FloatMultiplier,
     Interior,
     Kernel,
     NoZeroPoint,
     Op,
+    PerChannel,
+    PerTensor,
+    Refuse,
+    Require,
+    Rule,
     Runtime,
     SumScaled,
     Tie,
 )
-from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, CLIPS, MEANS, MOVES, POOLS, SAME, SUMS, WEIGHTED, litert
+from qfunc.targets.litert import (
+    ACTIVATION,
+    BILINEAR,
+    BY_MATRIX,
+    BYTES,
+    CLIPS,
+    MEANS,
+    MOVES,
+    NARROW,
+    NORMS,
+    POOLS,
+    S8,
+    SAME,
+    SUMS,
+    TRANSPOSED,
+    WEIGHTED,
+    litert,
+)
+
+TABLES = ("celu", "selu", "mish", "softplus", "softsign", "softshrink", "hardshrink", "tanhshrink")
+BECAUSE = "XNNPACK, xnnpack.h: qint8 values have one scale and zero point, qcint8 weights a scale a channel and no zero point"
+FOUR_AXES = "XNNPACK, xnnpack.h: convolutions and pools are of images of four axes, channels last"
+NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
+ONE_GROUP = (
+    "ExecuTorch 1.5, backends/xnnpack/operators/op_conv2d.py: transposed convolutions with a scale a channel have one group"
+)
 
 executorch_xnnpack = evolve(
     litert,
     name="executorch_xnnpack",
+    rules=(*litert.rules, Rule(Op("elu"), input=ACTIVATION, output=ACTIVATION)),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
-        Kernel(WEIGHTED | BY_MATRIX | Op(("mul", "prelu")), FloatMultiplier(), formats=BYTES),
+        Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | Op(("mul", "prelu")), FloatMultiplier(), formats=BYTES),
         Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op(("matmul", "softmax")), Interior(division=False), formats=BYTES),
@@ -36,9 +69,23 @@ executorch_xnnpack = evolve(
         Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
         Kernel(POOLS, Interior(division=False, function="xnn_average"), formats=BYTES),
         Kernel(Op("hardswish"), Interior(division=False, zero_point="before", function="xnn_hardswish"), formats=BYTES),
-        Kernel(Op(("sigmoid", "tanh")), Interior(division=False, zero_point="before"), formats=BYTES),
+        Kernel(Op("sigmoid"), Interior(division=False, zero_point="before", function="xnn_logistic"), formats=BYTES),
+        Kernel(Op("gelu"), Interior(division=False, zero_point="before", function="xnn_gelu"), formats=BYTES),
+        Kernel(Op(("tanh", "elu")), Interior(division=False, zero_point="before"), formats=BYTES),
         Kernel(CLIPS | Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
         Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
+    ),
+    legality=(
+        Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
+        Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
+        Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
+        Refuse(TRANSPOSED & ~Attr("groups", 1), because=ONE_GROUP, do="Use one group, or resize the image and convolve it."),
+        Refuse(Op("gelu") & Attr("approximate", "tanh"), because=NO_NODE, do='Use approximate="none".'),
+        Refuse(Op(TABLES), because=NO_NODE, do="Use elu, leaky_relu, gelu or hardswish."),
+        Refuse(NORMS, because=NO_NODE, do="Use batch_norm or layer_norm."),
+        Refuse(
+            Op(("lstm", "gru", "rnn")), because=NO_NODE, do="Keep it out of the model: compute it where codes are floats."
+        ),
     ),
     runtime=Runtime("executorch", ">=1.5", "x86-64", "XNNPACK", ExecuTorch()),
     lowering=Pte(),

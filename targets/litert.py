@@ -115,9 +115,7 @@ litert = Target(
         ),
         Refuse(Op("max_pool") & DILATED, because=NO_OPERATOR, do="Use dilation=1."),
         Refuse(CURVES, because=NO_OPERATOR, do="Use leaky_relu, gelu or hardswish."),
-        Refuse(
-            Op(("group_norm", "instance_norm", "local_response_norm")), because=NO_OPERATOR, do="Use batch_norm or layer_norm."
-        ),
+        Refuse(NORMS, because=NO_OPERATOR, do="Use batch_norm or layer_norm."),
         Refuse(
             Op(("lstm", "gru", "rnn")), because=NO_OPERATOR, do="Keep it out of the model: compute it where codes are floats."
         ),

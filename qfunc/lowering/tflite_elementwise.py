@@ -70,7 +70,7 @@ def hard_swish(step: Step) -> None:
     """HARD_SWISH, whose multiplier may not exceed 1 in its 16 bits."""
     unary("HARD_SWISH")(step)
     x, y = step.writer.tensor(step.node.input[0]).qparams, step.qparams
-    if step.codes and x is not None and y is not None and np.float32(x.scale[0]) / 128 > np.float32(y.scale[0]):
+    if step.codes and step.file.lowering == "Tflite" and x and y and np.float32(x.scale[0]) / 128 > np.float32(y.scale[0]):
         found = f"scales {x.scale[0]:g} and {y.scale[0]:g}"
         raise step.refuse(
             found, "an input's scale of at most 128 times the output's", "Calibrate on values near those it meets."

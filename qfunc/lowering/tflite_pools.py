@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qfunc.lowering.tflite_images import Padding, end, finished, image, out_shape, padded, same, window
+from qfunc.lowering.tflite_images import Padding, Window, end, finished, image, out_shape, padded, same, window
 from qfunc.lowering.tflite_model import Held
 from qfunc.lowering.tflite_moves import axis_at
 from qfunc.lowering.tflite_step import Step
@@ -15,10 +15,10 @@ def max_pool(step: Step) -> None:
     step.on_codes(0, fuses=True, same=True)
     x = image(step, step.given())
     w = window(step, step.attribute("kernel_shape"), x)
-    if w.dilation != (1, 1):
+    if w.dilation != (1, 1) and not step.file.any_padding:
         raise step.refuse(f"a maximum over a window dilated by {w.dilation}", "no dilation", "Use dilation=1.")
     x, padding = padded(step, x, w, lowest=True)
-    _pool(step, "MAX_POOL_2D", x, w.kernel, w.stride, padding)
+    _pool(step, "MAX_POOL_2D", x, w, padding)
 
 
 def average_pool(step: Step) -> None:
@@ -39,15 +39,16 @@ def average_pool(step: Step) -> None:
         x = made
     else:
         x, padding = padded(step, x, w)
-    _pool(step, "AVERAGE_POOL_2D", x, w.kernel, w.stride, padding)
+    _pool(step, "AVERAGE_POOL_2D", x, w, padding)
 
 
-def _pool(step: Step, op: str, x: Held, kernel: tuple[int, int], stride: tuple[int, int], padding: Padding) -> None:
+def _pool(step: Step, op: str, x: Held, w: Window, padding: Padding) -> None:
     made, result = finished(step, out_shape(step, x.shape[-1]))
+    dilation = {"dilationH": w.dilation[0], "dilationW": w.dilation[1]} if step.file.any_padding else {}
     step.file.operator(
         op, [x], [made], "Pool2DOptions", padding=padding,
-        filterHeight=kernel[0], filterWidth=kernel[1], strideH=stride[0], strideW=stride[1],
-        fusedActivationFunction=step.activation,
+        filterHeight=w.kernel[0], filterWidth=w.kernel[1], strideH=w.stride[0], strideW=w.stride[1],
+        fusedActivationFunction=step.activation, **dilation,
     )  # fmt: skip
     end(step, made, result)
 

@@ -20,15 +20,23 @@ def conv_transposed(step: Step) -> None:
     x = image(step, step.given())
     weight, qparams = step.array(1)
     w = window(step, weight.shape[2:], x)
-    if int(step.attribute("group", 1)) != 1 or w.dilation != (1, 1):
-        found = f"a transposed convolution of {step.attribute('group', 1)} groups, dilated by {w.dilation}"
+    groups, dilated = int(step.attribute("group", 1)), w.dilation != (1, 1)
+    if groups != 1 or (dilated and not step.file.any_padding):
+        found = f"a transposed convolution of {groups} groups, dilated by {w.dilation}"
         raise step.refuse(found, "one group, not dilated", "Resize the image and convolve it.")
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     more = ([0, 0] + [int(v) for v in step.attribute("output_padding") or []])[-2:]
-    sizes = [(x.shape[1 + i] - 1) * w.stride[i] + w.kernel[i] + more[i] for i in (0, 1)]
     held = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)
     bias = bias_of(step, weight.shape[1], x, qparams)
     made, result = finished(step, out_shape(step, weight.shape[1]))
+    if step.file.any_padding:
+        step.file.operator(
+            "TRANSPOSE_CONV", [x, held, bias], [made], padding=(w.before[0], w.after[1], w.after[0], w.before[1]),
+            strideH=w.stride[0], strideW=w.stride[1], dilationHFactor=w.dilation[0], dilationWFactor=w.dilation[1],
+            adjustment=more, fusedActivationFunction=step.activation,
+        )  # fmt: skip
+        return end(step, made, result)
+    sizes = [(x.shape[1 + i] - 1) * w.stride[i] + w.kernel[i] + more[i] for i in (0, 1)]
     whole = step.between("whole", (x.shape[0], *sizes, weight.shape[1]), last=True) if any(w.before) else made
     step.file.operator(
         "TRANSPOSE_CONV", [_shape(step, x, [*sizes, weight.shape[1]]), held, x, bias], [whole], "TransposeConvOptions",

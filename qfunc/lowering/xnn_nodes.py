@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from qfunc.errors import DeployError
 from qfunc.lowering.tflite_model import Held
 from qfunc.lowering.xnn_graph import XnnGraph
 from qfunc.lowering.xnn_moves import concatenate, nearest, pad, reshape, resize, slices, tile, transpose
@@ -17,6 +18,7 @@ Node = Callable[[XnnGraph, list[Held], Held, dict[str, Any]], None]
 
 _INFINITE = math.inf
 _BOUNDS = {"NONE": None, "RELU": (0.0, _INFINITE), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
+_LIMIT = np.float32(2.0**8)
 _KEEP_DIMS = 0x40  # XNN_FLAG_KEEP_DIMS
 
 
@@ -69,16 +71,35 @@ def _depthwise(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, 
     _convolution("XNNDepthwiseConv2d", graph, x, weight, bias, out, fields, (height, width), each)
 
 
+def _conv_transposed(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    x, weight, bias = given
+    outputs, height, width, inputs = weight.shape
+    _convolution("XNNConvTranspose2d", graph, x, weight, bias, out, fields, (height, width), (1, inputs, outputs))
+
+
 def _convolution(kind: str, graph: XnnGraph, x: Held, weight: Held, bias: Held, out: Held, fields: dict[str, Any],
                  kernel: tuple[int, int], groups: tuple[int, int, int]) -> None:  # fmt: skip
+    _scaled(x, weight, out)
+    more = fields.get("adjustment", (0, 0))
     graph.node(
         kind, out, _BOUNDS[fields["fusedActivationFunction"]], **_around(fields), input1_id=x, filter_id=weight, bias_id=bias,
         kernel_height=kernel[0], kernel_width=kernel[1],
         subsampling_height=fields["strideH"], subsampling_width=fields["strideW"],
         dilation_height=fields["dilationHFactor"], dilation_width=fields["dilationWFactor"],
         groups=groups[0], group_input_channels=groups[1], group_output_channels=groups[2],
-        adjustment_height=0, adjustment_width=0,
+        adjustment_height=more[0], adjustment_width=more[1],
     )  # fmt: skip
+
+
+def _scaled(x: Held, weight: Held, out: Held) -> None:
+    # XNNPACK has no multiplier of 2^8 or more.
+    if x.qparams is None or weight.qparams is None or out.qparams is None:
+        return
+    ratio = np.float32(x.qparams.scale[0]) * np.float32(max(weight.qparams.scale)) / np.float32(out.qparams.scale[0])
+    if ratio >= _LIMIT:
+        do = "Calibrate on values near those it meets."
+        found = f"s_x * s_w / s_y of {ratio:g}"
+        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="one below 2^8", do=do)
 
 
 def _around(fields: dict[str, Any]) -> dict[str, int]:
@@ -87,6 +108,7 @@ def _around(fields: dict[str, Any]) -> dict[str, int]:
 
 
 def _linear(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    _scaled(given[0], given[1], out)
     bias = given[2] if len(given) > 2 else NONE
     bounds = _BOUNDS[fields["fusedActivationFunction"]]
     graph.node("XNNFullyConnected", out, bounds, input1_id=given[0], filter_id=given[1], bias_id=bias)
@@ -97,7 +119,7 @@ def _pool(kind: str) -> Node:
         graph.node(
             kind, out, _BOUNDS[fields["fusedActivationFunction"]], **_around(fields), input_id=given[0],
             pooling_height=fields["filterHeight"], pooling_width=fields["filterWidth"], stride_height=fields["strideH"],
-            stride_width=fields["strideW"], dilation_height=1, dilation_width=1,
+            stride_width=fields["strideW"], dilation_height=fields["dilationH"], dilation_width=fields["dilationW"],
         )  # fmt: skip
 
     return write
@@ -127,6 +149,12 @@ def _matmul(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any
 
 
 def _leaky_relu(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    # Its multipliers have 16 bits, 8 of them behind the point.
+    x, slope = given[0], max(1.0, abs(float(fields["alpha"])))
+    if x.qparams is not None and out.qparams is not None and slope * x.qparams.scale[0] / out.qparams.scale[0] > 2.0**7:
+        do = "Calibrate on values near those it meets."
+        found = f"scales {x.qparams.scale[0]:g} and {out.qparams.scale[0]:g}"
+        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="an input's of at most 2^7 times it", do=do)
     graph.node("XNNLeakyReLU", out, input_id=given[0], negative_slope=fields["alpha"])
 
 
@@ -134,16 +162,36 @@ def _reshape(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, An
     reshape(graph, given[0], out.shape, out)
 
 
+def _gelu(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    if fields["approximate"]:
+        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        raise DeployError(where=f"tensor {out.name!r}", found="GELU by tanh", wanted="that of the error function", do=do)
+    graph.node("XNNGelu", out, input_id=given[0])
+
+
+def _elu(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    graph.node("XNNELU", out, input_id=given[0], alpha=1.0)
+
+
+def _squared_difference(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    difference = graph.tensor(f"{out.name}.difference", out.shape)
+    graph.node("XNNSubtract", difference, input1_id=given[0], input2_id=given[1])
+    graph.node("XNNSquare", out, input_id=difference)
+
+
 NODES: dict[str, Node] = {
     "QUANTIZE": _one("XNNConvert"), "DEQUANTIZE": _one("XNNConvert"),
-    "CONV_2D": _conv, "DEPTHWISE_CONV_2D": _depthwise, "FULLY_CONNECTED": _linear,
+    "CONV_2D": _conv, "DEPTHWISE_CONV_2D": _depthwise, "TRANSPOSE_CONV": _conv_transposed,
+    "FULLY_CONNECTED": _linear,
     "BATCH_MATMUL": _matmul, "ADD": _two("XNNAdd"), "SUB": _two("XNNSubtract"), "MUL": _two("XNNMultiply"),
     "DIV": _two("XNNDiv"),
     "MAXIMUM": _two("XNNMaximum"), "MINIMUM": _two("XNNMinimum"),
     "RELU": _clamp("RELU"), "RELU6": _clamp("RELU6"), "RELU_N1_TO_1": _clamp("RELU_N1_TO_1"),
     "LEAKY_RELU": _leaky_relu, "PRELU": _two("XNNPReLU"),
     "LOGISTIC": _one("XNNSigmoid"), "TANH": _one("XNNTanh"), "HARD_SWISH": _one("XNNHardswish"),
+    "GELU": _gelu, "ELU": _elu,
     "SOFTMAX": _real(_one("XNNSoftmax")), "EXP": _one("XNNExp"), "SQRT": _one("XNNSquareRoot"), "NEG": _one("XNNNegate"),
+    "RSQRT": _one("XNNReciprocalSquareRoot"), "SQUARED_DIFFERENCE": _squared_difference,
     "ABS": _one("XNNAbs"),
     "MAX_POOL_2D": _pool("XNNMaxPooling2d"), "AVERAGE_POOL_2D": _real(_pool("XNNAvgPooling2d")), "MEAN": _mean,
     "RESHAPE": _reshape, "TRANSPOSE": transpose,

@@ -63,4 +63,26 @@ def hard_swish_by_sixths(x: Tensor) -> Tensor:
     return x * (x * (1 / torch.tensor(6.0)) + 0.5).clamp(0, 1)
 
 
-__all__ = ["average_by_nines", "hard_swish_by_sixths"]
+def logistic_in_double(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)) in float64, rounded once to float32.
+
+    Source: XNNPACK, reference/unary-elementwise.cc.
+
+    >>> logistic_in_double(torch.tensor([0.0])).item()
+    0.5
+    """
+    return x.double().sigmoid().float()
+
+
+def gelu_in_double(x: Tensor, approximate: str = "none") -> Tensor:
+    """x/2 * (1 + erf(x / sqrt(2))) in float64, rounded once to float32.
+
+    Source: XNNPACK, reference/unary-elementwise.cc.
+
+    >>> gelu_in_double(torch.tensor([0.0, 10.0])).tolist()
+    [0.0, 10.0]
+    """
+    return F.gelu(x.double(), approximate=approximate).float()
+
+
+__all__ = ["average_by_nines", "gelu_in_double", "hard_swish_by_sixths", "logistic_in_double"]

@@ -8,7 +8,7 @@ from torch import fx
 from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics import integer
-from qfunc.numerics.xnn_real import hard_swish_by_sixths
+from qfunc.numerics.xnn_real import gelu_in_double, hard_swish_by_sixths, logistic_in_double
 from qfunc.specs import (
     AverageCodes,
     AveragePool,
@@ -41,7 +41,9 @@ _SUMS = ("add", "sub")
 _FUNCTIONS = {
     "mlas_logistic": integer.logistic,
     "gelu_erfc": integer.gelu_erfc,
+    "xnn_gelu": gelu_in_double,
     "xnn_hardswish": hard_swish_by_sixths,
+    "xnn_logistic": logistic_in_double,
 }
 
 

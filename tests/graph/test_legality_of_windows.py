@@ -46,7 +46,10 @@ PLANES = {  # what slides along other than 2 dimensions, and the rule; a target 
 }
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools are of images of four axes"
 VOLUMES = ({"conv": [3], "conv_transpose": [3], "max_pool": [3]}, FOUR_AXES, "Slide along one or two axes")
-PLANES |= dict.fromkeys(("executorch_xnnpack", "litert", "litert_optimised", "litert_reference"), VOLUMES)
+PLANES |= dict.fromkeys(("litert", "litert_optimised", "litert_reference"), VOLUMES)
+PLANES["executorch_xnnpack"] = (
+    VOLUMES[0], "XNNPACK, xnnpack.h: convolutions and pools are of images of four axes, channels last", VOLUMES[2],
+)  # fmt: skip
 SLIDING = {"conv": "Conv{}d", "conv_transpose": "ConvTranspose{}d", "max_pool": "MaxPool{}d"}
 
 

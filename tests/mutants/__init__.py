@@ -5,6 +5,7 @@ from mutants.corrections import CORRECTIONS
 from mutants.deployment import DEPLOYMENT
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
+from mutants.executorch import EXECUTORCH
 from mutants.fake_quantize import FAKE_QUANTIZE
 from mutants.fixed_curves import FIXED_CURVES
 from mutants.folding import FOLDING
@@ -63,6 +64,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *NETWORKS,
     *LOWERINGS_RUNTIMES,
     *LOWERINGS_VENDOR,
+    *EXECUTORCH,
     *SPECS,
     *TARGETS,
     *TARGET_LAWS,

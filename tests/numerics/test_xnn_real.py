@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from qfunc.numerics.xnn_real import average_by_nines, hard_swish_by_sixths
+from qfunc.numerics.xnn_real import average_by_nines, gelu_in_double, hard_swish_by_sixths, logistic_in_double
 
 
 def _sum(entries: list[np.float32]) -> np.float32:
@@ -41,3 +43,11 @@ def test_hard_swish_is_gated_by_a_sixth():
     x = np.random.default_rng(1).uniform(-4, 4, 500).astype(np.float32)
     gate = np.clip(x * (np.float32(1) / np.float32(6)) + np.float32(0.5), np.float32(0), np.float32(1))
     assert hard_swish_by_sixths(torch.from_numpy(x)).tolist() == (x * gate).tolist()
+
+
+def test_curves_in_double_are_rounded_once():
+    x = np.random.default_rng(2).uniform(-9, 9, 2000).astype(np.float32)
+    logistic = [np.float32(math.exp(v) / (1 + math.exp(v))) for v in x.tolist()]
+    assert logistic_in_double(torch.from_numpy(x)).tolist() == logistic
+    gelu = [np.float32(v / 2 * (1 + math.erf(v * math.sqrt(2) / 2))) for v in x.tolist()]
+    assert gelu_in_double(torch.from_numpy(x)).tolist() == gelu

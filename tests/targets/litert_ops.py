@@ -1,4 +1,4 @@
-"""Ops with drawn shapes, parameters, scales and zero points: what LiteRT's kernels are held against."""
+"""Ops with drawn shapes, parameters, scales and zero points: what kernels of runtimes are held against."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def convolution(draw: Any, shape: Shape) -> Drawn:
 
 
 @st.composite
-def transposed(draw: Any, shape: Shape) -> Drawn:
-    """Of any padding, stride and size of output."""
+def transposed(draw: Any, shape: Shape, dilations: int = 1) -> Drawn:
+    """Of any padding, stride and size of output, and of dilations up to this one."""
     stride, kernel = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     layer = draw(weighted(
         nn.ConvTranspose2d, shape[1], draw(st.integers(1, 10)), kernel, stride=stride, padding=draw(st.integers(0, kernel - 1)),
-        output_padding=draw(st.integers(0, stride - 1)),
+        output_padding=draw(st.integers(0, stride - 1)), dilation=draw(st.integers(1, dilations)),
     ))  # fmt: skip
     return "transposed", nn.Sequential(layer, draw(ACTIVATIONS))
 
@@ -129,13 +129,14 @@ def _mul(x: Tensor, other: nn.Module) -> Tensor:
 
 
 @st.composite
-def pool(draw: Any, shape: Shape) -> Drawn:
-    """Averages and maxima over windows, and to one entry."""
+def pool(draw: Any, shape: Shape, dilations: int = 1) -> Drawn:
+    """Averages and maxima over windows, these dilated up to a number, and to one entry."""
     kind, kernel = draw(st.sampled_from(("avg_pool", "max_pool", "adaptive"))), draw(st.integers(1, 3))
     if kind == "adaptive":
         return kind, nn.AdaptiveAvgPool2d(1)
     fields = {"kernel_size": kernel, "stride": draw(st.integers(1, 2)), "padding": draw(st.integers(0, kernel // 2))}
     if kind == "max_pool":  # of codes: what only moves values takes no quantizer of its own
+        fields["dilation"] = draw(st.integers(1, dilations))
         return kind, nn.Sequential(draw(weighted(nn.Conv2d, shape[1], shape[1], 1)), nn.MaxPool2d(**fields))
     return kind, nn.Sequential(nn.AvgPool2d(**fields), draw(ACTIVATIONS))
 
@@ -167,17 +168,17 @@ def resized(draw: Any, shape: Shape) -> Drawn:
 
 
 @st.composite
-def curve(draw: Any, shape: Shape) -> Drawn:
-    """A function of each entry."""
+def curve(draw: Any, shape: Shape, without: str = "elu") -> Drawn:
+    """A function of each entry, but for one."""
     slope, seed = draw(st.sampled_from((0.01, 0.125, 0.3, 0.9))), draw(st.integers(0, 99))
     prelu = nn.PReLU(shape[1])
     prelu.weight.data = torch.randn(shape[1], generator=torch.Generator().manual_seed(seed))
     made = {
         "sigmoid": nn.Sigmoid(), "tanh": nn.Tanh(), "hardswish": nn.Hardswish(), "leaky_relu": nn.LeakyReLU(slope),
-        "prelu": prelu, "gelu": nn.GELU(), "gelu, tanh": nn.GELU("tanh"),
+        "prelu": prelu, "gelu": nn.GELU(), "gelu, tanh": nn.GELU("tanh"), "elu": nn.ELU(),
         "relu": nn.ReLU(), "relu6": nn.ReLU6(), "clip": nn.Hardtanh(-slope, 0.8),
     }  # fmt: skip
-    kind = draw(st.sampled_from(sorted(made)))
+    kind = draw(st.sampled_from(sorted({*made} - {without})))
     return kind, made[kind]
 
 
@@ -233,4 +234,4 @@ def image(model: Any, shape: Shape, seed: int) -> Tensor:
     return (q - module.zero_point) * module.scale
 
 
-__all__ = ["KINDS", "Side", "Trial", "image", "move", "softmax", "trials"]
+__all__ = ["KINDS", "Side", "Trial", "curve", "image", "move", "pool", "softmax", "transposed", "trials"]
