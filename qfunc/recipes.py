@@ -42,7 +42,7 @@ def lsq_plus() -> Callable[[Target], Target]:
 
 
 def pact(alpha: float = 10.0) -> Callable[[Target], Target]:
-    """Clipping bounds of activations train, from alpha; weights are DoReFa's.
+    """Clipping bounds of activations train, from alpha; weights are DoReFa's, of their own magnitude.
 
     Args:
         alpha: The first bound in real units.
@@ -52,7 +52,7 @@ def pact(alpha: float = 10.0) -> Callable[[Target], Target]:
     >>> pact()(targets.academic(4, 4)).activation.function
     Pact(alpha=10.0)
     """
-    return _both(edit.weights(function=DoReFa()), edit.activations(function=Pact(alpha=alpha)))
+    return _both(edit.weights(function=DoReFa(largest=None)), edit.activations(function=Pact(alpha=alpha)))
 
 
 def dsq() -> Callable[[Target], Target]:
@@ -68,15 +68,19 @@ def dsq() -> Callable[[Target], Target]:
 
 
 def dorefa() -> Callable[[Target], Target]:
-    """Weights squashed by tanh, activations clipped to [0, 1]; nothing but the weights trains.
+    """Weights squashed by tanh, activations in their estimated range; nothing but the weights trains.
+
+    The paper's own bounds, weights in [-1, 1] and activations in [0, 1], are `DoReFa()`: for networks trained with them,
+    whose BatchNorms are not folded.  Here weights and activations keep the magnitude that a trained network gave them.
 
     Source: Zhou et al., arXiv:1606.06160, section 2.
 
     >>> from qfunc import targets
     >>> dorefa()(targets.academic(4, 4)).activation.function
-    DoReFa()
+    DoReFa(largest=None)
     """
-    return _both(edit.weights(function=DoReFa()), edit.activations(function=DoReFa()))
+    function = DoReFa(largest=None)
+    return _both(edit.weights(function=function), edit.activations(function=function))
 
 
 def tqt() -> Callable[[Target], Target]:

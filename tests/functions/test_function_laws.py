@@ -11,7 +11,7 @@ from attrs import define, frozen
 from torch import Tensor
 
 import qfunc.functions
-from qfunc.functions import AdaRound, Fixed, NnieLog, QDrop
+from qfunc.functions import AdaRound, DoReFa, Fixed, NnieLog, QDrop
 from qfunc.numerics import Affine, dequantize, quantize
 from qfunc.numerics._grads import straight_through
 from qfunc.numerics.affine import inside
@@ -44,6 +44,18 @@ def test_every_public_function_keeps_the_laws(name: str, role: str) -> None:
 def test_compositions_keep_the_laws(function: Any) -> None:
     """QDrop of a function with a surrogate of its own, and other fields."""
     check_function(function, examples=1)
+
+
+@pytest.mark.parametrize("role", ["weight", "activation"])
+def test_dorefa_that_keeps_the_magnitude_keeps_the_laws(role: str) -> None:
+    """Channel by channel, other than the paper's."""
+    of_weights = {
+        "idempotent": "tanh(w) is quantized, not w",
+        "nan": "the maximum of the block is NaN with it",
+        "infinity": "the maximum of the block is the largest number with it",
+        "saturation": "the range is that of the weights themselves",
+    }
+    check_function(DoReFa(largest=None), role=role, exempt=of_weights if role == "weight" else None, examples=2)
 
 
 S8, CHANNELS = Scheme(Int(8, low=-127)), Scheme(Int(4), Scale(PerChannel(0)), ZeroPoint())

@@ -337,6 +337,45 @@ def test_dorefa_differentiates_tanh_and_the_maximum(scheme: Scheme, shared: Any)
     assert dx.flatten().tolist() == pytest.approx(expected, abs=1e-8)  # central difference: 1e-16 / 1e-6 and h^2
 
 
+@pytest.mark.parametrize("shared", [None, PerChannel(0)])
+def test_dorefa_differentiates_the_magnitude_that_it_keeps(shared: Any) -> None:
+    """Numeric slopes of sum(weight * m tanh(w) / tanh(m)), m = max|w|, of all or of each channel."""
+    w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    weight, function = weights(w), DoReFa(largest=None)
+    scheme = Scheme(S4, Scale(shared)) if shared else Scheme(S4)
+    shape = (3, 1) if shared else ()
+
+    dx, _ = trained(function, function.init(Affine(torch.ones(shape), torch.zeros(shape)), w, scheme), w, scheme, weight)
+
+    def transformed(values: list[float]) -> float:
+        size = 4 if shared else 12
+        parts = [(values[i : i + size], weight.flatten().tolist()[i : i + size]) for i in range(0, 12, size)]
+        tops = [max(map(abs, part)) for part, _ in parts]
+        return sum(
+            g * m * math.tanh(v) / math.tanh(m)
+            for (p, gs), m in zip(parts, tops, strict=True)
+            for v, g in zip(p, gs, strict=True)
+        )
+
+    flat, h, expected = w.flatten().tolist(), 1e-6, []
+    for i in range(len(flat)):
+        up, down = ([v + d * (j == i) for j, v in enumerate(flat)] for d in (h, -h))
+        expected.append((transformed(up) - transformed(down)) / (2 * h))
+    assert dx.flatten().tolist() == pytest.approx(expected, abs=1e-8)  # central difference: 1e-16 / 1e-6 and h^2
+
+
+def test_dorefa_holds_activations_in_the_estimated_range() -> None:
+    """4 bits of s = 0.2: the value of the hardware, and the gradient where codes do not saturate."""
+    scheme, x = Scheme(U4), torch.tensor([-0.5, -0.11, -0.09, 0.0, 0.26, 3.09, 3.11, 9.0])
+    function, qparams = DoReFa(largest=None), Affine(torch.tensor(0.2), torch.tensor(0.0))
+
+    dx, _ = trained(function, function.init(qparams, torch.zeros(()), scheme), x, scheme, torch.ones(8))
+
+    assert dx.tolist() == [0, 0, 1, 1, 1, 1, 0, 0]
+    expected = [oracle.clamp(oracle.rounded(v / 0.2, "half_even"), 0, 15) * 0.2 for v in x.tolist()]
+    assert function.apply(qparams, x, scheme).tolist() == pytest.approx(expected, rel=2**-22)  # 0.2 in float32
+
+
 def test_dorefa_clips_activations_to_0_1() -> None:
     """h(x) = clip(x, 0, 1) and the straight-through rounding of k bits: gradient 1 in [0, 1]."""
     scheme, x = Scheme(U4), torch.tensor([-0.5, -1e-6, 0.0, 0.26, 1.0, 1.0001, 3.0])

@@ -35,7 +35,7 @@ from qfunc.specs import (
 from qfunc.testing import strategies
 
 SHAPE = (2, 3, 10)
-FUNCTIONS = (Lsq(), LsqPlus(), Pact(), Pact(2.0), DoReFa(), Dsq(), Tqt())
+FUNCTIONS = (Lsq(), LsqPlus(), Pact(), Pact(2.0), DoReFa(), DoReFa(largest=None), Dsq(), Tqt())
 U8 = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 SCHEMES = (
     Scheme(Int(4)), U8, Scheme(Int(4, signed=False)), Scheme(Int(3, low=-3)), Scheme(Int(8), Scale(power_of_two=True)),
@@ -87,6 +87,21 @@ def test_exported_codes_dequantize_to_what_apply_returns(
     assert all(p is None or (p.dtype == torch.float32 and not p.requires_grad) for p in exported)
 
 
+def squashed(x: Tensor, function: DoReFa, scheme: Scheme) -> Tensor:
+    """tanh over its maximum: of all, or with the magnitude that each channel has."""
+    most = torch.tanh(x).abs().max()
+    if function.largest is None:
+        shared = scheme.scale.shared
+        if isinstance(shared, PerBlock):
+            most = x.reshape(2, 3, 2, 5).abs().amax(-1).repeat_interleave(5, -1)
+        elif isinstance(shared, PerChannel):
+            most = x.abs().amax([d for d in range(3) if d != shared.axis], keepdim=True)
+        else:
+            most = x.abs().max()
+        return torch.tanh(x) * (most / torch.tanh(most))
+    return torch.tanh(x) / most
+
+
 @named
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: "")
 def test_apply_is_the_hardwares_own_rounding_of_its_exported_qparams(function: Any, scheme: Scheme) -> None:
@@ -94,7 +109,7 @@ def test_apply_is_the_hardwares_own_rounding_of_its_exported_qparams(function: A
     x = tensor(5)
     params = function.init(qparams(scheme), x, scheme)
     codes, exported = function.export(params, x, scheme)
-    seen = torch.tanh(x) / torch.tanh(x).abs().max() if isinstance(function, DoReFa) else x
+    seen = squashed(x, function, scheme) if isinstance(function, DoReFa) else x
 
     assert torch.equal(codes, quantize(seen, exported, scheme))
 
@@ -198,6 +213,23 @@ def test_dorefa_of_strange_weights() -> None:
     assert bool(apply(0.1, float("nan")).isnan().all())
     assert (apply(float("inf"), -float("inf"), 0.0) * 7).round().tolist() == [7, -7, 0]
     assert apply(1e-40, -1e-40).abs().min() > 0.99  # denormals are numbers, too
+
+
+def test_dorefa_that_keeps_the_magnitude_of_strange_weights() -> None:
+    """Each channel by itself: zeros, a NaN, an infinity as the largest number, tiny ones; and [-m, m] for a given m."""
+    scheme = Scheme(Int(4), Scale(PerChannel(0)))
+    rows = [[0.0, 0.0], [0.1, float("nan")], [float("inf"), -1.0], [1e-30, -1e-30], [-3.0, 1.5]]
+    x = torch.tensor(rows)
+    function = DoReFa(largest=None)
+    value = function.apply(function.init(qparams(scheme, shape=(5, 1)), x, scheme), x, scheme)
+
+    assert value[0].tolist() == [0, 0]
+    assert bool(value[1].isnan().all())
+    assert value[2, 0] == pytest.approx(torch.finfo(torch.float32).max, rel=2**-20)  # 7 (largest / 7), two roundings
+    assert value[3, 0] == -value[3, 1] > 0
+    assert value[4].tolist() == pytest.approx([-3.0, 3 * 6 / 7], rel=2**-22)  # 7 tanh(1.5) / tanh(3) = 6.37
+    far, whole = DoReFa(largest=2.5), Scheme(Int(4))
+    assert far.apply(far.init(qparams(whole), x[4], whole), x[4], whole).abs().max() == pytest.approx(2.5, rel=2**-22)
 
 
 @named

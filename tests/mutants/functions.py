@@ -37,9 +37,21 @@ FUNCTIONS = (
     Mutation("dsq-lower-bound", DSQ, "to_low = 1 - slope - to_high", "to_low = 1 - to_high", SOFT),
     Mutation(
         "dorefa-maximum-is-a-constant", DOREFA,
-        "largest = squashed.abs().amax()",
-        "largest = squashed.detach().abs().amax()",
+        "most = squashed.abs().amax()",
+        "most = squashed.detach().abs().amax()",
         GRADIENTS + "test_dorefa_differentiates_tanh_and_the_maximum",
+    ),
+    Mutation(
+        "dorefa-magnitude-is-a-constant", DOREFA,
+        "kept = split.abs().amax(axes)",
+        "kept = split.detach().abs().amax(axes)",
+        GRADIENTS + "test_dorefa_differentiates_the_magnitude_that_it_keeps",
+    ),
+    Mutation(
+        "dorefa-loses-the-magnitude", "qfunc/recipes.py",
+        "function = DoReFa(largest=None)",
+        "function = DoReFa()",
+        "tests/training/test_training.py::test_recipes_begin_near_the_trained_network",
     ),
     Mutation(
         "own-gradient-summed-twice", OWN,

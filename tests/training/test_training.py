@@ -86,6 +86,17 @@ def test_dorefa_trains_the_weights_alone() -> None:
     assert str(caught.value) == f"parameter_groups: found a Linear without quantizers, wanted a quantized model. {cure}"
 
 
+@pytest.mark.parametrize("name", [*RECIPES, "dorefa"])
+def test_recipes_begin_near_the_trained_network(name: str) -> None:
+    """BatchNorms are folded, so nothing behind a layer takes back what a transformed weight adds or loses."""
+    recipe, target = RECIPES.get(name, (recipes.dorefa(), targets.academic(4, 4)))
+    float_, x = warm(Small).eval(), batch(7)
+    quantized = qfunc.calibrate([x])(qfunc.quantize(recipe(target))(float_))
+    with torch.no_grad():
+        ratio = quantized(x).std() / float_(x).std()
+    assert 0.5 < ratio < 2  # 4 bits lose some of it; weights of [-1, 1] gave 7 times as much here
+
+
 def test_biases_follow_the_scales_that_train() -> None:
     """After training, the integers of the exported bias are R(b / (s_x s_w)) of the scales as they are now."""
     model = made(recipes.lsq()(targets.onnxruntime))
