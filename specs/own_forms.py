@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, as_tuple, integer, one_of, tuple_of
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of, tuple_of
 from qfunc.specs._repr import readable
 
 _rounding = one_of(ROUNDINGS)
@@ -15,13 +15,17 @@ _rounding = one_of(ROUNDINGS)
 class AverageCodes:
     """y = R(sum(q) / count), of codes with their zero point, which is that of the output; `count` are those inside.
 
-    Source: TFLite reference_integer_ops AveragePool.
+    `centred`: y = R(sum(q - z) / count) + z.
+
+    Source: TFLite reference_integer_ops AveragePool; TOSA 1.0 AVG_POOL2D (centred; its reciprocal of 31 bits makes ties go
+        away from zero).
 
     >>> AverageCodes("half_away")
     AverageCodes('half_away')
     """
 
     rounding: str = field(validator=_rounding)
+    centred: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
 
 @readable
@@ -61,15 +65,17 @@ class Bilinear:
     """Bilinear resizing with weights of `bits` bits: "integer" positions, or "float" ones whose weights are rounded half even.
 
     "integer": scale = floor((2^bits n_x + n_y / 2) / n_y), the sum is rounded half away from zero.  "float": positions
-    in float32, clamped to the image, and the sum is rounded half up.
+    in float32, clamped to the image, and the sum is rounded half up.  "rational": whole weights of a sum n_y n_x, where an
+    entry is 1 / n apart, n <= 2^bits; the sum times 1 / (n_y n_x), a FixedPoint, is rounded half up.
 
-    Source: TFLite reference_ops ResizeBilinearInteger (integer, 10 bits); XNNPACK indirection.c and s8-ibilinear (float, 11).
+    Source: TFLite reference_ops ResizeBilinearInteger (integer, 10 bits); XNNPACK indirection.c and s8-ibilinear (float, 11);
+        TOSA 1.0 RESIZE and RESCALE (rational, 11).
 
     >>> Bilinear("integer", 10)
     Bilinear('integer', bits=10)
     """
 
-    positions: str = field(validator=one_of(("integer", "float")))
+    positions: str = field(validator=one_of(("integer", "float", "rational")))
     bits: int = field(validator=integer(1, 14))
 
 

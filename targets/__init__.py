@@ -18,10 +18,11 @@ from qfunc.targets.stpu import stpu
 from qfunc.targets.tengine_u8 import tengine_u8
 from qfunc.targets.tensorrt import tensorrt
 from qfunc.targets.tensorrt_nlp import tensorrt_nlp
+from qfunc.targets.tosa import tosa
 from qfunc.targets.vitis import vitis
 
 __all__ = [
     "academic", "academic_nlp", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "nnie", "onnx_qnn",
     "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp",
-    "vitis",
+    "tosa", "vitis",
 ]  # fmt: skip

@@ -17,6 +17,8 @@ from qfunc.lowering.stpu_files import StpuFiles
 from qfunc.lowering.tengine_scale import TengineScale
 from qfunc.lowering.tflite import Tflite
 from qfunc.lowering.together import Together
+from qfunc.lowering.tosa import Tosa
+from qfunc.lowering.tosa_file import TosaFile
 from qfunc.lowering.vitis_files import VitisFiles
 from qfunc.lowering.xnnpack import Pte
 
@@ -40,5 +42,7 @@ __all__ = [
     "TengineScale",
     "Tflite",
     "Together",
+    "Tosa",
+    "TosaFile",
     "VitisFiles",
 ]

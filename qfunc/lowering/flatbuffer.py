@@ -13,7 +13,7 @@ Fields = tuple[tuple[str, str], ...]
 Schema = Mapping[str, Fields]
 """Table -> its fields in the order of the .fbs file, each with its kind.
 
-A kind is one of SCALARS, "str", "bytes", "[scalar]", the name of a table, "[table]", or "a|b|c": a union of tables, which
+A kind is one of SCALARS, "str", "[str]", "bytes", "[scalar]", the name of a table, "[table]", or "a|b|c": a union of tables, which
 takes two places, as in the file.  "" is a field that is no more.
 """
 
@@ -83,7 +83,7 @@ def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
     inner = kind[1:-1]
     if inner in SCALARS:
         return int(builder.CreateNumpyVector(np.asarray(value, SCALARS[inner].lower())))
-    made = [_written(builder, schema, v) for v in value]
+    made = [builder.CreateString(v) if inner == "str" else _written(builder, schema, v) for v in value]
     builder.StartVector(4, len(made), 4)
     for offset in reversed(made):
         builder.PrependUOffsetTRelative(offset)
@@ -114,6 +114,9 @@ def _read(schema: Schema, kind: str, held: Any) -> Table:
             found[name] = values.tobytes() if inner == "bytes" else values.tolist()
         elif inner[0] == "[":
             places = [held.Vector(offset) + 4 * i for i in range(held.VectorLen(offset))]
+            if inner == "[str]":
+                found[name] = [held.String(p).decode() for p in places]
+                continue
             found[name] = [_read(schema, inner[1:-1], type(held)(held.Bytes, held.Indirect(p))) for p in places]
         else:
             if "|" in inner:

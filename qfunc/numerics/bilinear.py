@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from qfunc.numerics.fixed_point import shift_right
+from qfunc.numerics.fixed_point import fixed_multiplier, scale_fixed, shift_right
 
 
 def bilinear_codes(codes: Tensor, size: tuple[int, int], corners: bool, positions: str, bits: int) -> Tensor:
@@ -14,15 +16,53 @@ def bilinear_codes(codes: Tensor, size: tuple[int, int], corners: bool, position
     >>> bilinear_codes(torch.tensor([[[[0.0, 4.0]]]]), (1, 4), False, "integer", 10).tolist()
     [[[[0.0, 1.0, 3.0, 4.0]]]]
     """
+    if positions == "rational":
+        return _by_ratios(codes.long(), size, corners)
     place = _integer if positions == "integer" else _float
     (top, bottom, y), (left, right, x) = (
         place(n, m, corners, bits) for n, m in zip(codes.shape[-2:], size, strict=True)
     )  # fmt: skip
-    whole, y, q = 1 << bits, y[:, None], codes.long()
-    rows = [q[..., r, :][..., left] * (whole - x) + q[..., r, :][..., right] * x for r in (top, bottom)]
-    total = rows[0] * (whole - y) + rows[1] * y
+    whole = 1 << bits
+    total = _weighed(codes.long(), (top, bottom, y, whole), (left, right, x, whole))
     rounding = "half_away" if positions == "integer" else "half_up"
     return shift_right(total, torch.tensor(2 * bits), rounding).float()
+
+
+_Places = tuple[Tensor, Tensor, Tensor, int]  # entries before, entries behind, weights of those behind, their whole
+
+
+def _weighed(q: Tensor, rows: _Places, columns: _Places) -> Tensor:
+    top, bottom, y, height = rows
+    left, right, x, width = columns
+    y = y[:, None]
+    both = [q[..., r, :][..., left] * (width - x) + q[..., r, :][..., right] * x for r in (top, bottom)]
+    return both[0] * (height - y) + both[1] * y
+
+
+def _by_ratios(q: Tensor, size: tuple[int, int], corners: bool) -> Tensor:
+    rows, columns = (_rational(n, m, corners) for n, m in zip(q.shape[-2:], size, strict=True))
+    m, e = fixed_multiplier(torch.tensor(1.0 / (rows[3] * columns[3]), dtype=torch.float64))
+    return scale_fixed(_weighed(q, rows, columns), m, e, ["half_up"]).float()
+
+
+def _rational(have: int, want: int, corners: bool) -> _Places:
+    n, d, offset = steps(have, want, corners)
+    at = torch.arange(want) * d + offset
+    before = torch.div(at, n, rounding_mode="floor")
+    return before.clamp(min=0), (before + 1).clamp(max=have - 1), at - before * n, n
+
+
+def steps(have: int, want: int, corners: bool) -> tuple[int, int, int]:
+    """(n, d, o): place i of `want` lies at (i d + o) / n of `have`, in the smallest whole numbers.
+
+    >>> steps(2, 4, False), steps(3, 5, True)
+    ((4, 2, -1), (2, 1, 0))
+    """
+    n, d, offset = (want - 1, have - 1, 0) if corners and want > 1 else (2 * want, 2 * have, have - want)
+    if corners and want > 1 and have == 1:
+        n, d = want, 1
+    common = math.gcd(n, d, offset)
+    return n // common, d // common, offset // common
 
 
 def _integer(have: int, want: int, corners: bool, bits: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,4 +85,4 @@ def _float(have: int, want: int, corners: bool, bits: int) -> tuple[Tensor, Tens
     return before.long(), (before.long() + 1).clamp(max=have - 1), weight
 
 
-__all__ = ["bilinear_codes"]
+__all__ = ["bilinear_codes", "steps"]

@@ -61,12 +61,13 @@ def mean_fixed(
 
 def average_inside(
     codes: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, pads: bool, fill: int,
-    rounding: str, low: int, high: int,
+    rounding: str, low: int, high: int, centred: bool = False,
 ) -> Tensor:  # fmt: skip
     """Codes of the mean over each window of the codes themselves: see `specs.AverageCodes`.
 
     Args:
         pads: Whether what is padded, with code `fill`, counts; else only what lies inside does.
+        centred: Whether the mean is that of codes minus `fill`, their zero point, which is added behind the rounding.
 
     >>> x = torch.tensor([[[[-3.0, -2.0]]]])
     >>> average_inside(x, (1, 2), (1, 2), (0, 0), False, True, 0, "half_away", -128, 127).tolist()
@@ -74,7 +75,9 @@ def average_inside(
     """
     if codes.ndim == 3:
         kernel, stride, padding, rows = (1, *kernel), (1, *stride), (0, *padding), codes.unsqueeze(-2)
-        return average_inside(rows, kernel, stride, padding, ceil_mode, pads, fill, rounding, low, high).squeeze(-2)
+        return average_inside(
+            rows, kernel, stride, padding, ceil_mode, pads, fill, rounding, low, high, centred
+        ).squeeze(-2)
     image = torch.ones_like(codes[:1, :1]).double()
     pool = torch.nn.functional.avg_pool2d
 
@@ -83,8 +86,9 @@ def average_inside(
 
     inside, around = summed(image).round(), float(math.prod(kernel))
     count = torch.full_like(inside, around) if pads and not ceil_mode else inside
-    total = summed(codes.double()) + (count - inside) * fill
-    return round_by(total / count, rounding).clamp(low, high).float()
+    off = fill if centred else 0
+    total = summed(codes.double() - off) + (count - inside) * (fill - off)
+    return (round_by(total / count, rounding) + off).clamp(low, high).float()
 
 
 def hard_swish16(codes: Tensor, zero_in: int, scale_in: float, scale: float, zero_point: int, low: int, high: int) -> Tensor:

@@ -119,22 +119,23 @@ def average_codes(job: Job, arithmetic: AverageCodes) -> fx.Node:
     if job.unit.kind == "adaptive_avg_pool":
         size = each_of(attribute(job.root, "output_size"), rank)
         return job.emitter.call(
-            average_to, x.node, size, x.coding.zero_point, arithmetic.rounding, *job.range()[1:], name=job.name, result=True
-        )
+            average_to, x.node, size, x.coding.zero_point, arithmetic.rounding, *job.range()[1:], arithmetic.centred,
+            name=job.name, result=True,
+        )  # fmt: skip
     kernel, stride, padding = (each_of(attribute(job.root, n) or attribute(job.root, "kernel_size"), rank)
                                for n in ("kernel_size", "stride", "padding"))  # fmt: skip
     padding = padding if attribute(job.root, "padding") else [0] * rank
     return job.emitter.call(
         fixed_curves.average_inside, x.node, kernel, stride, padding, attribute(job.root, "ceil_mode"),
         attribute(job.root, "count_include_pad"), x.coding.zero_point, arithmetic.rounding, *job.range()[1:],
-        name=job.name, result=True,
+        arithmetic.centred, name=job.name, result=True,
     )  # fmt: skip
 
 
-def average_to(codes: Tensor, size: list[int], fill: int, rounding: str, low: int, high: int) -> Tensor:
+def average_to(codes: Tensor, size: list[int], fill: int, rounding: str, low: int, high: int, centred: bool) -> Tensor:
     """Codes averaged over windows that do not overlap, to a size that divides theirs."""
     kernel = [n // s for n, s in zip(codes.shape[2:], size, strict=True)]
-    return fixed_curves.average_inside(codes, kernel, kernel, [0] * len(size), False, True, fill, rounding, low, high)
+    return fixed_curves.average_inside(codes, kernel, kernel, [0] * len(size), False, True, fill, rounding, low, high, centred)
 
 
 def hard_swish(job: Job) -> fx.Node:

@@ -1,0 +1,166 @@
+"""The reference model of TOSA as a runner of artifacts."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from qfunc.errors import VerifyError
+from qfunc.lowering.flatbuffer import Table
+from qfunc.lowering.tosa_schema import block_of, written
+
+
+@frozen
+class Tosa:
+    """TOSA's reference model on the CPU, which defines what TOSA computes; it runs the examples of a batch one by one.
+
+    Real inputs become codes, and codes real outputs, outside, by `model.values.json`.  It is the extra `tosa`, imported where
+    it runs.  Needs the artifact's "model.tosa".
+
+    >>> Tosa()
+    Tosa()
+    """
+
+    def missing(self) -> str:
+        """ "" where it can run, else what is not there."""
+        return "" if importlib.util.find_spec("tosa_reference_model") is not None else "the package tosa-tools is not installed"
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch of inputs, in the model's order.
+
+        Raises:
+            VerifyError: the reference model is not installed, or does not take the file.
+        """
+        return self.opened(artifact.files).run(inputs)
+
+    def inside(self, artifact: Any) -> Shown:
+        """A view of the tensors of codes inside.
+
+        Raises:
+            VerifyError: the reference model is not installed.
+        """
+        sites = {f"{t}.codes" for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
+        values = json.loads(artifact.files["model.values.json"])
+        named: dict[str, dict[str, Any]] = {}
+        for name, value in values["tensors"].items():
+            if name.removesuffix(".nhwc") in sites:
+                named.setdefault(name.removesuffix(".nhwc"), value)
+        block = block_of(artifact.files["model.tosa"])
+        outputs = [*block["outputs"], *(v["tensor"] for v in named.values())]
+        exposed = written(Table(block.kind, {**block.fields, "outputs": outputs}))
+        lies = {n: bool(v["last"]) for n, v in named.items()}
+        return Shown(self.opened(artifact.files), Opened(self._model(), exposed, values), lies)
+
+    def comparable(self, artifact: Any = None) -> str:
+        """ "" : it computes on integers, the same on every CPU."""
+        return ""
+
+    def opened(self, files: Mapping[str, bytes]) -> Opened:
+        """A model, for many batches.
+
+        Raises:
+            VerifyError: the reference model is not installed.
+        """
+        return Opened(self._model(), files["model.tosa"], json.loads(files["model.values.json"]))
+
+    def _model(self) -> Any:
+        if missing := self.missing():
+            do = "Install qfunc-torch[tosa], or pass runtime=run, where run(artifact, inputs) -> outputs."
+            raise VerifyError(where="Tosa", found=missing, wanted="tosa-tools 2026.8 or later", do=do)
+        return importlib.import_module("tosa_reference_model")
+
+
+@contextmanager
+def _told() -> Iterator[list[str]]:
+    # What the reference model writes to the file descriptor of errors: a warning of its version at each run.
+    text: list[str] = []
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield text
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            file.seek(0)
+            text.append(file.read().decode(errors="replace"))
+
+
+@frozen(eq=False)
+class Opened:
+    """The reference model, a file, and what its codes stand for."""
+
+    model: Any
+    file: bytes
+    values: dict[str, Any]
+
+    def codes(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of the file for one batch of real inputs, one example after the other.
+
+        Raises:
+            VerifyError: the reference model does not take the file, or calls what it computes unpredictable.
+        """
+        batches = [np.asarray(i, np.float32) for i in inputs]
+        given = []
+        for end in self.values["inputs"]:
+            steps = np.rint(batches[end["input"]] / np.float32(end["scale"]))
+            given.append(np.clip(steps + end["zero_point"], -128, 127).astype(np.int8))
+        found = []
+        for place in range(len(batches[0])):
+            one = [np.ascontiguousarray(b[place : place + 1]) for b in given]
+            with _told() as text:
+                outputs, status = self.model.run(self.file, one)
+            if status != self.model.GraphStatus.TOSA_VALID:
+                do = "Report it with the file, or verify by another runtime."
+                said = f"{status.name} of the reference model: {text[0][-500:]}"
+                raise VerifyError(where="Tosa", found=said, wanted="TOSA_VALID", do=do)
+            found.append(outputs)
+        return [np.concatenate(each) for each in zip(*found, strict=True)]
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch, in real values."""
+        return self.real(self.codes(inputs))
+
+    def real(self, codes: Sequence[Any]) -> list[Any]:
+        """What the codes of outputs stand for."""
+        ends = self.values["outputs"]
+        return [(c.astype(np.float32) - e["zero_point"]) * np.float32(e["scale"]) for c, e in zip(codes, ends, strict=False)]
+
+
+@frozen(eq=False)
+class Shown:
+    """A model as deployed, and the same with its tensors of codes as further outputs.
+
+    What is computed on integers stands in the file, so that there is no partition to compare.
+    """
+
+    plain: Opened
+    exposed: Opened
+    last: dict[str, bool]
+    units: None = None
+    difference: str = ""
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """The names of the tensors of codes."""
+        return frozenset(self.last)
+
+    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """(the outputs of the model as deployed, code tensor -> codes in the model's own layout)."""
+        values = self.exposed.codes(inputs)[-len(self.last) :] if self.last else []
+        codes = {n: np.moveaxis(v, -1, 1) if last else v for (n, last), v in zip(self.last.items(), values, strict=True)}
+        return self.plain.run(inputs), codes
+
+
+__all__ = ["Tosa"]

@@ -1,0 +1,61 @@
+"""Functions of one code as TABLE: what they make of each of the 256 codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qfunc.lowering.tflite_model import Held, QParams
+from qfunc.lowering.tflite_step import Step
+from qfunc.lowering.tosa_graph import TosaGraph
+from qfunc.lowering.tosa_rescale import of
+from qfunc.numerics.integer import dequantize_codes, quantize_codes
+
+Curve = Callable[[Tensor, Mapping[str, Any]], Tensor]
+
+CURVES: dict[str, Curve] = {
+    "Sigmoid": lambda x, a: torch.sigmoid(x), "Tanh": lambda x, a: torch.tanh(x), "HardSwish": lambda x, a: F.hardswish(x),
+    "Elu": lambda x, a: F.elu(x, a.get("alpha", 1.0)), "LeakyRelu": lambda x, a: F.leaky_relu(x, a.get("alpha", 0.01)),
+    "Gelu": lambda x, a: F.gelu(x, approximate=a.get("approximate", b"none").decode()),
+    "HardSigmoid": lambda x, a: F.hardsigmoid(x), "Softplus": lambda x, a: F.softplus(x), "Mish": lambda x, a: F.mish(x),
+}  # fmt: skip
+"""By the operator of ONNX: its function, with its attributes."""
+
+
+def curve(step: Step) -> None:
+    """A function of each entry, on codes."""
+    step.on_codes(0)
+    x = step.given()
+    given = {a.name: step.attribute(a.name) for a in step.node.attribute}
+    step.file.operator(step.node.op_type, [x], [step.result(x.shape, last=x.last)], **given)
+
+
+def written(name: str) -> Callable[[TosaGraph, list[Held], Held, dict[str, Any]], None]:
+    """TABLE of a function, in float64 between real values of float32."""
+
+    def write(graph: TosaGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+        _table(graph, given[0], out, lambda x: CURVES[name](x.double(), fields).float())
+
+    return write
+
+
+def requantized(graph: TosaGraph, x: Held, name: str, qparams: QParams) -> Held:
+    """TABLE from codes to those of other qparams for the same values."""
+    made = graph.tensor(name, x.shape, qparams, last=x.last)
+    _table(graph, x, made, lambda real: real)
+    return made
+
+
+def _table(graph: TosaGraph, x: Held, out: Held, function: Callable[[Tensor], Tensor]) -> None:
+    codes = torch.arange(-128, 128, dtype=torch.float32)
+    real = function(dequantize_codes(codes, *of(x)))
+    values = quantize_codes(real, *of(out), -128, 127).numpy().astype(np.int8)
+    graph.node("TABLE", [x, graph.constant(values, np.int8, f"{out.name}.table")], out)
+
+
+__all__ = ["CURVES", "curve", "requantized", "written"]

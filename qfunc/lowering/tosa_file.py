@@ -1,0 +1,65 @@
+"""TOSA: one .tosa of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.refusal import require, require_one_scale
+from qfunc.lowering.tensors import QuantizedTensor
+from qfunc.specs import Int
+from qfunc.specs._repr import readable
+
+
+@readable
+@frozen
+class TosaFile:
+    """`model.tosa`: TOSA 1.0 by the profile PRO-INT, of one example, with the model's own zero points, weights and biases.
+
+    The flatbuffer is written here, as its schema says: no package of TOSA's is needed.  Its inputs and outputs are int8 codes
+    in the model's own layout; `model.values.json` has their scales and zero points, and says which tensor is which.  Inside,
+    images lie with their channels last.  Scales are multipliers of 31 bits in RESCALE with one rounding; functions of one
+    tensor are TABLE; groups of convolutions are convolutions by themselves.
+
+    Source: TOSA specification 1.0; tosa.fbs of tosa-tools 2026.8.
+
+    >>> TosaFile()
+    TosaFile()
+    """
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The files' bytes.
+
+        Raises:
+            DeployError: a tensor that is not in int8, or an op that has no form on integers.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.tflite_source import Source
+        from qfunc.lowering.tflite_writer import Writer
+        from qfunc.lowering.tosa_graph import TosaGraph
+        from qfunc.lowering.tosa_nodes import STEPS
+
+        for site in sites:
+            _require(site)
+        graph, source = TosaGraph(), Source(model)
+        file = Writer(source, graph).write(STEPS)
+        return {"model.tosa": file, "model.values.json": graph.listed([info.name for info in source.graph.input])}
+
+
+def _require(site: QuantizedTensor) -> None:
+    do = "Use the schemes of targets.tosa, or edit.deploy(Qdq())."
+    fmt = site.format
+    if site.role == "bias":
+        said = fmt == Int(32)
+    elif site.role == "activation":
+        said = fmt == Int(8)
+    else:
+        said = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
+    require(site, said, repr(fmt), "Int(8), of weights at most, biases Int(32)", do)
+    if site.role == "activation":
+        require_one_scale(site, "TOSA")
+
+
+__all__ = ["TosaFile"]

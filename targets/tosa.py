@@ -1,0 +1,106 @@
+"""TOSA 1.0, int8 by the profile PRO-INT, as its reference model computes it: the IR that Arm's compilers read.
+
+Activations int8 affine per tensor, weights int8 symmetric [-127, 127] per output channel, bias int32 with scale s_x*s_w.
+Every sum is exact in int32 and becomes codes by RESCALE: a multiplier of 31 bits and one rounding, half up.  Functions of one
+tensor are tables of 256 codes.  There are no real values inside: what has no form on codes is refused.
+"""
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed as FixedFunction
+from qfunc.lowering import Tosa, TosaFile
+from qfunc.specs import (
+    Algorithm,
+    AverageCodes,
+    Bilinear,
+    Copy,
+    Derived,
+    Everything,
+    FixedPoint,
+    Fusion,
+    Interior,
+    Kernel,
+    Op,
+    PerChannel,
+    PerTensor,
+    Refuse,
+    Require,
+    Rule,
+    Runtime,
+    Scheme,
+    Step,
+    SumShifted,
+    Target,
+    Tie,
+    ZeroPoint,
+)
+from qfunc.targets.litert import (
+    BILINEAR,
+    BOUNDS,
+    BY_MATRIX,
+    BYTES,
+    CLIPS,
+    DILATED,
+    MEANS,
+    MOVES,
+    NARROW,
+    POOLS,
+    PRODUCTS,
+    S8,
+    SAME,
+    SUMS,
+    TRANSPOSED,
+    WEIGHT,
+    WEIGHTED,
+)
+from qfunc.specs import Attr
+
+ACTIVATION = Scheme(S8, zero_point=ZeroPoint())
+CURVES = Op(("sigmoid", "tanh", "hardswish", "leaky_relu", "gelu", "elu", "hardsigmoid", "softplus", "mish"))
+ONCE = FixedPoint("half_up")
+KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | Op(("mul", "concat", "pad", "dropout")) | Op(MOVES)
+PRO_INT = "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form"
+BECAUSE = "TOSA 1.0, CONV2D and RESCALE: int8 with a zero point a tensor, weights int8 without one, bias int32"
+
+tosa = Target(
+    name="tosa",
+    rules=(
+        Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
+        Rule(SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | Op(("mul", "concat")), input=ACTIVATION, output=ACTIVATION),
+    ),
+    fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (Step(BOUNDS),)),),
+    ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
+    kernels=(
+        Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | MEANS | Op(("matmul", "mul")), ONCE, formats=BYTES),
+        Kernel(SUMS, SumShifted(steps="half_up"), formats=BYTES),
+        Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES),
+        Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
+        Kernel(CURVES, Interior("float64"), formats=BYTES),
+        Kernel(CLIPS | Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
+        Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
+    ),
+    commuting=(*MOVES, "pad"),  # a pad writes the zero point
+    legality=(
+        Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
+        Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
+        Refuse(Attr("spatial", 3), because=PRO_INT, do="Slide along one or two axes."),
+        Refuse(
+            TRANSPOSED & (DILATED | ~Attr("groups", 1)),
+            because=PRO_INT,
+            do="Resize the image and convolve it, or use one group, not dilated.",
+        ),
+        Refuse(Op("max_pool") & DILATED, because=PRO_INT, do="Use dilation=1."),
+        Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),
+        Refuse(Op(("softmax", "log_softmax")), because=PRO_INT, do="Leave it out: the largest logit is the same."),
+        Refuse(
+            ~KNOWN, because=PRO_INT, do="Keep it out of the model: compute it where codes are floats, or deploy Q/DQ ONNX."
+        ),
+    ),
+    runtime=Runtime("tosa", ">=2026.8", "", "reference model", Tosa()),
+    lowering=TosaFile(),
+    source=(
+        "TOSA specification 1.0.1: RESCALE, CONV2D, AVG_POOL2D, RESIZE, TABLE",
+        "tosa-tools 2026.8, tosa_reference_model, measured",
+    ),
+    weight=Algorithm(MinMax(), FixedFunction()),
+    activation=Algorithm(MinMax(), FixedFunction()),
+)
