@@ -10,6 +10,7 @@ from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import Tosa, TosaFile
 from qfunc.specs import (
     Algorithm,
+    Attr,
     AverageCodes,
     Bilinear,
     Copy,
@@ -52,7 +53,6 @@ from qfunc.targets.litert import (
     WEIGHT,
     WEIGHTED,
 )
-from qfunc.specs import Attr
 
 ACTIVATION = Scheme(S8, zero_point=ZeroPoint())
 CURVES = Op(("sigmoid", "tanh", "hardswish", "leaky_relu", "gelu", "elu", "hardsigmoid", "softplus", "mish"))
@@ -91,9 +91,7 @@ tosa = Target(
         Refuse(Op("max_pool") & DILATED, because=PRO_INT, do="Use dilation=1."),
         Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),
         Refuse(Op(("softmax", "log_softmax")), because=PRO_INT, do="Leave it out: the largest logit is the same."),
-        Refuse(
-            ~KNOWN, because=PRO_INT, do="Keep it out of the model: compute it where codes are floats, or deploy Q/DQ ONNX."
-        ),
+        Refuse(~KNOWN, because=PRO_INT, do="Keep it out of the model: compute it where codes are floats, or deploy Q/DQ ONNX."),
     ),
     runtime=Runtime("tosa", ">=2026.8", "", "reference model", Tosa()),
     lowering=TosaFile(),

@@ -13,8 +13,8 @@ Fields = tuple[tuple[str, str], ...]
 Schema = Mapping[str, Fields]
 """Table -> its fields in the order of the .fbs file, each with its kind.
 
-A kind is one of SCALARS, "str", "[str]", "bytes", "[scalar]", the name of a table, "[table]", or "a|b|c": a union of tables, which
-takes two places, as in the file.  "" is a field that is no more.
+A kind is one of SCALARS, "str", "[str]", "bytes", "[scalar]", the name of a table, "[table]", or "a|b|c": a union of tables,
+which takes two places, as in the file.  "" is a field that is no more.
 """
 
 SCALARS = {"i8": "Int8", "u8": "Uint8", "i16": "Int16", "i32": "Int32", "u32": "Uint32", "i64": "Int64", "u64": "Uint64",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import json
@@ -81,18 +82,24 @@ class Tosa:
 
 
 @contextmanager
-def _told() -> Iterator[list[str]]:
-    # What the reference model writes to the file descriptor of errors: a warning of its version at each run.
+def _said() -> Iterator[list[str]]:
+    # What the reference model prints, by C's own streams: two warnings of versions at each run, and its errors.
     text: list[str] = []
+    flush = ctypes.CDLL(None).fflush if os.name == "posix" else lambda _: None
+    sys.stdout.flush()
     sys.stderr.flush()
-    before = os.dup(2)
+    flush(None)
+    before = [os.dup(stream) for stream in (1, 2)]
     with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
         try:
             yield text
         finally:
-            os.dup2(before, 2)
-            os.close(before)
+            flush(None)
+            for stream, own in zip((1, 2), before, strict=True):
+                os.dup2(own, stream)
+                os.close(own)
             file.seek(0)
             text.append(file.read().decode(errors="replace"))
 
@@ -116,16 +123,16 @@ class Opened:
         for end in self.values["inputs"]:
             steps = np.rint(batches[end["input"]] / np.float32(end["scale"]))
             given.append(np.clip(steps + end["zero_point"], -128, 127).astype(np.int8))
-        found = []
-        for place in range(len(batches[0])):
-            one = [np.ascontiguousarray(b[place : place + 1]) for b in given]
-            with _told() as text:
-                outputs, status = self.model.run(self.file, one)
-            if status != self.model.GraphStatus.TOSA_VALID:
-                do = "Report it with the file, or verify by another runtime."
-                said = f"{status.name} of the reference model: {text[0][-500:]}"
-                raise VerifyError(where="Tosa", found=said, wanted="TOSA_VALID", do=do)
-            found.append(outputs)
+        found, wrong = [], ""
+        with _said() as text:
+            for place in range(len(batches[0])):
+                outputs, status = self.model.run(self.file, [np.ascontiguousarray(b[place : place + 1]) for b in given])
+                wrong = wrong or ("" if status == self.model.GraphStatus.TOSA_VALID else status.name)
+                found.append(outputs)
+        if wrong:
+            do = "Report it with the file, or verify by another runtime."
+            told = " ".join(line for line in text[0].splitlines() if not line.startswith("WARNING"))[-500:]
+            raise VerifyError(where="Tosa", found=f"{wrong} {told}".strip(), wanted="TOSA_VALID", do=do)
         return [np.concatenate(each) for each in zip(*found, strict=True)]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:

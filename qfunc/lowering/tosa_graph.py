@@ -198,12 +198,11 @@ class TosaGraph:
                 self.node("IDENTITY", [name], copy)
                 name = copy.name
             self.made.append((name, held))
-        return written(
-            table(
-                "Block", name="main", operators=self.operators, tensors=list(self.tensors.values()),
-                shapes=list(self.shapes.values()), inputs=[h.name for _, h in self.given], outputs=[n for n, _ in self.made],
-            )  # fmt: skip
-        )
+        block = table(
+            "Block", name="main", operators=self.operators, tensors=list(self.tensors.values()),
+            shapes=list(self.shapes.values()), inputs=[h.name for _, h in self.given], outputs=[n for n, _ in self.made],
+        )  # fmt: skip
+        return written(block)
 
     def listed(self, inputs: Sequence[str]) -> bytes:
         """What the file does not say: what codes of its inputs and outputs stand for, which tensor is which.

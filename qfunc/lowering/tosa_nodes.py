@@ -48,8 +48,9 @@ def conv_transposed(step: Step) -> None:
     w = window(step, weight.shape[2:], x)
     more = ([0, 0] + [int(v) for v in step.attribute("output_padding") or []])[-2:]
     pads = [v for b, a, m in zip(w.before, w.after, more, strict=True) for v in (-b, m - a)]
-    if int(step.attribute("group", 1)) != 1 or w.dilation != (1, 1) or min(pads[:2]) <= -w.kernel[0] or min(pads[2:]) <= -w.kernel[1]:
-        found = f"a transposed convolution of {step.attribute('group', 1)} groups, dilated by {w.dilation}, padded by {w.before}"
+    groups, inside = int(step.attribute("group", 1)), all(min(pads[2 * i : 2 * i + 2]) > -w.kernel[i] for i in (0, 1))
+    if groups != 1 or w.dilation != (1, 1) or not inside:
+        found = f"a transposed convolution of {groups} groups, dilated by {w.dilation}, padded by {w.before}"
         raise step.refuse(found, "one group, not dilated, padded by less than the window", "Resize the image and convolve it.")
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     held = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)
@@ -62,7 +63,9 @@ def conv_transposed(step: Step) -> None:
     end(step, made, result)
 
 
-MOVES = ("RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "PAD", "PADV2", "MIRROR_PAD", "TILE", "MAX_POOL_2D", "RESIZE_NEAREST_NEIGHBOR")
+MOVES = (
+    "RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "PAD", "PADV2", "MIRROR_PAD", "TILE", "MAX_POOL_2D", "RESIZE_NEAREST_NEIGHBOR",
+)  # fmt: skip
 """What computes the same on codes before and behind a quantizer of real values."""
 
 NODES: dict[str, Node] = {

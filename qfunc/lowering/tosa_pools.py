@@ -42,7 +42,7 @@ def average_pool(graph: TosaGraph, given: list[Held], out: Held, fields: Fields)
 
 
 def mean(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
-    """REDUCE_SUM along each axis, and a RESCALE by the ratio of scales over the count: see `numerics.fixed_curves.mean_fixed`."""
+    """REDUCE_SUM along each axis, and a RESCALE by the ratio of scales over the count: see `fixed_curves.mean_fixed`."""
     x, axes = given[0], [int(a) for a in np.ravel(np.asarray(given[1].value))]
     acc, shape = widened(graph, x, f"{out.name}.wide"), list(x.shape)
     for axis in axes:

@@ -69,4 +69,6 @@ def block_of(file: bytes) -> Table:
     return block
 
 
-__all__ = ["BILINEAR", "GRAPH", "INT32", "INT8", "NEAREST", "OPS", "PROPAGATE", "SINGLE_ROUND", "block_of", "operator", "written"]
+__all__ = [
+    "BILINEAR", "GRAPH", "INT32", "INT8", "NEAREST", "OPS", "PROPAGATE", "SINGLE_ROUND", "block_of", "operator", "written",
+]  # fmt: skip

@@ -75,9 +75,7 @@ def average_inside(
     """
     if codes.ndim == 3:
         kernel, stride, padding, rows = (1, *kernel), (1, *stride), (0, *padding), codes.unsqueeze(-2)
-        return average_inside(
-            rows, kernel, stride, padding, ceil_mode, pads, fill, rounding, low, high, centred
-        ).squeeze(-2)
+        return average_inside(rows, kernel, stride, padding, ceil_mode, pads, fill, rounding, low, high, centred).squeeze(-2)
     image = torch.ones_like(codes[:1, :1]).double()
     pool = torch.nn.functional.avg_pool2d
 
