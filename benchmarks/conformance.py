@@ -46,11 +46,13 @@ Call = Callable[[Sequence[Any]], Any]
 
 
 class Place(NamedTuple):
-    """A runtime: how a file of the target's is loaded once for many runs; whether it interprets; whether it has to agree."""
+    """A runtime: how a file of the target's is loaded once for many runs; whether it interprets; whether it has to agree;
+    whether it runs the network in float too."""
 
     load: Callable[[Any, Any], Call]
     interprets: bool = False
     exact: bool = True
+    real: bool = True
 
 
 def _onnx(runner: Any, files: Any) -> Call:
@@ -70,6 +72,10 @@ def _executorch(runner: Any, files: Any) -> Call:
     return runner.opened(files["model.pte"]).run  # type: ignore[no-any-return]
 
 
+def _tosa(runner: Any, files: Any) -> Call:
+    return runner.opened(files).run  # type: ignore[no-any-return]
+
+
 PLACES = {
     "onnxruntime": Place(_onnx),
     "onnx_qnn": Place(_onnx),
@@ -78,6 +84,7 @@ PLACES = {
     "litert_reference": Place(_litert, interprets=True),
     "litert_optimised": Place(_litert),
     "executorch_xnnpack": Place(_executorch),
+    "tosa": Place(_tosa, interprets=True, real=False),
 }
 """By the name of the target, whose own runner runs its files."""
 
@@ -117,7 +124,7 @@ def measured(folder: Path, network: str, name: str, quick: bool) -> dict[str, An
     try:
         model = qfunc.calibrate(case.calibration, progress=False)(qfunc.quantize(target)(case.model))
         report = qfunc.verify(target)(model, case.batches)
-        row["latency"] = latency(target, place, model, case)
+        row["latency"] = latency(target, place, model, case) if place.real else "-"
     except QfuncError as e:
         return row | {"refused": f"{type(e).__name__}: {e}"}
     inside = [r for r in report.of("alone") if not r.name.startswith("output ")]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qfunc.errors import DeployError
 from qfunc.lowering.tflite_model import Held
 from qfunc.lowering.tosa_graph import TosaGraph
 from qfunc.lowering.tosa_images import fitted, reshaped
@@ -20,7 +21,14 @@ SHIFT = 20
 
 
 def max_pool(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
-    """MAX_POOL2D."""
+    """MAX_POOL2D.
+
+    Raises:
+        DeployError: a dilated window.
+    """
+    if {fields.get("dilationH", 1), fields.get("dilationW", 1)} != {1}:
+        found = "a maximum over a dilated window"
+        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="no dilation", do="Use dilation=1.")
     kernel = [fields["filterHeight"], fields["filterWidth"]]
     x, pad = fitted(graph, given[0], kernel, fields, out.name)
     made = clamp_fused(graph, out, fields)

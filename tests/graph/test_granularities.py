@@ -47,6 +47,7 @@ TAKEN = {
     "tengine_u8": (TENSOR, "one line", "one line"),
     "tensorrt": (EACH, "TensorRT 11, quantization schemes", "TensorRT 11, quantization schemes"),
     "tensorrt_nlp": (EACH, "TensorRT 11, quantization schemes", "TensorRT 11, quantization schemes"),
+    "tosa": (EACH, "CONV2D and RESCALE", "CONV2D and RESCALE"),
     "vitis": (TENSOR, "hardware/vitis", "hardware/vitis"),
 }
 NOWHERE = "as files hold them"
@@ -96,7 +97,7 @@ def test_what_a_chip_takes_is_deployed_and_the_rest_refused(name):
         other = given(target, slots, scale)
         if column in taken:
             done = qfunc.calibrate([x], progress=False)(qfunc.quantize(other)(Net()))
-            assert {"model.onnx", "model.pte", "model.tflite"} & qfunc.deploy(other)(done).files.keys(), column
+            assert {"model.onnx", "model.pte", "model.tflite", "model.tosa"} & qfunc.deploy(other)(done).files.keys(), column
             continue
         static, text = "dynamic" not in scale, refusal(other, Net())
         general = UNKNOWN if slots is A and static else NOWHERE

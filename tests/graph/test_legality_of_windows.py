@@ -50,6 +50,8 @@ PLANES |= dict.fromkeys(("litert", "litert_optimised", "litert_reference"), VOLU
 PLANES["executorch_xnnpack"] = (
     VOLUMES[0], "XNNPACK, xnnpack.h: convolutions and pools are of images of four axes, channels last", VOLUMES[2],
 )  # fmt: skip
+PRO_INT = "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form"
+PLANES["tosa"] = (VOLUMES[0], PRO_INT, VOLUMES[2])
 SLIDING = {"conv": "Conv{}d", "conv_transpose": "ConvTranspose{}d", "max_pool": "MaxPool{}d"}
 
 

@@ -30,6 +30,7 @@ from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
 from mutants.target_laws import TARGET_LAWS
 from mutants.targets import TARGETS
+from mutants.tosa import TOSA
 from mutants.traces import TRACES
 from mutants.training import TRAINING
 from mutants.transformers import TRANSFORMERS
@@ -45,6 +46,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FUNCTIONS,
     *ESTIMATORS,
     *HISTOGRAMS,
+    *TOSA,
     *TRACES,
     *GRAPH,
     *FOLDING,

@@ -59,17 +59,19 @@ def test_the_multiplier_of_a_mean_is_divided_by_the_count(real):
     assert curves.mean_fixed(x, 11, [1, 2], False, real, DOUBLE, 3, -128, 127).tolist() == wanted
 
 
+@pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize(("pads", "ceil"), [(True, False), (False, False), (False, True)])
-def test_codes_are_averaged_with_their_zero_point(pads, ceil):
+def test_codes_are_averaged_with_their_zero_point(pads, ceil, centred):
     choose = random.Random(1)
     image = [[choose.randint(-128, 127) for _ in range(6)] for _ in range(5)]
     x = torch.tensor(image, dtype=torch.float32)[None, None]
-    found = curves.average_inside(x, (3, 2), (2, 2), (1, 1), ceil, pads, 9, "half_away", -128, 127)[0, 0]
+    found = curves.average_inside(x, (3, 2), (2, 2), (1, 1), ceil, pads, 9, "half_away", -128, 127, centred)[0, 0]
     for row, column in torch.cartesian_prod(torch.arange(found.shape[0]), torch.arange(found.shape[1])).tolist():
         places = [(2 * row - 1 + i, 2 * column - 1 + j) for i in range(3) for j in range(2)]
         inside = [image[i][j] for i, j in places if 0 <= i < 5 and 0 <= j < 6]
         total, count = sum(inside) + (9 * (6 - len(inside)) if pads else 0), 6 if pads else len(inside)
-        assert found[row, column] == float(rounded(Fraction(total, count), "half_away"))
+        zero = 9 if centred else 0
+        assert found[row, column] == float(rounded(Fraction(total, count) - zero, "half_away") + zero)
 
 
 def test_hard_swish_is_within_one_code_and_exact_at_its_ends():
@@ -120,9 +122,35 @@ def test_integer_weights_of_neighbours():
     whole = [
         [(3 - k) * a / 3 + k * b / 3 for a, b in zip(*across, strict=True)] for k in (0, Fraction(3, 4), Fraction(9, 4), 3)
     ]
-    for positions, bits, rounding in (("integer", 10, "half_away"), ("float", 11, "half_up")):
+    for positions, bits, rounding in (("integer", 10, "half_away"), ("float", 11, "half_up"), ("rational", 11, "half_up")):
         wanted = [[float(rounded(v, rounding)) for v in row] for row in whole]
         assert bilinear_codes(x, (4, 4), False, positions, bits)[0, 0].tolist() == wanted
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("size", [(10, 4), (5, 3), (3, 13), (1, 1), (2, 16)])
+def test_rational_weights_are_those_of_the_places(size, corners):
+    """Places by fractions, each axis by itself; exact ties may go to either side, by the last of the multiplier's 31 bits."""
+    choose = random.Random(5)
+    image = [[choose.randint(-128, 127) for _ in range(4)] for _ in range(5)]
+
+    def between(have: int, want: int, i: int) -> tuple[int, int, Fraction]:
+        if corners and want > 1:
+            at = Fraction(i * (have - 1), want - 1)
+        else:
+            at = Fraction(2 * i + 1, 2) * Fraction(have, want) - Fraction(1, 2)
+        at = min(max(at, Fraction(0)), Fraction(have - 1))
+        return floor(at), min(floor(at) + 1, have - 1), at - floor(at)
+
+    found = bilinear_codes(torch.tensor(image, dtype=torch.float32)[None, None], size, corners, "rational", 11)[0, 0]
+    for row, column in torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1])).tolist():
+        (top, bottom, y), (left, right, x) = between(5, size[0], row), between(4, size[1], column)
+        high, low = (image[r][left] * (1 - x) + image[r][right] * x for r in (top, bottom))
+        exact = high * (1 - y) + low * y
+        either = {float(rounded(exact, "half_up"))}
+        if (exact * 2).denominator == 1:  # the multiplier of a sum that is no power of two may lie below 1 / sum
+            either.add(float(rounded(exact, "half_down")))
+        assert float(found[row, column]) in either
 
 
 def test_whole_runs_are_decoded_by_a_sum():
