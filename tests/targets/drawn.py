@@ -21,17 +21,16 @@ EXAMPLES = int(os.environ.get("QFUNC_EXAMPLES", "0"))
 Run = Callable[[Any, list[Tensor]], list[Any]]
 
 
-def held_against(run: Run, target: Any, refusals: set[str], kinds: Any = KINDS, few: int = 4) -> str:
+def held_against(run: Run, target: Any, refusals: set[str], kinds: Any = KINDS) -> str:
     """What was compared; fails where an output differs, or a trial is refused for another reason than these.
 
     Args:
         run: (artifact, inputs) -> outputs, by the runtime.
         refusals: What the refusals want, as they begin.
-        few: How many trials where QFUNC_EXAMPLES does not say.
     """
     ops, elements, refused = Counter[str](), 0, Counter[str]()
 
-    @settings(max_examples=EXAMPLES or few, derandomize=not EXAMPLES, deadline=None, database=None,
+    @settings(max_examples=EXAMPLES or 4, derandomize=not EXAMPLES, deadline=None, database=None,
               phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(trials(kinds))
     def law(trial: Trial) -> None:
