@@ -55,7 +55,7 @@ from qfunc.targets.litert import (
 )
 
 ACTIVATION = Scheme(S8, zero_point=ZeroPoint())
-CURVES = Op(("sigmoid", "tanh", "hardswish", "leaky_relu", "gelu", "elu", "hardsigmoid", "softplus", "mish"))
+CURVES = Op(("sigmoid", "tanh", "hardswish", "leaky_relu", "gelu", "elu", "hardsigmoid", "silu", "softplus", "mish"))
 ONCE = FixedPoint("half_up")
 KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | Op(("mul", "concat", "pad", "dropout")) | Op(MOVES)
 PRO_INT = "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form"

@@ -22,9 +22,10 @@ CURVES: dict[str, Curve] = {
     "Sigmoid": lambda x, a: torch.sigmoid(x), "Tanh": lambda x, a: torch.tanh(x), "HardSwish": lambda x, a: F.hardswish(x),
     "Elu": lambda x, a: F.elu(x, a.get("alpha", 1.0)), "LeakyRelu": lambda x, a: F.leaky_relu(x, a.get("alpha", 0.01)),
     "Gelu": lambda x, a: F.gelu(x, approximate=a.get("approximate", b"none").decode()),
-    "HardSigmoid": lambda x, a: F.hardsigmoid(x), "Softplus": lambda x, a: F.softplus(x), "Mish": lambda x, a: F.mish(x),
+    "HardSigmoid": lambda x, a: F.hardsigmoid(x), "Silu": lambda x, a: F.silu(x),
+    "Softplus": lambda x, a: F.softplus(x), "Mish": lambda x, a: F.mish(x),
 }  # fmt: skip
-"""By the operator of ONNX: its function, with its attributes."""
+"""By the operator of ONNX, but for Silu: its function, with its attributes."""
 
 
 def curve(step: Step) -> None:
@@ -33,6 +34,19 @@ def curve(step: Step) -> None:
     x = step.given()
     given = {a.name: step.attribute(a.name) for a in step.node.attribute}
     step.file.operator(step.node.op_type, [x], [step.result(x.shape, last=x.last)], **given)
+
+
+def sigmoid(step: Step) -> None:
+    """A sigmoid, or with the product behind it SiLU, x * sigmoid(x), which ONNX has no operator for."""
+    x, product = str(step.node.input[0]), step.source.only_reader(step.output)
+    if product is None or product.op_type != "Mul" or {*product.input} != {x, step.output}:
+        return curve(step)
+    whole = Step(step.writer, product)
+    place = list(product.input).index(x)
+    whole.on_codes(place)
+    held = whole.given(place)
+    step.writer.done.add(whole.output)
+    whole.file.operator("Silu", [held], [whole.result(held.shape, last=held.last)])
 
 
 def written(name: str) -> Callable[[TosaGraph, list[Held], Held, dict[str, Any]], None]:
@@ -58,4 +72,4 @@ def _table(graph: TosaGraph, x: Held, out: Held, function: Callable[[Tensor], Te
     graph.node("TABLE", [x, graph.constant(values, np.int8, f"{out.name}.table")], out)
 
 
-__all__ = ["CURVES", "curve", "requantized", "written"]
+__all__ = ["CURVES", "curve", "requantized", "sigmoid", "written"]

@@ -37,6 +37,8 @@ class TosaGraph:
         self.tensors: dict[str, Table] = {}
         self.shapes: dict[str, Table] = {}
         self.codes: list[Held] = []
+        self.given: list[tuple[tuple[int, QParams], Held]] = []  # the inputs of the file, as `inputs` has them
+        self.made: list[tuple[str, Held]] = []  # its outputs
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> Held:  # fmt: skip
@@ -101,7 +103,7 @@ class TosaGraph:
         elif op not in NODES:
             do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
             raise DeployError(where=f"tensor {out.name!r}", found=op, wanted="an op of TOSA on integers", do=do)
-        elif out.qparams is None or given[0].qparams is None:
+        elif out.qparams is None or any(h.qparams is None and h.index >= 0 for h in given[: 1 if op == "PADV2" else None]):
             raise self._real(out.name, f"{op} of real values")
         else:
             NODES[op](self, given, out, fields)
@@ -189,7 +191,6 @@ class TosaGraph:
         for _, held in self.given:
             self._declare(held, INT8)
         first = {held.name for _, held in self.given}
-        self.made: list[tuple[str, Held]] = []
         for real in outputs:
             held = self.coded(real)
             name = self.read(held)

@@ -12,7 +12,7 @@ from qfunc.lowering.tflite_model import Held
 from qfunc.lowering.tflite_ops import WRITERS
 from qfunc.lowering.tflite_products import bias_of, on_weighted_codes, stored
 from qfunc.lowering.tflite_step import Step, written
-from qfunc.lowering.tosa_curves import CURVES, curve
+from qfunc.lowering.tosa_curves import CURVES, curve, sigmoid
 from qfunc.lowering.tosa_curves import written as table_of
 from qfunc.lowering.tosa_graph import TosaGraph
 from qfunc.lowering.tosa_moves import bilinear, concatenate, mirror, nearest, pad, reshape, slices, tile, transpose
@@ -79,7 +79,9 @@ NODES: dict[str, Node] = {
 }  # fmt: skip
 """By the name of the operator."""
 
-STEPS = WRITERS | {op: written(curve) for op in CURVES} | {"ConvTranspose": written(conv_transposed)}
+STEPS = (
+    WRITERS | {op: written(curve) for op in CURVES} | {"Sigmoid": written(sigmoid), "ConvTranspose": written(conv_transposed)}
+)
 """How each operator of ONNX is written to a file of TOSA's, as `tflite_ops.WRITERS`."""
 
 __all__ = ["MOVES", "NODES", "STEPS", "Node", "conv_transposed"]

@@ -34,7 +34,8 @@ def curve(draw: Any, shape: Shape) -> Drawn:
     made = {
         "sigmoid": nn.Sigmoid(), "tanh": nn.Tanh(), "hardswish": nn.Hardswish(), "leaky_relu": nn.LeakyReLU(slope),
         "gelu": nn.GELU(), "gelu, tanh": nn.GELU("tanh"), "elu": nn.ELU(slope), "hardsigmoid": nn.Hardsigmoid(),
-        "softplus": nn.Softplus(), "mish": nn.Mish(), "relu": nn.ReLU(), "relu6": nn.ReLU6(), "clip": nn.Hardtanh(-slope, 0.8),
+        "softplus": nn.Softplus(), "silu": nn.SiLU(),
+        "mish": nn.Mish(), "relu": nn.ReLU(), "relu6": nn.ReLU6(), "clip": nn.Hardtanh(-slope, 0.8),
     }  # fmt: skip
     kind = draw(st.sampled_from(sorted(made)))
     return kind, made[kind]
