@@ -63,9 +63,10 @@ class FloatMultiplier:
 class ThroughReal:
     """v = float32(acc)*float32(s_x*s_w) + bias in real units, the activation there, y = R(v / s_y) + z.
 
-    `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).
+    `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).  `reciprocals`: in place of
+    float32(s_x*s_w) stands 1/(float32(1/s_x)*float32(1/s_w)), of a file that holds 1/s.  An output without qparams is v.
 
-    Source: ncnn convolution_x86 (fma, half away, multiply); OpenVINO CPU (no fma, half even, divide).
+    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals); OpenVINO CPU (no fma, half even, divide).
 
     >>> ThroughReal("half_away", fma=True)
     ThroughReal('half_away', fma=True)
@@ -75,6 +76,7 @@ class ThroughReal:
     fma: bool = field(default=False, validator=instance_of(bool))
     division: bool = field(default=True, validator=instance_of(bool))
     accumulator: int = field(default=32, validator=integer(16, 64))
+    reciprocals: bool = field(default=False, validator=instance_of(bool))
 
 
 @readable
@@ -168,7 +170,8 @@ class SumScaled:
     bits: int = field(default=21, validator=integer(7, 31))
 
 
-_FUNCTIONS = ("mlas_logistic", "window_sum", "gelu_erfc", "xnn_average", "xnn_gelu", "xnn_hardswish", "xnn_logistic")
+_FUNCTIONS = ("mlas_logistic", "window_sum", "gelu_erfc", "xnn_average", "xnn_gelu", "xnn_hardswish", "xnn_logistic",
+              "ncnn")  # fmt: skip
 
 
 def _own_function(instance: object, attribute: object, value: Any) -> None:
@@ -185,7 +188,7 @@ class Interior:
     `zero_point="before"`: z is added before R.  `function` names a runtime's own form of the op, where it
     has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order), "xnn_average"
     (pooling summed by columns, nine at a time), "xnn_hardswish" (x * clamp(x/6 + 1/2, 0, 1)), "xnn_gelu" and "xnn_logistic"
-    (in float64), "gelu_erfc".
+    (in float64), "gelu_erfc", "ncnn" (pools, exponentials and hard curves as in `numerics.ncnn_real`).
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 

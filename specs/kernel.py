@@ -18,8 +18,9 @@ class Kernel:
     """The selected units run with this arithmetic if their tensors have these formats and `integer_if` holds.
 
     `formats`: slot name -> formats that the kernel takes, as ((slot, (format, ...)), ...); () takes all.
-    A unit that no kernel takes runs in float: dequantize, op, quantize.  FLOAT32 as the output's format is a
-    kernel that dequantizes its accumulators.
+    A unit that no kernel takes runs in float: dequantize, op, quantize.  FLOAT32 is a tensor without qparams: as the
+    output's format it is a kernel that dequantizes its accumulators; of all slots, one that computes in float32 exactly
+    as the runtime does.
 
     Raises:
         SpecError: a slot or a format that does not exist, or a slot twice.

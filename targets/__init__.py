@@ -6,6 +6,7 @@ from qfunc.targets.executorch_xnnpack import executorch_xnnpack
 from qfunc.targets.litert import litert
 from qfunc.targets.litert_optimised import litert_optimised
 from qfunc.targets.litert_reference import litert_reference
+from qfunc.targets.ncnn import ncnn
 from qfunc.targets.nnie import nnie
 from qfunc.targets.onnx_qnn import onnx_qnn
 from qfunc.targets.onnxruntime import onnxruntime
@@ -22,7 +23,7 @@ from qfunc.targets.tosa import tosa
 from qfunc.targets.vitis import vitis
 
 __all__ = [
-    "academic", "academic_nlp", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "nnie", "onnx_qnn",
-    "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp",
-    "tosa", "vitis",
+    "academic", "academic_nlp", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "ncnn", "nnie",
+    "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu", "tengine_u8", "tensorrt",
+    "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip

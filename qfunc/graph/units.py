@@ -16,6 +16,7 @@ from qfunc.graph.vocabulary import attribute, channel_axis, is_constant, kind_of
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import (
+    FLOAT32,
     Copy,
     Format,
     Int,
@@ -34,7 +35,10 @@ INNER = "inner"
 
 @frozen(eq=False)
 class Unit:
-    """One unit: its nodes in the float network, the kernel that runs it on integers, or why there is none."""
+    """One unit: its nodes in the float network, the kernel that runs it, or why there is none.
+
+    `integer`: the kernel reads or makes codes; one that does neither computes in float32, bit for bit as the runtime.
+    """
 
     group: Group
     path: str
@@ -42,10 +46,11 @@ class Unit:
     kind: str
     kernel: Kernel | None
     reason: str = ""
+    codes: bool = True
     integer: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "integer", self.kernel is not None)
+        object.__setattr__(self, "integer", self.kernel is not None and self.codes)
 
 
 class Partition:
@@ -111,8 +116,8 @@ class Partition:
 
     @property
     def float_units(self) -> tuple[Unit, ...]:
-        """The units that compute in float; arithmetic on sizes is none."""
-        return tuple(u for u in self.units if not u.integer and not self._on_sizes(u.group.root))
+        """The units that compute in float by no kernel of the target's; arithmetic on sizes is none."""
+        return tuple(u for u in self.units if u.kernel is None and not self._on_sizes(u.group.root))
 
     def _on_sizes(self, node: fx.Node) -> bool:
         inputs = node.all_input_nodes
@@ -140,13 +145,16 @@ class Partition:
 
     def _unit(self, group: Group) -> Unit:
         kernel, reason = self._kernel(group)
-        return Unit(group, self.path(group.root), self.path(group.output), self.context.kind(group.root), kernel, reason)
+        codes = kernel is None or any(coding is not None for _, coding in self._codings(group))
+        kind = self.context.kind(group.root)
+        return Unit(group, self.path(group.root), self.path(group.output), kind, kernel, reason, codes)
 
     def _kernel(self, group: Group) -> tuple[Kernel | None, str]:
         codings = self._codings(group)
         missing = [slot for slot, coding in codings if coding is None and slot != "bias"]
-        if missing:
-            return None, f"its {missing[0]} carries no qparams"
+        bare = f"its {missing[0]} carries no qparams" if missing else ""
+        if missing and not any(_takes_real(kernel, missing) for kernel in self.target.kernels):
+            return None, bare
         by_channel = [slot for slot, coding in codings if coding is not None and coding.seat.module.site.by_channel]
         if by_channel:
             return None, f"its {by_channel[0]} has a scale a channel, which no integer kernel takes"
@@ -160,8 +168,10 @@ class Partition:
             if not selects(kernel.unit, group.root, self.context):
                 continue
             conditions = (*kernel.integer_if, *(group.fusion.integer_if if group.fusion and len(group.nodes) > 1 else ()))
-            unmet = [c for c in conditions if not self._holds(c, group, known)]
-            if unmet:
+            unmet = [c for c in conditions if missing or not self._holds(c, group, known)]
+            if not _takes_real(kernel, missing):
+                reason = bare
+            elif unmet:
                 reason = f"{type(unmet[0]).__name__} does not hold"
             elif not _takes(kernel, known):
                 reason = "the kernel does not take its formats"
@@ -246,6 +256,11 @@ def _inside(node: fx.Node, output: Coding, context: Context) -> bool:
 def _takes(kernel: Kernel, codings: list[tuple[str, Coding]]) -> bool:
     wanted: dict[str, tuple[Format, ...]] = dict(kernel.formats)
     return all(slot not in wanted or _fits(c.format, wanted[slot], slot == "weight") for slot, c in codings)
+
+
+def _takes_real(kernel: Kernel, missing: list[str]) -> bool:
+    wanted = dict(kernel.formats)
+    return all(FLOAT32 in wanted.get(slot, ()) for slot in missing)
 
 
 def _fits(fmt: Int, wanted: tuple[Format, ...], offline: bool) -> bool:

@@ -6,6 +6,8 @@ from qfunc.lowering.executorch import ExecuTorch
 from qfunc.lowering.fake_quantize_onnx import FakeQuantizeOnnx
 from qfunc.lowering.gfpq import Gfpq
 from qfunc.lowering.litert import LiteRt
+from qfunc.lowering.ncnn import Ncnn
+from qfunc.lowering.ncnn_files import NcnnFiles
 from qfunc.lowering.onnxruntime import OnnxRuntime
 from qfunc.lowering.openvino_cpu import OpenVino
 from qfunc.lowering.packed import Packed
@@ -30,6 +32,8 @@ __all__ = [
     "FakeQuantizeOnnx",
     "Gfpq",
     "LiteRt",
+    "Ncnn",
+    "NcnnFiles",
     "OnnxRuntime",
     "OpenVino",
     "Packed",

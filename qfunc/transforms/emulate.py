@@ -146,11 +146,11 @@ class _Emulation:
 
     def _unit(self, unit: Unit) -> None:
         output = self.partition.output_coding(unit.group.output)
-        if unit.integer and output is not None:
+        if unit.kernel is not None:
             inputs: dict[str, Value] = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
             others = {p.name: self.values[p.name] for n in unit.group.nodes for p in n.all_input_nodes if p.name in self.values}
             job = Job(unit, self.partition, self.emitter, others | inputs, output)
-            self.values[unit.group.output.name] = Codes(write(job), output)
+            self.values[unit.group.output.name] = Real(write(job)) if output is None else Codes(write(job), output)
             return
         for node in unit.group.nodes:
             made = self.emitter.graph.node_copy(node, lambda n, node=node: self._real(n, node))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""One integer unit on its way into the emulation graph."""
+"""One unit on its way into the emulation graph."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from qfunc.transforms.emitter import Codes, Emitter, Value
 
 @frozen(eq=False)
 class Job:
-    """One integer unit to be written: its inputs' values by node name, its output's coding."""
+    """One unit of a kernel to be written: its inputs' values by node name, its output's coding (None: it stays real)."""
 
     unit: Unit
     partition: Partition
     emitter: Emitter
     inputs: dict[str, Value]
-    output: Coding
+    made: Coding | None
+
+    @property
+    def output(self) -> Coding:
+        """The coding of an output that has one."""
+        assert self.made is not None
+        return self.made
 
     @property
     def root(self) -> fx.Node:
@@ -77,6 +83,10 @@ class Job:
             return self.emitter.real(given, producer.name)
         held = coding.seat.module(read_attr(self.partition.network, producer).detach())
         return self.emitter.constant(held.detach(), str(producer.target))
+
+    def bounds(self) -> list[tuple[float | None, float | None]]:
+        """The bounds of all that is fused with the root, in order."""
+        return [self._bounds(n) for n in self.unit.group.nodes[1:]]
 
     def _around_the_sum(self) -> tuple[list[fx.Node], list[fx.Node]]:
         # The activations fused with the root: those before a fused addition, and those that bound the output.

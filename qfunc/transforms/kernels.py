@@ -7,7 +7,7 @@ from torch import fx
 
 from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import attribute, slots
-from qfunc.numerics import integer
+from qfunc.numerics import integer, ncnn_real
 from qfunc.numerics.xnn_real import gelu_in_double, hard_swish_by_sixths, logistic_in_double
 from qfunc.specs import (
     AverageCodes,
@@ -33,7 +33,7 @@ from qfunc.specs.arithmetic import Arithmetic
 from qfunc.transforms import own_forms
 from qfunc.transforms.job import Job
 from qfunc.transforms.pools import average, quantize_interior, window_sum
-from qfunc.transforms.products import requantized
+from qfunc.transforms.products import bounded, requantized
 from qfunc.transforms.sums import sum_fma, sum_scaled, sum_shift, sum_shifted
 
 _PRODUCTS = ("conv", "conv_transpose", "linear", "matmul", "mul")
@@ -56,6 +56,8 @@ def write(job: Job) -> fx.Node:
     kernel = job.unit.kernel
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
+    if job.made is None and not isinstance(arithmetic, Interior | ThroughReal):
+        raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", "Interior or ThroughReal")
     match arithmetic:
         case Copy():
             return _copy(job)
@@ -84,12 +86,12 @@ def write(job: Job) -> fx.Node:
     own = _own_form(job, kind, arithmetic)
     if own is not None:
         return own
-    raise EmulationError(
-        where=f"unit {job.unit.path!r}",
-        found=f"{type(arithmetic).__name__} for an op of kind {kind!r}",
-        wanted="an arithmetic that this kind of op can have",
-        do="Bind another arithmetic in the target's kernels.",
-    )
+    raise _unfit(job, f"{type(arithmetic).__name__} for an op of kind {kind!r}", "an arithmetic that this kind of op can have")
+
+
+def _unfit(job: Job, found: str, wanted: str) -> EmulationError:
+    do = "Bind another arithmetic in the target's kernels."
+    return EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted=wanted, do=do)
 
 
 def _own_form(job: Job, kind: str, arithmetic: Arithmetic) -> fx.Node | None:
@@ -145,8 +147,11 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
     if arithmetic.function in ("window_sum", "xnn_average"):
         return window_sum(job, arithmetic)
-    function = _FUNCTIONS.get(arithmetic.function or "", job.root.target)
+    own = ncnn_real.FORMS if arithmetic.function == "ncnn" else {}
+    function = own.get(job.unit.kind) or _FUNCTIONS.get(arithmetic.function or "", job.root.target)
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
+    if job.made is None:
+        return bounded(job, job.emitter.call(function, *arguments, name=f"{job.name}_bare"))  # type: ignore[arg-type]
     real = job.emitter.call(function, *arguments, name=f"{job.name}_real")  # type: ignore[arg-type]
     zero, low, high = job.range()
     return job.emitter.call(

@@ -32,9 +32,12 @@ Products = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | ThroughReal
 def requantized(job: Job, arithmetic: Products) -> fx.Node:
     """The node of a product unit: its accumulator, then the arithmetic that makes codes of it."""
     acc, product, bias = _accumulator(job, arithmetic)
+    path = job.unit.path
+    if isinstance(arithmetic, ThroughReal) and job.made is None:
+        terms = _real_terms(job, arithmetic, product, bias)
+        return bounded(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, name=f"{job.name}_value"))
     zero, low, high = job.range()
     scale = torch.tensor(job.output.scale, dtype=torch.float32)
-    path = job.unit.path
     match arithmetic:
         case FloatMultiplier(rounding, place, fused):
             m = job.emitter.constant(product.float() / scale, f"{path}.multiplier")
@@ -46,11 +49,9 @@ def requantized(job: Job, arithmetic: Products) -> fx.Node:
                 )
             return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
         case ThroughReal(rounding, fused, division):
-            m = job.emitter.constant(product.float(), f"{path}.multiplier")
-            held = job.emitter.constant(torch.zeros(()) if bias is None else bias, f"{path}.offset")
             return job.emitter.call(
-                through_real, acc, m, held, float(scale), zero, low, high, rounding, fused, division, *job.joined(),
-                name=job.name, result=True,
+                through_real, acc, *_real_terms(job, arithmetic, product, bias), float(scale), zero, low, high, rounding, fused,
+                division, *job.joined(), name=job.name, result=True,
             )  # fmt: skip
         case FixedPointLanes(steps, rest, lanes):
             pair = _multiplier(job, product / scale.double(), 31)
@@ -63,6 +64,39 @@ def requantized(job: Job, arithmetic: Products) -> fx.Node:
         case Shift(rounding):
             held = job.emitter.constant(-exponents(product / scale.double(), path), f"{path}.shift")
             return job.emitter.call(requantize_shift, acc, held, zero, low, high, rounding, name=job.name, result=True)
+
+
+def _real_terms(job: Job, arithmetic: ThroughReal, product: Tensor, bias: Tensor | None) -> tuple[fx.Node, fx.Node]:
+    # The multiplier and the bias, in real units.
+    m = _by_reciprocals(job, product) if arithmetic.reciprocals else product.float()
+    held = torch.zeros(()) if bias is None else bias
+    return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(held, f"{job.unit.path}.offset")
+
+
+def _by_reciprocals(job: Job, product: Tensor) -> Tensor:
+    # 1 / (1/s_x * 1/s_w), each step in float32.
+    x, weight = (job.partition.coding(n, job.root) for s, n in slots(job.root) if s in ("input", "weight"))
+    assert x is not None
+    assert weight is not None
+    s_x, s_w = x.qparams.scale.float(), weight.qparams.scale.float().reshape(product.shape)
+    return 1 / ((1 / s_x) * (1 / s_w))
+
+
+def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool) -> Tensor:
+    """acc * m + bias in float32, with one rounding for both or two: see `specs.ThroughReal`."""
+    return integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
+
+
+def bounded(job: Job, value: fx.Node) -> fx.Node:
+    """The node of a unit whose output stays real: a value within the bounds of what is fused with the root."""
+    return job.emitter.call(within_bounds, value, job.bounds(), name=job.name, result=True)
+
+
+def within_bounds(value: Tensor, bounds: Sequence[tuple[float | None, float | None]]) -> Tensor:
+    """A value that activations keep between bounds, one after the other."""
+    for least, most in bounds:
+        value = value.clamp(least, most)
+    return value
 
 
 def _multiplier(job: Job, ratio: Tensor, bits: int) -> list[fx.Node]:
@@ -94,9 +128,7 @@ def through_real(
     other: Tensor | None = None,
 ) -> Tensor:
     """quantize(clamp(acc * s_x*s_w + bias) + other): see `specs.ThroughReal`."""
-    value = integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
-    for least, most in bounds:
-        value = value.clamp(least, most)
+    value = within_bounds(dequantize_acc(acc, m, bias, fused), bounds)
     value = value if other is None else value + other
     return integer.quantize_codes(value, scale, zero_point, low, high, rounding, division)
 

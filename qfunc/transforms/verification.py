@@ -48,8 +48,8 @@ class Verification:
             if coding is None or f"{path}.codes" not in shown or node.op == "get_attr":
                 continue
             names = {n.name for n in self.emulation.graph.nodes}
-            integer = any(u.integer and u.group.output is node for u in self.partition.units)
-            name = node.name if integer else f"{node.name}_codes"
+            made = self._integer(node) and self.partition.output_coding(node) is not None
+            name = node.name if made else f"{node.name}_codes"
             if name in names:
                 found[name] = (path, coding)
         return found
@@ -133,7 +133,7 @@ class Verification:
         return max((high - low or abs(high)) / 255, torch.finfo(torch.float32).tiny)
 
     def _exact(self, tally: Tally) -> bool:
-        # Whether emulation promises every bit: of what integer units, quantizers of inputs and moves make.
+        # Whether emulation promises every bit: of what units of kernels, quantizers of inputs and moves make.
         if tally.name.startswith("output "):
             node, leaves = self._returned()
             index = int(tally.name.removeprefix("output "))
@@ -145,7 +145,7 @@ class Verification:
         return all(n.op == "placeholder" or self._integer(n) for n in made)
 
     def _integer(self, node: fx.Node) -> bool:
-        return any(u.integer and u.group.output is node for u in self.partition.units)
+        return any(u.kernel is not None and u.group.output is node for u in self.partition.units)
 
     def report(self) -> Report:
         rows = tuple(

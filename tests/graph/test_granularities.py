@@ -35,6 +35,7 @@ TAKEN = {
     "litert": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
     "litert_optimised": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
     "litert_reference": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
+    "ncnn": (EACH, "ncnn, quantized int8 inference", "ncnn, quantized int8 inference"),
     "nnie": (TENSOR, "hardware/nnie", "hardware/nnie"),
     "onnx_qnn": (EACH, "get_scalar", "QLinearConv-10"),
     "onnxruntime": (("A channel", *EACH), "", "filter scale shape invalid"),

@@ -52,6 +52,8 @@ PLANES["executorch_xnnpack"] = (
 )  # fmt: skip
 PRO_INT = "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form"
 PLANES["tosa"] = (VOLUMES[0], PRO_INT, VOLUMES[2])
+NO_BYTES = "ncnn, src/layer/convolution3d.cpp, deconvolution3d.cpp and pooling3d.cpp: no int8"
+PLANES["ncnn"] = (VOLUMES[0], NO_BYTES, VOLUMES[2])
 SLIDING = {"conv": "Conv{}d", "conv_transpose": "ConvTranspose{}d", "max_pool": "MaxPool{}d"}
 
 

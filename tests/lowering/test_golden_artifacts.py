@@ -10,7 +10,7 @@ import torch
 import qfunc
 from tests.golden.artifacts import PLACE, TARGETS, Net, deployed, dyadic, readable
 
-BINARY = (".onnx", ".tflite", ".pte", ".tosa")
+BINARY = (".onnx", ".tflite", ".pte", ".tosa", ".bin")
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))

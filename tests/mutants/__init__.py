@@ -19,6 +19,7 @@ from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
 from mutants.lowerings_vendor import LOWERINGS_VENDOR
 from mutants.merging import MERGING
 from mutants.mutation import Mutation
+from mutants.ncnn import NCNN
 from mutants.networks import NETWORKS
 from mutants.numerics import NUMERICS
 from mutants.outer import OUTER_MODULES
@@ -61,6 +62,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CORRECTIONS,
     *RECONSTRUCTION,
     *EMULATION,
+    *NCNN,
     *DEPLOYMENT,
     *OWN_OPS,
     *NETWORKS,

@@ -26,8 +26,8 @@ EMULATION = (
     ),
     Mutation(
         "through-real-without-bias", PRODUCTS,
-        "value = integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias",
-        "value = acc.float() * m",
+        "return integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias",
+        "return acc.float() * m",
         f"{ARITHMETICS}::test_through_real_is_quantize_of_the_real_value",
     ),
     Mutation(

@@ -1,0 +1,62 @@
+"""Windows over images in ncnn: kernel, stride, dilation and what stands around the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from qfunc.lowering.ncnn_file import Blob
+from qfunc.lowering.ncnn_writer import Step
+
+
+@frozen
+class Window:
+    """A window over an image: sizes along height and width, and what stands before and behind the image."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+
+def window(step: Step, kernel: Sequence[int]) -> Window:
+    """The window of a convolution or pool; signals are images of one row.
+
+    Raises:
+        DeployError: more axes than two.
+    """
+    rank = len(kernel)
+    if rank > 2:
+        raise step.refuse(f"windows over {rank} axes", "one or two", "Deploy Q/DQ ONNX by edit.deploy(Qdq()).")
+
+    def two(values: Sequence[int], fill: int) -> tuple[int, int]:
+        first, last = ([fill] * 2 + [int(v) for v in values])[-2:]
+        return first, last
+
+    pads = list(step.attribute("pads") or [0] * 2 * rank)
+    strides, dilations = (list(step.attribute(n) or [1] * rank) for n in ("strides", "dilations"))
+    return Window(two(kernel, 1), two(strides, 1), two(dilations, 1), two(pads[:rank], 0), two(pads[rank:], 0))
+
+
+def missing(size: int, w: Window, i: int) -> int:
+    """How much more stands behind an image whose last window is not whole, unless it began behind the image."""
+    span = size + w.before[i] + w.after[i] - w.dilation[i] * (w.kernel[i] - 1) - 1
+    outputs = -(-span // w.stride[i]) + 1
+    if (outputs - 1) * w.stride[i] >= size + w.before[i]:
+        return 0
+    return (outputs - 1) * w.stride[i] - span
+
+
+def image(step: Step, blob: Blob, rank: int) -> Blob:
+    """An image [C, H, W]; a signal [C, L] is one of a single row."""
+    return blob if rank == 2 else step.rows_of(blob, (blob.shape[0], 1, *blob.shape[1:]))
+
+
+def signal(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The height and width of a result of that many axes."""
+    return tuple(sizes) if rank == 2 else (1, *sizes)
+
+
+__all__ = ["Window", "image", "missing", "signal", "window"]

@@ -1,0 +1,85 @@
+"""ncnn on x86-64, int8: convolutions and linear layers on codes, everything between them in float32.
+
+Activations are symmetric int8 [-127, 127] per tensor, at the inputs of convolutions and linear layers only; weights are
+symmetric int8 per output channel, 6 bits [-31, 31] for 3x3 convolutions of stride 1, which ncnn computes by winograd; the
+bias is float.  Codes are round(x * float32(1/s)), ties away from zero.  A convolution dequantizes its accumulators by
+one fused multiply-add, a depthwise one and a linear layer by a product and a sum, with 1/(float32(1/s_x)*float32(1/s_w)).
+
+Known deviation: ncnn rounds vectors of four by trunc(v + copysign(0.5, v)) in float32, so that v = +-0.49999997, the
+neighbour of a half and that value alone, becomes +-1; entries left over in a row are rounded as here.
+"""
+
+from attrs import evolve
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import Ncnn, NcnnFiles
+from qfunc.specs import (
+    FLOAT32,
+    Algorithm,
+    Attr,
+    Everything,
+    Fusion,
+    Int,
+    Interior,
+    Kernel,
+    Op,
+    PerChannel,
+    PerTensor,
+    Refuse,
+    Require,
+    Rule,
+    Runtime,
+    Scale,
+    Scheme,
+    Step,
+    Target,
+    ThroughReal,
+)
+
+NARROW, SIX = Int(8, low=-127), Int(6, low=-31)
+ACTIVATION = Scheme(NARROW, rounding="half_away", division=False)
+WEIGHT = Scheme(NARROW, Scale(PerChannel()), rounding="half_away")
+DEPTHWISE = Op("conv") & Attr("depthwise", True)
+CONV = Op("conv") & ~Attr("depthwise", True)
+WINOGRAD = CONV & Attr("kernel", (3, 3)) & Attr("stride", (1, 1)) & Attr("dilation", (1, 1))
+LINEAR = Op("linear") | Op("matmul") & Attr("constant", "other")
+REAL = ("add", "sub", "mul", "relu", "clip", "leaky_relu", "concat", "max_pool", "pad", "reshape", "flatten", "transpose",
+        "squeeze", "unsqueeze", "slice", "split", "chunk")  # fmt: skip
+NEAREST = Op("resize") & Attr("mode", "nearest")
+POOLS = Op(("adaptive_avg_pool", "global_avg_pool")) | Op("avg_pool") & Attr("divisor_override", None)
+OWN = POOLS | Op(("hardswish", "hardsigmoid", "elu", "exp"))
+BYTES = (("input", (NARROW,)), ("weight", (NARROW,)), ("output", (NARROW, FLOAT32)))
+EITHER = (("input", (NARROW, FLOAT32)), ("output", (NARROW, FLOAT32)))
+THROUGH = ThroughReal("half_away", division=False, reciprocals=True)
+BECAUSE = "ncnn, quantized int8 inference: scales alone, codes [-127, 127]; an activation has one, weights one a channel"
+VOLUMES = "ncnn, src/layer/convolution3d.cpp, deconvolution3d.cpp and pooling3d.cpp: no int8"
+
+ncnn = Target(
+    name="ncnn",
+    rules=(
+        Rule(WINOGRAD, input=ACTIVATION, weight=evolve(WEIGHT, format=SIX)),
+        Rule(Op("conv") | LINEAR, input=ACTIVATION, weight=WEIGHT),
+    ),
+    fusions=(Fusion(Op("conv") | LINEAR, (Step(Op(("relu", "clip"))),)),),
+    kernels=(
+        Kernel(CONV, evolve(THROUGH, fma=True), formats=BYTES),
+        Kernel(DEPTHWISE | LINEAR, THROUGH, formats=BYTES),
+        Kernel(Op(REAL) | NEAREST, Interior(rounding="half_away", division=False), formats=EITHER),
+        Kernel(OWN, Interior(rounding="half_away", division=False, function="ncnn"), formats=EITHER),
+    ),
+    legality=(
+        Require(Everything(), ("input", "output"), formats=NARROW, zero_point=False, shared=PerTensor(), because=BECAUSE),
+        Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
+        Refuse(Attr("spatial", 3), because=VOLUMES, do="Slide along one or two axes."),
+    ),
+    runtime=Runtime("ncnn", ">=1.0.20261020", "x86-64 FMA", "float32 between layers, no packed layout", Ncnn()),
+    lowering=NcnnFiles(),
+    source=(
+        "ncnn 1.0.20261020 on x86-64, measured",
+        "ncnn, docs/how-to-use-and-FAQ/quantized-int8-inference.md; src/layer/x86/{convolution,innerproduct}_x86.cpp",
+        "ncnn, tools/quantize/ncnn2table.cpp: 6 bits for 3x3 convolutions of stride 1",
+    ),
+    weight=Algorithm(MinMax(), Fixed()),
+    activation=Algorithm(MinMax(), Fixed()),
+)
