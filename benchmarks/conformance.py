@@ -77,6 +77,10 @@ def _tosa(runner: Any, files: Any) -> Call:
     return runner.opened(files).run  # type: ignore[no-any-return]
 
 
+def _ncnn(runner: Any, files: Any) -> Call:
+    return runner.opened(files).run  # type: ignore[no-any-return]
+
+
 PLACES = {
     "onnxruntime": Place(_onnx),
     "onnx_qnn": Place(_onnx),
@@ -85,6 +89,7 @@ PLACES = {
     "litert_reference": Place(_litert, interprets=True),
     "litert_optimised": Place(_litert),
     "executorch_xnnpack": Place(_executorch),
+    "ncnn": Place(_ncnn),
     "tosa": Place(_tosa, interprets=True, real=False),
 }
 """By the name of the target, whose own runner runs its files."""

@@ -98,7 +98,8 @@ def test_what_a_chip_takes_is_deployed_and_the_rest_refused(name):
         other = given(target, slots, scale)
         if column in taken:
             done = qfunc.calibrate([x], progress=False)(qfunc.quantize(other)(Net()))
-            assert {"model.onnx", "model.pte", "model.tflite", "model.tosa"} & qfunc.deploy(other)(done).files.keys(), column
+            known = {"model.onnx", "model.ncnn.bin", "model.pte", "model.tflite", "model.tosa"}
+            assert known & qfunc.deploy(other)(done).files.keys(), column
             continue
         static, text = "dynamic" not in scale, refusal(other, Net())
         general = UNKNOWN if slots is A and static else NOWHERE
