@@ -30,17 +30,42 @@ def transpose(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, A
 
 
 def slices(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
-    """XNNStaticSlice.
+    """XNNStaticSlice; steps by `_stepped`.
 
     Raises:
-        DeployError: a step other than 1.
+        DeployError: steps backwards.
     """
     x, begin, _, stride = given[0], *(_numbers(g) for g in given[1:])
-    if set(stride) != {1}:
-        do = "Reshape so that what is left out is an axis, and take one entry of it."
-        raise DeployError(where=f"tensor {out.name!r}", found=f"a slice in steps of {stride}", wanted="steps of 1", do=do)
+    if min(stride) < 1:
+        do = "Slice forwards."
+        raise DeployError(where=f"tensor {out.name!r}", found=f"a slice in steps of {stride}", wanted="steps above 0", do=do)
     offsets = [0 if fields["beginMask"] >> i & 1 else b for i, b in enumerate(begin)]
-    graph.node("XNNStaticSlice", out, num_dims=len(offsets), offsets=offsets, sizes=list(out.shape), input_id=x)
+    todo = [axis for axis, step in enumerate(stride) if step > 1]
+    sizes = [min(n * s, size - o) for n, s, size, o in zip(out.shape, stride, x.shape, offsets, strict=True)]
+    if not todo or sizes != list(x.shape):
+        made = graph.tensor(f"{out.name}.span", sizes, x.qparams) if todo else out
+        graph.node("XNNStaticSlice", made, num_dims=len(offsets), offsets=offsets, sizes=sizes, input_id=x)
+        x = made
+    if todo:
+        _stepped(graph, x, out, stride, todo)
+
+
+def _stepped(graph: XnnGraph, x: Held, out: Held, stride: list[int], todo: list[int]) -> None:
+    # Whole steps along each of these axes, of which the first entries are kept.
+    shape = [n * s for n, s in zip(out.shape, stride, strict=True)]
+    if shape != list(x.shape):
+        whole, after = graph.tensor(f"{out.name}.whole", shape, x.qparams), [n - m for n, m in zip(shape, x.shape, strict=True)]
+        graph.node(
+            "XNNStaticConstantPad", whole, pre_paddings=[0] * len(shape), post_paddings=after, padding_value=0.0, input_id=x
+        )
+        x = whole
+    for axis in todo:
+        flat = (math.prod(shape[:axis]), out.shape[axis], stride[axis], math.prod(shape[axis + 1 :]))
+        steps = reshape(graph, x, flat, f"{out.name}.steps{axis}")
+        first = graph.tensor(f"{out.name}.first{axis}", (*flat[:2], 1, flat[3]), x.qparams)
+        graph.node("XNNStaticSlice", first, num_dims=4, offsets=[0] * 4, sizes=list(first.shape), input_id=steps)
+        shape[axis] = out.shape[axis]
+        x = reshape(graph, first, shape, out if axis == todo[-1] else f"{out.name}.every{axis}")
 
 
 def concatenate(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
