@@ -29,15 +29,14 @@ class Ncnn:
     """ncnn on the CPU, in float32 between its layers of int8; it runs the examples of a batch one by one.
 
     It is the extra `ncnn`, imported where it runs.  Switched off are Vulkan, all float16 and bfloat16, and the packed
-    layout, `use_packing_layout`, in which depthwise convolutions approximate 1/(s_x s_w) by rcpps; winograd, sgemm and the
-    number of threads are the defaults, or `threads`, and change no code.  Needs the artifact's "model.ncnn.param" and
-    "model.ncnn.bin".
+    layout, `use_packing_layout`, in which depthwise convolutions approximate 1/(s_x s_w) by rcpps; winograd and sgemm are on,
+    as by default, and they and `threads` change no code.  Needs the artifact's "model.ncnn.param" and "model.ncnn.bin".
 
     >>> Ncnn()
-    Ncnn()
+    Ncnn(threads=1)
     """
 
-    threads: int = field(default=0, validator=integer(0))
+    threads: int = field(default=1, validator=integer(1))
 
     def missing(self) -> str:
         """ "" where it can run, else what is not there."""
@@ -82,7 +81,7 @@ class Ncnn:
         net = ncnn.Net()
         for option in _OFF:
             setattr(net.opt, option, False)
-        net.opt.num_threads = self.threads or net.opt.num_threads
+        net.opt.num_threads = self.threads
         with tempfile.TemporaryDirectory() as place:
             names = ("model.ncnn.param", "model.ncnn.bin")
             for name in names:

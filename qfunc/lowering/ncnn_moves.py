@@ -103,11 +103,13 @@ def pad(step: Step) -> None:
     rank, kept = len(pads) // 2, len(x.shape)
     before, after = pads[rank - kept : rank], pads[2 * rank - kept :]
     places = {1: ((2, 3),), 2: ((0, 1), (2, 3)), 3: ((7, 8), (0, 1), (2, 3)), 4: ((7, 8), (7, 8), (0, 1), (2, 3))}[kept]
-    said = {n: p for pair, *both in zip(places, before, after, strict=True) for n, p in zip(pair, both, strict=True)}
+    said: dict[int, float] = {
+        n: p for pair, *both in zip(places, before, after, strict=True) for n, p in zip(pair, both, strict=True)
+    }
     if kept == 4 and (before[0] or after[0]):
         raise step.refuse("padded channels of a volume", "padded height, width and depth", "Pad images.")
     number = 0.0 if value is None else float(value)
-    said |= {4: modes[mode], 5: number}  # type: ignore[dict-item]
+    said |= {4: modes[mode], 5: number}
     step.keep(step.file.layer("Padding", [x], step.output, step.shape, dict(sorted(said.items()))))
 
 

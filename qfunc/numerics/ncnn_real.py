@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -132,7 +133,7 @@ def _each(value: Any, rank: int) -> tuple[Any, ...]:
     return (value,) * rank
 
 
-FORMS = {
+FORMS: dict[str, Callable[..., Tensor]] = {
     "global_avg_pool": mean_of_image, "avg_pool": average, "adaptive_avg_pool": average_to, "hardswish": hard_swish,
     "hardsigmoid": hard_sigmoid, "elu": elu, "exp": exp,
 }  # fmt: skip

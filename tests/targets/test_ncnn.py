@@ -15,7 +15,6 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.network import seats
-from qfunc.lowering import Ncnn
 from qfunc.specs import Int
 from tests.targets.test_litert import _calibrated
 
@@ -86,7 +85,7 @@ def test_every_op_is_what_ncnn_computes(seed):
     torch.manual_seed(7)
     model, batches = _calibrated(Ops(), TARGET, 2, 6, 8, 9, seed=seed)
     moved(model, seed)
-    report = qfunc.verify(TARGET, Ncnn(threads=1))(model, batches)
+    report = qfunc.verify(TARGET)(model, batches)
     assert report.verdict.startswith("bit-exact: "), report
     assert not report.float_units
 
@@ -94,7 +93,7 @@ def test_every_op_is_what_ncnn_computes(seed):
 @needs_ncnn
 def test_a_network_is_what_ncnn_computes():
     model, batches = _calibrated(Residual(), TARGET, 2, 3, 15, 14)
-    report = qfunc.verify(TARGET, Ncnn(threads=1))(model, [*batches, batches[0][:1]])
+    report = qfunc.verify(TARGET)(model, [*batches, batches[0][:1]])
     assert report.verdict.startswith("bit-exact: "), report
     assert not report.float_units
 
