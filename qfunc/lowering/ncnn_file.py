@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -135,15 +136,15 @@ def sizes(shape: Sequence[int], first: tuple[int, int, int, int] = (0, 1, 11, 2)
 
 def floats(value: Any) -> bytes:
     """Numbers of a .bin, without a tag."""
-    return np.ascontiguousarray(value, "<f4").tobytes()
+    return bytes(np.ascontiguousarray(value, "<f4").tobytes())
 
 
 def tagged(value: Array) -> bytes:
     """Weights of a .bin with their tag: those of int8 filled up to whole words, or those of float32."""
     if value.dtype != np.int8:
-        return np.uint32(0).tobytes() + floats(value)
-    held = np.ascontiguousarray(value).tobytes()
-    return np.uint32(INT8_WEIGHTS).astype("<u4").tobytes() + held + bytes(-len(held) % 4)
+        return struct.pack("<I", 0) + floats(value)
+    held = bytes(np.ascontiguousarray(value).tobytes())
+    return struct.pack("<I", INT8_WEIGHTS) + held + bytes(-len(held) % 4)
 
 
 def reciprocal(scale: Any) -> Array:

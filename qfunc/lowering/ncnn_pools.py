@@ -24,8 +24,8 @@ def average_pool(step: Step) -> None:
     w, x = _window(step)
     pads = step.attribute("pads") or ()
     counts_all = bool(step.attribute("count_include_pad", 0)) and any(pads)
-    behind = tuple([0] * len(pads)[len(pads) // 2 :]) if not pads else tuple(pads[len(pads) // 2 :])
-    more = any(a > b for a, b in zip(w.after, ([0, 0] + [int(p) for p in behind])[-2:], strict=True))
+    behind = [0, 0, *(int(p) for p in pads[len(pads) // 2 :])][-2:]
+    more = any(a > b for a, b in zip(w.after, behind, strict=True))
     if counts_all and more:
         found = f"an average of {w.kernel} entries, fewer at the end"
         raise step.refuse(found, "whole windows, or only entries inside", "Use ceil_mode=False.")

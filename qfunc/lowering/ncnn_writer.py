@@ -121,7 +121,7 @@ class Writer:
         reader = self.source.only_reader(node.output[0]) if node.op_type == "Clip" else None
         if reader is None or reader.op_type != "QuantizeLinear":
             return False
-        ends = [e and np.float32(e) * reciprocal(self.scale(reader)) for e in self.source.bounds(node)]
+        ends: list[Any] = [e and np.float32(e) * reciprocal(self.scale(reader)) for e in self.source.bounds(node)]
         return all(e is None or abs(e) > LARGEST - 0.5 for e in ends)
 
     def scale(self, node: onnx.NodeProto) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -147,12 +149,12 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
     if arithmetic.function in ("window_sum", "xnn_average"):
         return window_sum(job, arithmetic)
-    own = ncnn_real.FORMS if arithmetic.function == "ncnn" else {}
-    function = own.get(job.unit.kind) or _FUNCTIONS.get(arithmetic.function or "", job.root.target)
+    own: Any = ncnn_real.FORMS.get(job.unit.kind) if arithmetic.function == "ncnn" else None
+    function: Any = own or _FUNCTIONS.get(arithmetic.function or "") or job.root.target
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
     if job.made is None:
-        return bounded(job, job.emitter.call(function, *arguments, name=f"{job.name}_bare"))  # type: ignore[arg-type]
-    real = job.emitter.call(function, *arguments, name=f"{job.name}_real")  # type: ignore[arg-type]
+        return bounded(job, job.emitter.call(function, *arguments, name=f"{job.name}_bare"))
+    real = job.emitter.call(function, *arguments, name=f"{job.name}_real")
     zero, low, high = job.range()
     return job.emitter.call(
         quantize_interior, real, job.output.scale, zero, low, high, arithmetic.rounding, arithmetic.division,
