@@ -33,7 +33,7 @@ LINES = (
     (
         "no such target",
         ["show", "tensort"],
-        f"qfunc: 'tensort': found no such target, wanted one of {NAMES} tensorrt, tensorrt_nlp, vitis. {GIVE}",
+        f"qfunc: 'tensort': found no such target, wanted one of {NAMES} tensorrt, tensorrt_nlp, tosa, vitis. {GIVE}",
     ),
     (
         "a family uncalled",
