@@ -50,20 +50,26 @@ def transpose(step: Step) -> None:
 
 
 def sliced(step: Step) -> None:
-    """Crop.
+    """Crop; steps along height and width are maxima over windows of one entry.
 
     Raises:
-        DeployError: steps other than 1.
+        DeployError: steps along another axis, or backwards.
     """
     starts, ends, axes, steps = (step.constant(i) for i in (1, 2, 3, 4))
     axes = range(len(starts)) if axes is None else axes
-    if steps is not None and any(int(s) != 1 for s in steps):
-        raise step.refuse(f"steps of {[int(s) for s in steps]}", "1", "Take every entry.")
-    x, cuts = step.given(), {}
-    for begin, end, axis in zip(starts, ends, axes, strict=True):
+    steps = [1] * len(starts) if steps is None else [int(s) for s in steps]
+    x, cuts = step.given(), dict[int, tuple[int, int]]()
+    strides = dict[int, int]()
+    for begin, end, axis, stride in zip(starts, ends, axes, steps, strict=True):
         place = axis_of(step, int(axis))
         cuts[place] = slice(int(begin), int(end)).indices(x.shape[place])[:2]
-    step.keep(_cut(step, x, cuts, step.output))
+        strides |= {place: stride} if stride != 1 else {}
+    if not strides:
+        return step.keep(_cut(step, x, cuts, step.output))
+    if len(x.shape) != 3 or 0 in strides or min(strides.values()) < 1:
+        raise step.refuse(f"steps of {steps}", "1 but along height and width", "Take every entry.")
+    cut = _cut(step, x, cuts, f"{step.output}.whole")
+    return step.makes("Pooling", cut, p0=0, p1=1, p2=strides.get(2, 1), p5=1, p11=1, p12=strides.get(1, 1))
 
 
 def split(step: Step) -> None:
