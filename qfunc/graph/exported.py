@@ -14,6 +14,7 @@ from qfunc.graph.captured import CapturedModule, at
 from qfunc.graph.exported_norms import form_of, is_decomposed, norms_as_modules, take_counters, take_dropouts
 from qfunc.graph.functional import functional
 from qfunc.graph.inlined import inline_regions
+from qfunc.graph.recomposed import recompose
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.recurrent_export import open_recurrent
 from qfunc.graph.sources import packs, user_line
@@ -124,8 +125,9 @@ def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
     module: Any = program.module(check_guards=False)
     ours = set(program.graph_signature.user_inputs)
     inputs = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in ours]
-    form = form_of(program.graph, program.dialect != "TRAINING", "an ExportedProgram")
-    return _opened(module, inputs, (False, "") if modes_of is not None else form, modes_of)
+    decomposed = program.dialect != "TRAINING"
+    form = form_of(program.graph, decomposed, "an ExportedProgram")
+    return _opened(module, inputs, (False, "") if modes_of is not None else form, modes_of, decomposed)
 
 
 def is_module_of_a_program(model: Any) -> bool:
@@ -142,14 +144,16 @@ def open_module(module: fx.GraphModule) -> CapturedModule:
     """The module of an exported program as `open_program` opens the program; it may be written to."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     decomposed = is_decomposed(module.graph)
-    return _opened(module, inputs, form_of(module.graph, decomposed, "the module of an ExportedProgram"), None)
+    return _opened(module, inputs, form_of(module.graph, decomposed, "the module of an ExportedProgram"), None, decomposed)
 
 
 def _opened(
-    module: fx.GraphModule, inputs: list[fx.Node], form: tuple[bool, str], modes_of: nn.Module | None
+    module: fx.GraphModule, inputs: list[fx.Node], form: tuple[bool, str], modes_of: nn.Module | None, decomposed: bool
 ) -> CapturedModule:
     axes, sizes = _axes(inputs), _sizes(inputs)
     inline_regions(module)
+    if decomposed:
+        recompose(module.graph)
     graph, owner = module.graph, _tensors_of(module)
     open_recurrent(graph)
     for node in reversed(graph.nodes):

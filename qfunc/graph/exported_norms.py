@@ -16,7 +16,8 @@ _NORMS: dict[str, dict[int, type[nn.Module]]] = {
     "instance_norm": {2: nn.InstanceNorm1d, 3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d},
 }
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-_DECOMPOSED = ("convolution", "addmm", "native_layer_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
+_DECOMPOSED = ("convolution", "native_layer_norm", "native_group_norm", "_native_batch_norm_legit", "native_dropout",
+               "_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional", "_softmax")  # fmt: skip
 _SYNC = "torch.nn.modules.batchnorm.SyncBatchNorm"
 
 
@@ -45,10 +46,10 @@ def is_decomposed(graph: fx.Graph) -> bool:
     >>> is_decomposed(program.graph), is_decomposed(program.run_decompositions().graph)
     (False, True)
     """
-    return any(_name(n) in _DECOMPOSED for n in graph.nodes)
+    return any(_name(n) in _DECOMPOSED or (_name(n) in ("mm", "addmm") and _name(n.args[-1]) == "permute") for n in graph.nodes)
 
 
-def _name(node: fx.Node) -> str:
+def _name(node: Any) -> str:
     return str(getattr(node.target, "__name__", "")).removesuffix(".default") if node.op == "call_function" else ""
 
 

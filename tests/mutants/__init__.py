@@ -2,6 +2,7 @@
 
 from mutants.channels import CHANNELS
 from mutants.corrections import CORRECTIONS
+from mutants.decomposed import DECOMPOSED
 from mutants.deployment import DEPLOYMENT
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
@@ -58,6 +59,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRAINING,
     *TRANSFORMERS,
     *MERGING,
+    *DECOMPOSED,
     *OUTER_MODULES,
     *CORRECTIONS,
     *RECONSTRUCTION,
