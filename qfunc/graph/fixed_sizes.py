@@ -7,9 +7,14 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from qfunc.errors import CaptureError
+from qfunc.errors import CalibrationError, CaptureError
 from qfunc.graph.record import Record, record_of
 from qfunc.graph.trees import leaves
+
+_DYNAMIC = (
+    "Export it with dynamic_shapes, such as {'x': {0: torch.export.Dim.AUTO}}, and an example of two; "
+    "or quantize the nn.Module itself."
+)
 
 
 def require_sizes_of_call(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -18,8 +23,11 @@ def require_sizes_of_call(model: fx.GraphModule, args: tuple[Any, ...], kwargs: 
     Raises:
         CaptureError: names the input and the axis.
     """
-    record, info = record_of(model), getattr(model.graph._codegen, "pytree_info", None)
-    if record is None or not record.sizes or info is None or info.in_spec is None:
+    record = record_of(model)
+    if record is None or not record.sizes:
+        return  # before the graph is read, which torch.compile does not trace
+    info = getattr(model.graph._codegen, "pytree_info", None)
+    if info is None or info.in_spec is None:
         return
     by_place, by_name = (spec.children() for spec in info.in_spec.children())
     names = info.in_spec.children()[1].context
@@ -44,9 +52,32 @@ def require_sizes(record: Record | None, given: Iterable[Any]) -> None:
             where=f"call of an exported program, input {name!r}",
             found=f"a tensor of shape {list(tensor.shape)}",
             wanted=f"[{wanted}], to which torch.export fixed it",
-            do="Export it with dynamic_shapes, such as {'x': {0: torch.export.Dim.AUTO}}, and an example of two; "
-            "or quantize the nn.Module itself.",
+            do=_DYNAMIC,
         )
+
+
+def require_any_batch(record: Record | None, step: str) -> None:
+    """Refuses a program that runs on one number of images, for a step that runs it on numbers of its own.
+
+    Raises:
+        CalibrationError: names the input and the number.
+    """
+    if record is None:
+        return
+    first = next(((name, sizes[0]) for name, sizes in record.sizes if sizes), ("", None))
+    count = record.batch if record.batch is not None else first[1]
+    if count is None:
+        return
+    within = f", submodule {record.within!r}" if record.within else ""
+    do = _DYNAMIC
+    if record.batch is not None:
+        do = "Quantize the submodules that run on any number: quantize(target, at=...)."
+    raise CalibrationError(
+        where=f"{step}{within}" + (f", input {first[0]!r}" if first[0] else ""),
+        found=f"{count} on the first axis, to which torch.export fixed it",
+        wanted="a model that runs on any number of images, for units are made in batches of their own",
+        do=do,
+    )
 
 
 def _in_order(value: Any, spec: Any) -> Any:
@@ -56,4 +87,4 @@ def _in_order(value: Any, spec: Any) -> Any:
     return value
 
 
-__all__ = ["require_sizes", "require_sizes_of_call"]
+__all__ = ["require_any_batch", "require_sizes", "require_sizes_of_call"]

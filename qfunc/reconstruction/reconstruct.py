@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.fixed_sizes import require_any_batch
 from qfunc.graph.network import float_network
 from qfunc.graph.parts import rebuilt, require_parts
+from qfunc.graph.record import record_of
 from qfunc.reconstruction.finished import Finished
 from qfunc.reconstruction.inputs import Collector
 from qfunc.reconstruction.methods import Method
@@ -58,8 +60,9 @@ def reconstruct(
         resume: A directory for what finished units learned.  A later call with the same model, method and batches goes
             on behind them, and gives the same bits as one that was never interrupted.
     Raises:
-        CalibrationError: a model that is not calibrated or has no weights to round, fewer than three images, batches of
-            other shapes, a tensor between units that has no part for each image, or a directory of something else.
+        CalibrationError: a model that is not calibrated or has no weights to round, a program that torch.export fixed to
+            one number of images, fewer than three images, batches of other shapes, a tensor between units that has no part
+            for each image, or a directory of something else.
         SpecError: no method; a selector that matches no such op, or a weight whose function cannot stand inside AdaRound.
 
     >>> import qfunc
@@ -84,6 +87,8 @@ def reconstruct(
 
     def transform(calibrated: Model) -> Model:
         each = require_parts(calibrated, "calibrated", "reconstruct")
+        for graph in each.values():
+            require_any_batch(record_of(graph), "reconstruct")
         with torch.inference_mode(False), torch.no_grad():
             collectors = {path: Collector(float_network(part)) for path, part in each.items()}
             see = {path: c.note if path == "" else c.see for path, c in collectors.items()}

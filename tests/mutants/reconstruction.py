@@ -6,6 +6,12 @@ HERE, TESTS = "qfunc/reconstruction", "tests/reconstruction"
 
 RECONSTRUCTION = (
     Mutation(
+        "one-number-of-images-is-told-late", f"{HERE}/reconstruct.py",
+        'require_any_batch(record_of(graph), "reconstruct")',
+        "pass",
+        f"{TESTS}/test_errors_of_reconstruct.py::test_a_program_of_one_number_of_images",
+    ),
+    Mutation(
         "regions-that-are-read-outside", f"{HERE}/regions.py",
         "if all(user in inside for node in inner for user in flow.behind[node]) and not inner & flow.returned:",
         "if True:",

@@ -124,6 +124,48 @@ def test_images_that_are_not_apart() -> None:
     )
 
 
+class Loop(nn.Module):
+    """It counts its images when it is exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.one(x[i]) for i in range(x.shape[0])])
+
+
+def test_a_program_of_one_number_of_images() -> None:
+    """Units are made in batches of their own: told before anything runs, whatever the number."""
+    target, x = targets.academic(4, 4), torch.randn(4, 3)
+    wanted = "wanted a model that runs on any number of images, for units are made in batches of their own. "
+    dynamic = (
+        "Export it with dynamic_shapes, such as {'x': {0: torch.export.Dim.AUTO}}, and an example of two; or quantize the "
+        "nn.Module itself."
+    )
+    fixed = torch.export.export(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (x,))
+    ran: list[Tensor] = []
+
+    def batches() -> Any:
+        ran.append(x)
+        yield x
+
+    def reconstructed(model: Any, **how: Any) -> Any:
+        calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target, **how)(model))
+        return lambda: qfunc.reconstruct(qfunc.adaround(iterations=1, batch=4), batches())(calibrated)
+
+    found = "found 4 on the first axis, to which torch.export fixed it, "
+    assert refused(CalibrationError, reconstructed(fixed)) == f"reconstruct, input 'input': {found}{wanted}{dynamic}"
+    at = reconstructed(nn.Sequential(fixed.module()), at="0")  # type: ignore[arg-type]
+    assert refused(CalibrationError, at) == f"reconstruct, submodule '0', input 'input': {found}{wanted}{dynamic}"
+    assert refused(CalibrationError, reconstructed(Loop(), example_inputs=(x,))) == (
+        f"reconstruct: {found}{wanted}Quantize the submodules that run on any number: quantize(target, at=...)."
+    )
+    assert not ran
+    varies = torch.export.export(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    assert reconstructed(varies)()(x).shape == (4, 4)
+
+
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
     model = net()
     qfunc.reconstruct(ONE, X, resume=tmp_path / "units")(model)
