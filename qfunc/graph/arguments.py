@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import evolve
@@ -69,7 +69,29 @@ def free(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if a.fixed and not _same(a.value, value):
             raise _other(a, value, record)
     kept = {a.name for a in graphs}
-    return tuple(v for a, v in zip(names, args, strict=False) if a.taken), {k: v for k, v in kwargs.items() if k in kept}
+    placed = tuple(v for a, v in zip(names, args, strict=False) if a.taken)
+    named = {k: v for k, v in kwargs.items() if k in kept}
+    return placed, {a.name: a.value for a in graphs[len(placed) :] if a.fixed} | named
+
+
+def fixed(model: fx.GraphModule) -> dict[str, Any]:
+    """The inputs of a graph that example_inputs fixed, by name, and their values: None, flags, numbers, words.
+
+    >>> from qfunc.graph.capture import capture
+    >>> fixed(capture((Tensor([1.0]), 2.0))(_Gain()))
+    {'gain': 2.0}
+    """
+    record = record_of(model)
+    return {a.name: a.value for a in (record.arguments if record is not None else ()) if a.fixed and a.taken}
+
+
+def with_fixed(model: fx.GraphModule, tensors: Iterable[Any]) -> list[Any]:
+    """The tensors of a call, and among them what example_inputs fixed, as the graph's inputs come."""
+    known, given = fixed(model), list(tensors)
+    for place, node in enumerate(n for n in model.graph.nodes if n.op == "placeholder"):
+        if node.target in known:
+            given.insert(place, known[str(node.target)])
+    return given
 
 
 def require_batch(record: Record | None, given: Any) -> None:
@@ -117,4 +139,4 @@ class _Gain(nn.Module):
         return x * gain
 
 
-__all__ = ["free", "remember", "require_batch"]
+__all__ = ["fixed", "free", "remember", "require_batch", "with_fixed"]

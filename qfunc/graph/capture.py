@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qfunc.errors import CaptureError, a_or_an
+from qfunc.errors import CaptureError
 from qfunc.graph.arguments import remember
 from qfunc.graph.baked import bake, computed_tensors
 from qfunc.graph.captured import copied
@@ -35,6 +35,7 @@ from qfunc.graph.spelling import DROPOUTS, canonical, short_name
 from qfunc.graph.torch_modules import root_of
 from qfunc.graph.tracer import Tracer, tracing_error
 from qfunc.graph.training import norms_as_modules, prepare, take_modes, train
+from qfunc.graph.wrappers import unwrap_inside, unwrapped
 
 _LOCK = threading.RLock()  # tracing patches torch's globals
 
@@ -108,8 +109,9 @@ def capture(
         require_arguments(concrete, model)
         with _LOCK:
             mine, shown = owned(model), model
-            if bake(mine):  # what is kept of the model's modules is then that of the plain ones
-                bake(shown := owned(model))
+            if any([unwrap_inside(mine), bake(mine)]):  # what is kept of the model's modules is then that of the plain ones
+                unwrap_inside(shown := owned(model))
+                bake(shown)
             if example_inputs is not None:
                 program, batch = program_of(with_forward_bound(mine, concrete), example_inputs)
                 opened = remember(open_program(program, modes_of=model), model, concrete, example_inputs, batch)
@@ -129,34 +131,6 @@ def capture(
             return keep(remember(made, model, concrete, None), shown, ran(evaluated))
 
     return transform
-
-
-def unwrapped(model: Any) -> nn.Module:
-    """The module inside the wrappers of torch.compile and of data parallel training.
-
-    Raises:
-        CaptureError: no module, or a scripted one.
-    """
-    if not isinstance(model, nn.Module):
-        kind = isinstance(model, type)
-        do = f"Make one: {model.__name__}(...)." if kind else "Pass the module itself."
-        found = f"the class {model.__name__}" if kind else type(model).__name__
-        raise CaptureError(where="capture", found=found, wanted="an nn.Module or an ExportedProgram", do=do)
-    inner = getattr(model, "_orig_mod", None)  # torch.compile's wrapper
-    if isinstance(inner, nn.Module):
-        return unwrapped(inner)
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return unwrapped(model.module)
-    if isinstance(model, torch.jit.ScriptModule):
-        do = "Pass the eager module from which it was scripted."
-        raise CaptureError(where="capture", found="a TorchScript module", wanted="an eager nn.Module", do=do)
-    if type(model).__name__ == "FullyShardedDataParallel":  # its import would cost seconds
-        do = "Pass the module before it is wrapped, with the full state_dict loaded."
-        raise CaptureError(where="capture", found="a FullyShardedDataParallel", wanted="whole tensors", do=do)
-    if type(model).forward is nn.Module.forward and "forward" not in vars(model):
-        found, do = f"{a_or_an(type(model))} without a forward", "Pass the model that runs its entries, or one of them."
-        raise CaptureError(where="capture", found=found, wanted="a module that computes", do=do)
-    return model
 
 
 def owned(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:

@@ -45,10 +45,16 @@ def without_hooks(model: nn.Module) -> nn.Module:
 
 
 def hand_over(old: nn.Module, new: nn.Module, memo: dict[int, Any]) -> None:
-    """Gives a new module copies of what an old one has of hooks; `memo` has by id what stands for other modules."""
+    """Gives a new module copies of what an old one has of hooks; `memo` has by id what stands for other modules.
+
+    The hook by which a module of torch.export checks its inputs stays there: captured programs have checks of their own.
+    """
     for name in _HOOKS:
         if vars(old).get(name):
-            vars(new)[name] = copy.deepcopy(vars(old)[name], memo)
+            held = vars(new)[name] = copy.deepcopy(vars(old)[name], memo)
+            if name in _FORWARD:
+                for key in [k for k, hook in held.items() if str(getattr(hook, "__module__", "")).startswith("torch.export")]:
+                    del held[key]
 
 
 __all__ = ["hand_over", "require_no_hooks", "without_hooks"]

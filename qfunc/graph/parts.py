@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc.errors import SpecError
-from qfunc.graph.capture import owned, unwrapped
+from qfunc.graph.capture import owned
 from qfunc.graph.hooks import hand_over
 from qfunc.graph.network import require, require_unwrapped
 from qfunc.graph.record import record_of
+from qfunc.graph.wrappers import unwrapped
 
 
 def parts(model: Any) -> dict[str, fx.GraphModule]:

@@ -9,6 +9,7 @@ from attrs import evolve
 from torch import Tensor, fx
 
 from qfunc.errors import QfuncError
+from qfunc.graph.arguments import with_fixed
 from qfunc.graph.captured import evaluated
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.network import refused
@@ -41,8 +42,10 @@ def evaluated_value(model: fx.GraphModule, leaves: list[Tensor], where: str) -> 
 
 
 def _value(interpreter: fx.Interpreter, leaves: list[Tensor]) -> Any:
+    module: Any = interpreter.module
+    given = with_fixed(module, leaves)
     with torch.inference_mode():
-        return interpreter.run(*leaves, enable_io_processing=False)
+        return interpreter.run(*given, enable_io_processing=False)
 
 
 class _Evaluated(fx.Interpreter):

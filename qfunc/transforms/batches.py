@@ -11,7 +11,7 @@ from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, a_or_an
-from qfunc.graph.arguments import free, require_batch
+from qfunc.graph.arguments import fixed, free, require_batch
 from qfunc.graph.fixed_sizes import require_sizes
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.trees import leaves
@@ -31,8 +31,10 @@ class Binder:
         self.names = [str(n.target) for n in nodes] if info is None else [n for n in info.orig_args if n != "self"]
         needed = sum(not n.args for n in nodes) if self.spec is None else len(self.spec)
         self.required = max(needed, 1)
+        self.fixed = fixed(network)  # batches may leave it out
+        self.asked = max(needed - len(self.fixed), 1)
         if self.spec is not None:
-            self.takes_dict = len(self.spec) == 1 and self.spec[0].type is dict
+            self.takes_dict = self.asked == 1 and self.spec[0].type is dict
         else:
             self.takes_dict = needed == 1 and any(isinstance(key, str) for user in nodes[0].users for key in user.args)
         self.said = False
@@ -47,9 +49,14 @@ class Binder:
             batch = (batch,)
         if isinstance(batch, Mapping):
             _, named = free(self.network, (), dict(batch))
-            return self._like_the_model(self._named(named, step), step)
+            return self._like_the_model(self._named(named, step, batch), step)
         if not isinstance(batch, tuple | list):
             raise self._wrong(step, a_or_an(type(batch)))
+        if self.fixed:  # refuses other values
+            free(self.network, tuple(batch[: self.required]), {})
+        rest = self.names[len(batch) : self.required]
+        if rest and all(name in self.fixed for name in rest) and len(batch):
+            batch = (*batch, *map(self.fixed.__getitem__, rest))
         if len(batch) < self.required:
             raise self._wrong(step, f"{len(batch)} input{'s' * (len(batch) != 1)}")
         if len(batch) > self.required and not self.said:
@@ -58,11 +65,12 @@ class Binder:
             warnings.warn(text, UserWarning, stacklevel=5)
         return self._like_the_model(tuple(batch[: self.required]), step)
 
-    def _named(self, batch: Mapping[str, Any], step: str) -> tuple[Any, ...]:
+    def _named(self, batch: Mapping[str, Any], step: str, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        batch = {**self.fixed, **batch}
         last = max((self.names.index(k) for k in batch if k in self.names), default=-1)
         positional = self.names[: max(last + 1, self.required)]
         if any(k not in self.names for k in batch) or any(n not in batch for n in positional):
-            raise self._wrong(step, f"a dict with keys {listed(batch)}")
+            raise self._wrong(step, f"a dict with keys {listed(given)}")
         return tuple(batch[n] for n in positional)
 
     def _like_the_model(self, arguments: tuple[Any, ...], step: str) -> tuple[Any, ...]:
@@ -90,7 +98,7 @@ class Binder:
         return value
 
     def _wrong(self, step: str, found: str, wanted: str = "") -> CalibrationError:
-        wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required} required)"
+        wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.asked} required)"
         do = "Give batches as the model's forward takes them."
         do = "Convert arrays: torch.from_numpy(array)." if found == "an ndarray" else do
         return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)

@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from torch.optim.swa_utils import AveragedModel
 
 from qfunc.errors import DeployError, a_or_an
+from qfunc.graph.arguments import fixed
 from qfunc.graph.made import key_of
 from qfunc.graph.network import require, require_unwrapped
 from qfunc.graph.parts import parts
@@ -63,12 +64,13 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         from qfunc.lowering.onnx_graph import OPSET
         from qfunc.lowering.onnx_model import write_model
 
+        model = _without_fixed(model)
         inputs = _inputs(model, record, example_inputs)
         _require_float32(model, inputs)
         partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
         require_limits(partition)
-        fixed = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
-        axes = None if fixed else record.axes
+        whole = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
+        axes = None if whole else record.axes
         proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET), axes)
         _check(proto, tensors, model, inputs)
         files = dict(target.lowering.lower(proto, tensors))
@@ -128,6 +130,17 @@ def _require_float32(model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) -> N
 
 def _placeholders(model: fx.GraphModule) -> list[fx.Node]:
     return [n for n in model.graph.nodes if n.op == "placeholder"]
+
+
+def _without_fixed(model: fx.GraphModule) -> fx.GraphModule:
+    # Inputs that example_inputs fixed, to None or a number, are none of the artifact.
+    unused = [n.name for n in _placeholders(model) if n.target in fixed(model) and not n.users]
+    if not unused:
+        return model
+    model = copy.deepcopy(model)
+    for node in [n for n in _placeholders(model) if n.name in unused]:
+        model.graph.erase_node(node)
+    return model
 
 
 def _without_options(model: fx.GraphModule, inputs: int) -> fx.GraphModule:

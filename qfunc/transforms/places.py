@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError, a_or_an
-from qfunc.graph.capture import unwrapped
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.leaves import leaf_classes, require_arguments
 from qfunc.graph.network import kind_of_model
 from qfunc.graph.parts import parts, running
 from qfunc.graph.record import record_of
 from qfunc.graph.select import Context, selects
+from qfunc.graph.wrappers import unwrapped
 from qfunc.specs import Keep, Target
 from qfunc.transforms.outer import positional
 

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from qfunc.errors import CalibrationError
 from qfunc.graph.attention import prepared
 from qfunc.graph.batch_norm import folded_weight, vanishes
-from qfunc.graph.capture import capture, unwrapped
+from qfunc.graph.capture import capture
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.fold import fold_batch_norm, read_attr
 from qfunc.graph.leaves import Leaves, present, require_inputs, require_leaves
@@ -28,6 +28,7 @@ from qfunc.graph.site import Site, seat_path
 from qfunc.graph.states import tell
 from qfunc.graph.unfold import Norm, unfold
 from qfunc.graph.unheard import require_heard
+from qfunc.graph.wrappers import unwrapped
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived, Fixed, Target
 from qfunc.transforms import places

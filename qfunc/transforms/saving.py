@@ -102,6 +102,9 @@ def load(
 
     def read(model: nn.Module | ExportedProgram) -> fx.GraphModule:
         place = Path(directory)
+        if isinstance(model, Tensor):
+            wanted, do = "the float model that was quantized, which the files do not hold", "Write load(directory)(model)."
+            raise CalibrationError(where=f"load({str(place)!r})", found="a Tensor", wanted=wanted, do=do)
         report = _report(place)
         target = from_json(json.dumps(report["target"]), classes)
         norms = BatchStatistics() if report.get("norms") else Folded()

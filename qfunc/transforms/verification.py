@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.errors import EmulationError, VerifyError
+from qfunc.graph.arguments import with_fixed
 from qfunc.graph.coding import Coding
 from qfunc.graph.network import Walk
 from qfunc.graph.trees import leaves, returned
@@ -105,9 +106,10 @@ class Verification:
             self._tally(path, "codes").add(value, torch.from_numpy(codes[f"{path}.codes"]), 1.0)
 
         with torch.inference_mode():
-            free = _tensors(Walk(self.emulation, see, set(self.codings)).run(*leaves, enable_io_processing=False))
+            given = with_fixed(self.emulation, leaves)
+            free = _tensors(Walk(self.emulation, see, set(self.codings)).run(*given, enable_io_processing=False))
             if codes and (self._differ("codes") or any(not _same(a, b) for a, b in zip(free, runtime, strict=True))):
-                alone = _tensors(forced.run(*leaves, enable_io_processing=False))
+                alone = _tensors(forced.run(*given, enable_io_processing=False))
                 for path, want, got in forced.pairs:
                     self._tally(path, "alone").add(want, got, 1.0)
                 for index, (want, got) in enumerate(zip(alone, runtime, strict=True)):

@@ -8,10 +8,10 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import QfuncError
-from qfunc.graph.capture import unwrapped
 from qfunc.graph.hooks import without_hooks
 from qfunc.graph.record import attach, enclosed, record_of
 from qfunc.graph.sources import bears_its_module, qualified
+from qfunc.graph.wrappers import unwrapped
 
 
 def around(outer: nn.Module, path: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.errors import CaptureError
+from qfunc.errors import CalibrationError, CaptureError
 from qfunc.specs import edit
 
 TARGET = edit.weights(bits=7)(targets.onnxruntime)
@@ -53,6 +53,28 @@ def test_the_values_that_they_are_fixed_to(road: Any) -> None:
     if road is None:
         assert torch.equal(qfunc.capture()(model)(X, True, X), model(X, True, X))  # y stayed an input
         assert torch.equal(qfunc.capture()(model)(X, X), model(X, True, X))  # as the graph takes them
+
+
+def test_what_examples_fix_may_be_left_out() -> None:
+    """In batches and in calls, by place and by name; another value stays refused."""
+    model = Options().eval()
+    quantized = qfunc.quantize(TARGET, (X, True, 0.5, None))(model)
+    for batch in (X, (X,), {"x": X}, {"x": X, "y": 0.5}, (X, True, 0.5, None)):
+        done = qfunc.calibrate([batch], progress=False)(quantized)
+        wanted = done(X, True, 0.5, None)
+        for found in (done(X), done(x=X), done(X, True), done(X, y=0.5), qfunc.emulate(TARGET)(done)(X)):
+            assert torch.allclose(found, wanted, atol=0.1)  # emulated, some codes of 7 bits
+    with pytest.raises(CaptureError, match=r"^call of a captured model: found y=0.0, wanted y=0.5, to which capture fixed it"):
+        done(X, y=0.0)
+    with pytest.raises(CaptureError, match=r"^call of a captured model: found flag=a Tensor, wanted flag=True, to which"):
+        qfunc.calibrate([(X, X[:, 0])], progress=False)(quantized)  # labels are no flag
+    with pytest.raises(CalibrationError) as e:
+        qfunc.calibrate([{}], progress=False)(quantized)
+    assert str(e.value) == (
+        "calibrate, batch: found a dict with keys none, wanted a tensor, tuple or dict for the inputs x, flag, y, mask "
+        "(1 required). Give batches as the model's forward takes them."
+    )
+    assert qfunc.verify(TARGET)(done, [X]).verdict.startswith("bit-exact: 0 of ")
 
 
 WRONG: dict[str, tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = {

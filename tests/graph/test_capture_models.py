@@ -317,6 +317,19 @@ def test_recurrent_and_attention_layers_have_visible_weights(name: str, example:
     assert torch.equal(pickle.loads(pickle.dumps(captured))(x), captured(x))
 
 
+@pytest.mark.parametrize("road", [None, (torch.ones(2, 3),)], ids=["fx", "export"])
+def test_wrappers_inside_a_model_are_looked_through(road: Any) -> None:
+    """Names and keys are those without them; the model keeps its wrappers."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2))).eval()
+    wrapped = nn.Sequential(torch.compile(plain[0]), nn.DataParallel(torch.compile(plain[1]))).eval()
+    one, other = (capture(road)(m) for m in (plain, wrapped))
+    assert [n.name for n in other.graph.nodes] == [n.name for n in one.graph.nodes]
+    assert other.state_dict().keys() == one.state_dict().keys()
+    assert torch.equal(other(torch.ones(2, 3)), plain(torch.ones(2, 3)))
+    assert [type(m).__name__ for m in wrapped] == ["OptimizedModule", "DataParallel"]
+
+
 def test_wrappers_are_taken_off() -> None:
     model = resnet().eval()
     expected = [n.name for n in capture()(model).graph.nodes]

@@ -8,6 +8,18 @@ WRITES = "tests/graph/test_capture_part_writes.py::test_a_captured_program_equal
 
 NETWORKS = (
     Mutation(
+        "wrappers-inside-stay", "qfunc/graph/capture.py",
+        "if any([unwrap_inside(mine), bake(mine)]):",
+        "if bake(mine):",
+        "tests/graph/test_capture_models.py::test_wrappers_inside_a_model_are_looked_through",
+    ),
+    Mutation(
+        "batches-give-fixed-arguments-any-value", "qfunc/transforms/batches.py",
+        "if self.fixed:  # refuses other values",
+        "if False:",
+        "tests/graph/test_arguments.py::test_what_examples_fix_may_be_left_out",
+    ),
+    Mutation(
         "mappings-become-dicts", "qfunc/graph/tracer.py",
         "return mapping(self, a) if is_own_mapping(a) else super().create_arg(a)",
         "return super().create_arg(a)",

@@ -38,7 +38,7 @@ TRANSFORMERS = (
     ),
     Mutation(
         "axes-without-names", "qfunc/transforms/deploy.py",
-        "axes = None if fixed else record.axes",
+        "axes = None if whole else record.axes",
         "axes = ()",
         f"{TEST}::test_axes_that_vary_have_names_in_the_artifact",
     ),

@@ -34,6 +34,9 @@ ROWS: tuple[Row, ...] = (
      "a new or empty directory."),
     ("loading without a place", lambda w: qfunc.load(w.net), "SpecError",
      "load: found a Sequential, wanted a directory. Write qfunc.load('directory')(model)."),
+    ("running what load returns", lambda w: qfunc.load(w.folder / "saved")(w.x), "CalibrationError",
+     "load('{folder}/saved'): found a Tensor, wanted the float model that was quantized, which the files do not hold. Write "
+     "load(directory)(model)."),
     ("loading from nowhere", lambda w: qfunc.load(w.folder / "nowhere")(w.net), "CalibrationError",
      "load('{folder}/nowhere'): found no saved model, wanted qfunc.json and model.safetensors. Pass the directory that "
      "qfunc.save wrote."),
