@@ -113,7 +113,6 @@ class Curves(nn.Module):
                   F.logsigmoid, self.prelu, self.one)  # fmt: skip
         return (
             *(f(x) for f in curves),
-            F.softplus(x, 2.0),
             F.celu(x, 2.0),
             F.glu(x, 1),
             F.softmax(x, -1),
@@ -207,7 +206,8 @@ def test_what_only_looks_alike_stays_what_it_is() -> None:
             y = self.norm(x.view(1, 4, 3, 3)).view(2, 2, 3, 3)  # four channels, no norm of instances
             mean = torch.native_layer_norm(x, [3], None, None, 1e-5)
             scores = (x * 0.5) @ (x.transpose(-1, -2) * 0.25)  # two factors
-            return y, mean[0], mean[1], scores.softmax(-1) @ x, x * torch.sigmoid(y), torch.where(x > 1, x, x * 0.1)
+            gates = x * torch.sigmoid(y), torch.where(x > 1, x, x * 0.1), F.softplus(x, 2.0, 7.0)
+            return y, mean[0], mean[1], scores.softmax(-1) @ x, *gates
 
     torch.manual_seed(0)
     model, x = Alike().eval(), torch.randn(2, 2, 3, 3)
