@@ -17,11 +17,11 @@ from qfunc.specs._check import instance_of, number, refuse
 
 
 class Staircase(NamedTuple):
-    """Bounds (low, high) and None, or None and (scale, zero point), in the shape of the qparams; alpha, a scalar."""
+    """Bounds (low, high) and None, or None and (width, zero point), in the shape of the qparams; alpha, a scalar."""
 
     low: Tensor | None
     high: Tensor | None
-    scale: Tensor | None
+    width: Tensor | None
     zero_point: Tensor | None
     alpha: Tensor
 
@@ -46,8 +46,9 @@ class Dsq:
 
     and Q_S(x) = l below l, u above u.  As in the paper the value in training is the hard one, which replaces
     phi by its sign, and x, l, u and alpha get the derivatives of Q_S.  Schemes with a zero point train l and
-    u, and the hardware's from_range(l, u) gives D and the grid; the others train D alone, l = qmin D and
-    u = qmax D.  alpha counts as the nearest number in [0.001, 0.499], the gradient passing straight through;
+    u, and the hardware's from_range(l, u) gives D and the grid; the others train the width u - l alone, from which
+    D, l = qmin D and u = qmax D: a bound's gradient is made for steps of its size, a step's is (qmax - qmin) times
+    larger.  alpha counts as the nearest number in [0.001, 0.499], the gradient passing straight through;
     the paper's L2 penalty on it is the optimizer's weight decay.  The curve assumes rounding to nearest.
 
     NaN in x gives NaN there and in the gradients of what is learned; infinities saturate.
@@ -76,18 +77,18 @@ class Dsq:
         scale, zero = steps.whole(qparams), qparams.zero_point
         alpha = torch.full((), self.alpha, device=scale.device)
         if not steps.is_free(scheme):
-            return Staircase(None, None, scale, zero, alpha)
+            return Staircase(None, None, _span(scheme) * scale, zero, alpha)
         low, high = codes_of(scheme)
         return Staircase((low - zero) * scale, (high - zero) * scale, None, None, alpha)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
-        """The bounds or the scale, and alpha if it trains."""
-        return (*(("low", "high") if steps.is_free(scheme) else ("scale",)), *(("alpha",) if self.trains_alpha else ()))
+        """The bounds or the width, and alpha if it trains."""
+        return (*(("low", "high") if steps.is_free(scheme) else ("width",)), *(("alpha",) if self.trains_alpha else ()))
 
     def scaled(self, params: Staircase, factor: Tensor) -> Staircase:
         """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
-        if params.scale is not None:
-            return params._replace(scale=params.scale * factor)
+        if params.width is not None:
+            return params._replace(width=params.width * factor)
         assert params.low is not None and params.high is not None  # noqa: PT018
         return params._replace(low=params.low * factor, high=params.high * factor)
 
@@ -109,7 +110,12 @@ def _two(params: Staircase) -> list[tuple[str, Tensor]]:
 
 
 def _held(first: Tensor, second: Tensor, scheme: Scheme) -> Affine:
-    return from_range(first, second, scheme) if steps.is_free(scheme) else steps.held(first, second, scheme)
+    return from_range(first, second, scheme) if steps.is_free(scheme) else steps.held(first / _span(scheme), second, scheme)
+
+
+def _span(scheme: Scheme) -> int:
+    low, high = codes_of(scheme)
+    return high - low
 
 
 class _SoftGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
@@ -139,7 +145,7 @@ class _SoftGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot tra
         per_alpha = summed(grad * d_alpha * step(qparams, t, scheme), alpha, scheme)
         through = (grad * slope).to(grad.dtype)
         if not steps.is_free(scheme):
-            total = summed(grad * (height - zero - slope * (t - zero)), first, scheme)
+            total = summed(grad * (height - zero - slope * (t - zero)) / (qmax - qmin), first, scheme)
             return through, steps.through_magnitude(total, first, scheme), None, per_alpha
         to_high = (height - qmin - slope * (t - qmin)) / (qmax - qmin)
         to_low = 1 - slope - to_high

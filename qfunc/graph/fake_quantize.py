@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 from zlib import crc32
 
 import torch
@@ -91,6 +91,11 @@ class FakeQuantize(nn.Module):
             return self.kept.of(tensors, lambda: self._behind(x, norm, groups))
         self.kept.forget()
         return self._behind(x, norm, groups)
+
+    def train(self, mode: bool = True) -> Self:
+        """As of any module; what changed without a version, by `.data` or NumPy, is seen from here on."""
+        self.kept.forget()
+        return super().train(mode)
 
     def _behind(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:
         batch = norm is not None and uses_batch(norm)

@@ -12,8 +12,8 @@ from torch import Tensor
 class KeptValue:
     """The last value, and the tensors it was computed from, each as of then.
 
-    It counts where no gradient is asked for and nothing is being compiled; tensors without a version or memory of their
-    own (those of inference mode, or of torch.func) are computed from each time.  Copies start empty.
+    It counts until a gradient is asked for, and not where anything is being compiled; tensors without a version or memory of
+    their own (those of inference mode, or of torch.func) are computed from each time.  Copies start empty.
 
     >>> kept, x = KeptValue(), torch.ones(2)
     >>> with torch.no_grad():
@@ -30,7 +30,10 @@ class KeptValue:
 
     def of(self, tensors: Sequence[Tensor], compute: Callable[[], Tensor]) -> Tensor:
         """compute(), or what it gave for the same tensors."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            return compute()
+        if torch.is_grad_enabled():
+            self.forget()  # a step may follow, and fused optimizers raise no version
             return compute()
         try:
             now = [(t, t.data_ptr(), t._version) for t in tensors]

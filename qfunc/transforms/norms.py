@@ -108,7 +108,10 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
     """
     norms = trained_norms(model)
     if not norms:
-        do = "Quantize with norms=qfunc.BatchStatistics()."
+        do = (
+            "Quantize with norms=qfunc.BatchStatistics(); BatchNorms that do not alone follow a conv or linear are folded even "
+            "then, and all are by reconstruct, correct_bias and fold_norms."
+        )
         raise CalibrationError(where="freeze_norms", found="no BatchNorm that trains", wanted="at least one", do=do)
     other = next((type(n).__name__ for n in norms if not hasattr(n, "first_batch")), None)
     if other is not None:

@@ -127,7 +127,7 @@ def test_dsq(tag: str) -> None:
     torch.testing.assert_close(y, theirs(key)[0], rtol=2**-22, atol=0)
     # tanh and its argument in float32, scaled by k = 1.4 and s = 1.7.
     torch.testing.assert_close(dx, theirs(key)[1], rtol=1e-4, atol=1e-5)
-    assert set(found) == ({"scale", "alpha"} if tag == "t4s" else {"low", "high", "alpha"})
+    assert set(found) == ({"width", "alpha"} if tag == "t4s" else {"low", "high", "alpha"})
 
 
 @pytest.mark.parametrize("tag", ["t8sp", "t4s"])

@@ -281,8 +281,8 @@ def test_dsq_differentiates_the_soft_staircase(alpha: float) -> None:
         assert found[name].item() == pytest.approx(expected, rel=1e-4, abs=1e-4), name
 
 
-def test_dsq_without_a_zero_point_trains_its_step() -> None:
-    """l = qmin D and u = qmax D move with D."""
+def test_dsq_without_a_zero_point_trains_its_width() -> None:
+    """l = qmin D and u = qmax D move with u - l = 15 D."""
     x = torch.tensor([-3.0, -1.2, -0.61, 0.01, 0.3, 1.13, 1.7, 1.9], dtype=torch.float64)
     weight = weights(x)
     params = Dsq(trains_alpha=False).init(Affine(torch.tensor(0.25), torch.tensor(0.0)), x, Scheme(S4))
@@ -290,10 +290,11 @@ def test_dsq_without_a_zero_point_trains_its_step() -> None:
     dx, found = trained(Dsq(trains_alpha=False), params, x, Scheme(S4), weight)
 
     alpha = torch.tensor(0.4).item()
-    assert set(found) == {"scale"}
+    assert set(found) == {"width"}
+    assert params.width == 15 * 0.25
     pairs = list(zip(x.tolist(), weight.tolist(), strict=True))
-    expected = sum(w * slope(lambda t, v=v: soft(v, -8 * t, t, 15, alpha), 0.25) for v, w in pairs)
-    assert found["scale"].item() == pytest.approx(expected, rel=1e-5)  # float32, and truncation as above
+    expected = sum(w * slope(lambda t, v=v: soft(v, -8 / 15 * t, t / 15, 15, alpha), 3.75) for v, w in pairs)
+    assert found["width"].item() == pytest.approx(expected, rel=1e-5)  # float32, and truncation as above
     assert dx.tolist() == pytest.approx([w * slope(lambda t: soft(t, -2.0, 0.25, 15, alpha), v) for v, w in pairs], abs=1e-6)
 
 

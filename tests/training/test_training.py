@@ -246,6 +246,40 @@ def test_freezing_after_some_batches_counts_on_when_resumed() -> None:
         qfunc.freeze_norms(qfunc.quantize(targets.tensorrt)(Small()))
 
 
+@pytest.mark.parametrize("target", [targets.tensorrt, targets.vitis], ids=lambda t: t.name)
+def test_dsq_moves_its_scales_by_parts_of_their_size(target: Target) -> None:
+    """At the rate of the docs; a scale that trained by itself grew more than tenfold, for its gradient is that of 255 steps."""
+    model = made(recipes.dsq()(target))
+    before = {n: p.detach().clone() for n, p in learned(model).items() if n.endswith(".width")}
+    groups = qfunc.parameter_groups(model, lr=0.01, quantizer_lr=0.001)
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    for seed in range(8):
+        step(model, optimizer, seed)
+    grown = {n: float((learned(model)[n].detach() / width).abs().max()) for n, width in before.items()}
+    assert before
+    assert max(grown.values()) < 2, grown
+    assert any(growth != 1 for growth in grown.values())
+
+
+def test_evaluation_sees_what_has_no_version() -> None:
+    """A fused optimizer while the model stays in evaluation, and `.data` behind `.eval()`."""
+    model, x = made(targets.tensorrt).eval(), batch(3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    for change in (lambda: step(model, optimizer, 0), lambda: (model.left.weight.data.mul_(1.5), model.eval())):
+        with torch.no_grad():
+            before = model(x)
+            change_at(change)
+            after, fresh = model(x), copy.deepcopy(model)(x)
+        assert not torch.equal(before, after)
+        assert torch.equal(after, fresh)
+
+
+def change_at(change: Any) -> None:
+    """With gradients, as in training."""
+    with torch.enable_grad():
+        change()
+
+
 def test_weights_are_quantized_once_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until one of the tensors behind them changes."""
     model, seen = made(targets.tensorrt).eval(), []
