@@ -74,6 +74,7 @@ tosa = Target(
         Kernel(SUMS, SumShifted(steps="half_up"), formats=BYTES),
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
+        Kernel(Op("leaky_relu"), Interior(), formats=BYTES),
         Kernel(CURVES, Interior("float64"), formats=BYTES),
         Kernel(CLIPS | Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
         Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),

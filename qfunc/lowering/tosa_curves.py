@@ -20,12 +20,18 @@ Curve = Callable[[Tensor, Mapping[str, Any]], Tensor]
 
 CURVES: dict[str, Curve] = {
     "Sigmoid": lambda x, a: torch.sigmoid(x), "Tanh": lambda x, a: torch.tanh(x), "HardSwish": lambda x, a: F.hardswish(x),
-    "Elu": lambda x, a: F.elu(x, a.get("alpha", 1.0)), "LeakyRelu": lambda x, a: F.leaky_relu(x, a.get("alpha", 0.01)),
+    "Elu": lambda x, a: F.elu(x, _decimal(a.get("alpha", 1.0))),
+    "LeakyRelu": lambda x, a: F.leaky_relu(x, a.get("alpha", 0.01)),
     "Gelu": lambda x, a: F.gelu(x, approximate=a.get("approximate", b"none").decode()),
     "HardSigmoid": lambda x, a: F.hardsigmoid(x), "Silu": lambda x, a: F.silu(x),
     "Softplus": lambda x, a: F.softplus(x), "Mish": lambda x, a: F.mish(x),
 }  # fmt: skip
 """By the operator of ONNX, but for Silu: its function, with its attributes."""
+
+
+def _decimal(value: float) -> float:
+    # What was written before ONNX made a float32 of it: the shortest number that is read as the same.
+    return float(str(np.float32(value)))
 
 
 def curve(step: Step) -> None:
@@ -50,10 +56,11 @@ def sigmoid(step: Step) -> None:
 
 
 def written(name: str) -> Callable[[TosaGraph, list[Held], Held, dict[str, Any]], None]:
-    """TABLE of a function, in float64 between real values of float32."""
+    """TABLE of a function, in float64 between real values of float32; of two slopes in float32, which holds them exactly."""
+    wide = torch.float32 if name == "LeakyRelu" else torch.float64
 
     def write(graph: TosaGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
-        _table(graph, given[0], out, lambda x: CURVES[name](x.double(), fields).float())
+        _table(graph, given[0], out, lambda x: CURVES[name](x.to(wide), fields).float())
 
     return write
 
