@@ -94,7 +94,7 @@ class FakeQuantize(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; what changed without a version, by `.data` or NumPy, is seen from here on."""
-        self.kept.forget()
+        self.kept.forget()  # whatever tells of a change
         return super().train(mode)
 
     def _behind(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:

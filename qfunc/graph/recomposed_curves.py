@@ -27,8 +27,8 @@ def _pair(node: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 def _upper_six(node: Any) -> Any:
     # x of min(max(x + 3, 0), 6)
     below = read(node, "clamp")
-    above = read(below[0], "clamp") if below[1:] == (None, 6) else ()
-    shifted = read(above[0], "add") if above[1:] == (0,) else ()
+    above: tuple[Any, ...] = read(below[0], "clamp") if below[1:] == (None, 6) else ()
+    shifted: tuple[Any, ...] = read(above[0], "add") if above[1:] == (0,) else ()
     return shifted[0] if shifted[1:] == (3,) else None
 
 
@@ -75,7 +75,8 @@ def _chosen(node: fx.Node) -> Call | None:
 
 
 def _prelu(x: fx.Node, below: Any) -> Call | None:
-    slope, same = read(below, "mul") or (None, None)
+    factors: tuple[Any, ...] = read(below, "mul") or (None, None)
+    slope, same = factors
     slope = slope.args[0] if aten(slope) in ("view", "reshape") else slope
     held = getattr(slope, "op", "") == "get_attr"
     return Call(_OPS.prelu.default, (x, slope)) if same is x and held else None
