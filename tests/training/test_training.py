@@ -6,9 +6,11 @@ import copy
 import io
 from typing import Any
 
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
+from onnx import numpy_helper
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -114,6 +116,28 @@ def test_biases_follow_the_scales_that_train() -> None:
     assert torch.equal(qparams.scale, scale_x * scale_w)
     assert torch.equal(codes.double(), exact.round())  # no bias lies within 2^-24 of a tie
     assert torch.equal(folded(batch(9)), model(batch(9)))
+
+
+@pytest.mark.parametrize("name", ["lsq", "tqt"])
+def test_the_exported_bias_integers_are_those_of_the_simulation(name: str) -> None:
+    """After training: int32 of s_x s_w, and 8 bits of a power of two; of folded BatchNorms and of a layer's own."""
+    recipe, target = RECIPES[name]
+    model, seen = made(recipe(target)), {}
+    optimizer = torch.optim.SGD(qfunc.parameter_groups(model, lr=0.05, quantizer_lr=0.02))
+    for seed in range(3):
+        step(model, optimizer, seed)
+    layers = ("left", "right", "head")
+    for layer in layers:
+        quantizer = model.eval().get_submodule(f"quantizers.{layer}.bias")
+        quantizer.register_forward_hook(lambda m, _, value, layer=layer: seen.update({layer: value}))
+    with torch.no_grad():
+        model(batch(9))
+    file = onnx.load_from_string(qfunc.deploy(recipe(target))(model).files["model.onnx"])
+    held = {t.name: torch.from_numpy(numpy_helper.to_array(t).copy()) for t in file.graph.initializer}
+    assert {held[f"{layer}.bias.codes"].dtype for layer in layers} == {torch.int32 if name == "lsq" else torch.int8}
+    for layer in layers:
+        assert held[f"{layer}.bias.codes"].any()
+        assert torch.equal(held[f"{layer}.bias.codes"] * held[f"{layer}.bias.scale"], seen[layer])
 
 
 def test_tied_sites_hold_one_parameter() -> None:
