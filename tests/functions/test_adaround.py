@@ -271,7 +271,7 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"inner": DoReFa()},
-        "AdaRound.inner: found DoReFa(), wanted a function that quantizes x itself. Use Fixed() or Lsq() inside.",
+        "AdaRound.inner: found DoReFa(largest=1.0), wanted a function that quantizes x itself. Use Fixed() or Lsq() inside.",
     ),
     (
         {"inner": Fixed},

@@ -96,8 +96,8 @@ USES = [
      "reconstruct: found no weight in integers that a conv, linear, matmul or recurrent op reads, wanted at least one. "
      "Quantize for a target that quantizes weights."),
     (lambda: qfunc.reconstruct(ONE, X)(calibrated(Chain(1), X, DOREFA)),
-     "reconstruct, site 'body.0.weight': found the function DoReFa(), wanted a function inside AdaRound: a function that "
-     "quantizes x itself. Use edit.weights(function=Fixed()) before, or leave the op out by select=."),
+     "reconstruct, site 'body.0.weight': found the function DoReFa(largest=1.0), wanted a function inside AdaRound: a function "
+     "that quantizes x itself. Use edit.weights(function=Fixed()) before, or leave the op out by select=."),
 ]  # fmt: skip
 
 
