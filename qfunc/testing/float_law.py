@@ -127,11 +127,12 @@ class _Law:
         self.alias = {n.name: self._counterpart(n) for n in changed.graph.nodes if n.op != "get_attr"}
 
     def _counterpart(self, node: fx.Node) -> str:
-        # An op with weights into which others were folded gives what the last of those gave.
-        for reader in node.users if kind_of(node) in WEIGHTED else ():
-            then: str = self.old[reader.name].all_input_nodes[reader.all_input_nodes.index(node)].name
-            if then not in self.names:
-                return then
+        # An op with weights into which others were folded gives what the last of those gave, to all that read it; a norm
+        # that one of several readers took in leaves it what it was.
+        readers = node.users if kind_of(node) in WEIGHTED else ()
+        read = {self.old[r.name].all_input_nodes[r.all_input_nodes.index(node)].name for r in readers}
+        if len(read) == 1 and not read & self.names:
+            return read.pop()
         assert node.name in self.old, f"{node.name!r} is no op of the model"
         return node.name
 

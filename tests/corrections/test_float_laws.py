@@ -149,6 +149,30 @@ def test_every_channel_meets_its_clip():
     )
 
 
+class Taken(nn.Module):
+    """A convolution that a norm reads, which the next one takes in, and a pool, as it is: MaxViT's first block."""
+
+    size = (3, 6, 7)
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b, self.c = nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Conv2d(5, 4, 1), nn.Conv2d(5, 4, 1)
+
+    def forward(self, x):
+        """Four channels."""
+        x = self.a(x)
+        return self.b(self.norm(x)) + self.c(F.avg_pool2d(x, 1))
+
+
+def test_a_norm_that_one_of_two_readers_takes_in():
+    net, x = unequal(Taken, 5), images(Taken, 4)
+    model = qfunc.capture()(net)
+    folded = fold_batch_norm(model)
+    assert "norm" not in {n.name for n in folded.graph.nodes}
+    worst, op = farthest(model, folded, (x,))
+    assert worst <= 1, (op, worst)
+
+
 @pytest.mark.parametrize("given", [-1, True, "3", float("nan"), float("inf")])
 def test_deviations(given):
     with pytest.raises(SpecError) as e:
