@@ -130,7 +130,7 @@ class _Law:
         # An op with weights into which others were folded gives what the last of those gave, to all that read it; a norm
         # that one of several readers took in leaves it what it was.
         readers = node.users if kind_of(node) in WEIGHTED else ()
-        read = {self.old[r.name].all_input_nodes[r.all_input_nodes.index(node)].name for r in readers}
+        read: set[str] = {self.old[r.name].all_input_nodes[r.all_input_nodes.index(node)].name for r in readers}
         if len(read) == 1 and not read & self.names:
             return read.pop()
         assert node.name in self.old, f"{node.name!r} is no op of the model"
