@@ -25,13 +25,13 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError
-from qfunc.lowering import OnnxRuntime, OpenVino, Pte, Tflite, TosaFile
+from qfunc.lowering import NcnnFiles, OnnxRuntime, OpenVino, Pte, Tflite, TosaFile
 from qfunc.lowering.session import Session
 from qfunc.specs import Int, Scheme, Target, edit
 
 SIZED = {"academic": (4, 4), "academic_nlp": (8, 8)}
 EACH = (getattr(targets, n)(*SIZED[n]) if n in SIZED else getattr(targets, n) for n in targets.__all__)
-TARGETS = tuple(t for t in EACH if not isinstance(t.lowering, Tflite | Pte | TosaFile))  # not read by these readers
+TARGETS = tuple(t for t in EACH if not isinstance(t.lowering, Tflite | Pte | TosaFile | NcnnFiles))  # not read by these readers
 EXACT = ("onnxruntime", "onnx_qnn")
 HEAD = (
     "target", "float", "simulated", "emulated", "run", "by", "outputs", "off", "LSB", "tensors", "codes", "differ", "LSB",
