@@ -17,6 +17,7 @@ from attrs import frozen
 from qfunc.errors import VerifyError
 from qfunc.lowering.flatbuffer import Table, table, unpacked
 from qfunc.lowering.pte import PROGRAM, delegate_of, program
+from qfunc.lowering.shown import Shown, shown_of
 from qfunc.lowering.xnn_schema import delegate, read
 
 
@@ -49,13 +50,9 @@ class ExecuTorch:
             VerifyError: ExecuTorch is not installed.
         """
         file, values = artifact.files["model.pte"], json.loads(artifact.files["model.values.json"])
-        sites = {f"{t}.codes" for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
-        named: dict[str, dict[str, Any]] = {}
-        for name, value in sorted(values.items(), key=lambda entry: int(entry[1]["value"])):
-            if name.removesuffix(".nhwc") in sites:
-                named.setdefault(name.removesuffix(".nhwc"), value)
-        lies = {n: bool(v["last"]) for n, v in named.items()}
-        return Shown(self.opened(file), self.opened(_with_outputs(file, list(named.values()))), lies)
+        named = shown_of(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
+        plain, exposed = self.opened(file), self.opened(_with_outputs(file, list(named.values())))
+        return Shown(plain.run, exposed.run, {n: bool(v["last"]) for n, v in named.items()})
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes as the target says, else why it may not on this CPU."""
@@ -97,31 +94,6 @@ class Opened:
             outputs = self.method.execute([b[place : place + 1].contiguous() for b in batches])
             found.append([o.numpy().copy() for o in outputs])
         return [np.concatenate(each) for each in zip(*found, strict=True)]
-
-
-@frozen(eq=False)
-class Shown:
-    """A model as deployed, and the same with its tensors of codes as further outputs.
-
-    What XNNPACK computes on integers stands in the file, so that there is no partition to compare.
-    """
-
-    plain: Opened
-    exposed: Opened
-    last: dict[str, bool]
-    units: None = None
-    difference: str = ""
-
-    @property
-    def tensors(self) -> frozenset[str]:
-        """The names of the tensors of codes."""
-        return frozenset(self.last)
-
-    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(the outputs of the model as deployed, code tensor -> codes in the model's own layout)."""
-        values = self.exposed.run(inputs)[-len(self.last) :] if self.last else []
-        codes = {n: np.moveaxis(v, -1, 1) if last else v for (n, last), v in zip(self.last.items(), values, strict=True)}
-        return self.plain.run(inputs), codes
 
 
 def _with_outputs(file: bytes, chosen: Sequence[dict[str, Any]]) -> bytes:

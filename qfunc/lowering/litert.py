@@ -12,6 +12,7 @@ import numpy as np
 from attrs import field, frozen
 
 from qfunc.errors import VerifyError
+from qfunc.lowering.shown import Shown, shown_of
 from qfunc.specs._check import integer, one_of
 
 _RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
@@ -50,17 +51,17 @@ class LiteRt:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        model = artifact.files["model.tflite"]
-        sites = {t for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
-        return Shown(self.opened(model), self.opened(*_with_outputs(model, {f"{t}.codes" for t in sites})))
+        plain = self.opened(artifact.files["model.tflite"])
+        exposed, last = _with_outputs(artifact)
+        return Shown(plain.run, self.opened(exposed).run, last)
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes as the targets say, else why it may not on this CPU."""
         machine = platform.machine()
         return "" if machine in ("x86_64", "AMD64") else f"{machine} has other kernels than x86-64"
 
-    def opened(self, model: bytes, names: Sequence[str] = ()) -> Opened:
-        """A loaded model, for many batches; `names` are those of its last outputs.
+    def opened(self, model: bytes) -> Opened:
+        """A loaded model, for many batches.
 
         Raises:
             VerifyError: LiteRT is not installed.
@@ -73,7 +74,7 @@ class LiteRt:
         made = litert.Interpreter(
             model_content=model, num_threads=self.threads or None, experimental_op_resolver_type=resolver
         )  # fmt: skip
-        return Opened(made, tuple(names))
+        return Opened(made)
 
 
 @frozen(eq=False)
@@ -81,7 +82,6 @@ class Opened:
     """An interpreter of one model."""
 
     interpreter: Any
-    names: tuple[str, ...]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for one batch, each read once."""
@@ -96,49 +96,18 @@ class Opened:
         return [self.interpreter.get_tensor(o["index"]) for o in self.interpreter.get_output_details()]
 
 
-@frozen(eq=False)
-class Shown:
-    """A model as deployed, and the same with its tensors of codes as further outputs.
-
-    What LiteRT computes on integers stands in the file, so that there is no partition to compare.
-    """
-
-    plain: Opened
-    exposed: Opened
-    units: None = None
-    difference: str = ""
-
-    @property
-    def tensors(self) -> frozenset[str]:
-        """The names of the tensors of codes."""
-        return frozenset(n.removesuffix(".nhwc") for n in self.exposed.names)
-
-    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(the outputs of the model as deployed, code tensor -> codes in the model's own layout)."""
-        names = self.exposed.names
-        values = self.exposed.run(inputs)[-len(names) :] if names else []
-        codes = {}
-        for name, value in zip(names, values, strict=True):
-            codes[name.removesuffix(".nhwc")] = np.moveaxis(value, -1, 1) if name.endswith(".nhwc") else value
-        return self.plain.run(inputs), codes
-
-
-def _with_outputs(model: bytes, wanted: set[str]) -> tuple[bytes, list[str]]:
-    # The file with those of its tensors as outputs behind its own, and their names.
+def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
+    # The file with its tensors of codes as outputs behind its own, and of each whether its channels lie last.
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
-    held = schema.ModelT.InitFromPackedBuf(model, 0)
+    held = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
     graph = held.subgraphs[0]
     names = [t.name.decode() for t in graph.tensors]
-    chosen: dict[str, int] = {}
-    for index, name in enumerate(names):
-        plain = name.removesuffix(".nhwc")
-        if plain in wanted:
-            chosen.setdefault(plain, index)
+    chosen: dict[str, int] = shown_of(artifact, zip(names, range(len(names)), strict=True))
     graph.outputs = np.array([*graph.outputs, *chosen.values()], np.int32)
     builder = flatbuffers.Builder(1 << 16)
     builder.Finish(held.Pack(builder), b"TFL3")
-    return bytes(builder.Output()), [names[i] for i in chosen.values()]
+    return bytes(builder.Output()), {n: names[i].endswith(".nhwc") for n, i in chosen.items()}
 
 
 __all__ = ["LiteRt"]

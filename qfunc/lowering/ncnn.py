@@ -14,6 +14,7 @@ import numpy as np
 from attrs import field, frozen
 
 from qfunc.errors import VerifyError
+from qfunc.lowering.shown import code_names
 from qfunc.specs._check import integer
 
 _OFF = (
@@ -56,9 +57,8 @@ class Ncnn:
         Raises:
             VerifyError: ncnn is not installed.
         """
-        sites = {f"{t}.codes" for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
         opened = self.opened(artifact.files)
-        return Shown(opened, tuple(n for n in sorted(sites) if n in opened.blobs))
+        return Shown(opened, tuple(n for n in sorted(code_names(artifact)) if n in opened.blobs))
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes as the target says, else why it may not on this CPU."""

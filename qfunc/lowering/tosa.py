@@ -18,6 +18,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 from qfunc.lowering.flatbuffer import Table
+from qfunc.lowering.shown import Shown, shown_of
 from qfunc.lowering.tosa_schema import block_of, written
 
 
@@ -50,17 +51,12 @@ class Tosa:
         Raises:
             VerifyError: the reference model is not installed.
         """
-        sites = {f"{t}.codes" for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
         values = json.loads(artifact.files["model.values.json"])
-        named: dict[str, dict[str, Any]] = {}
-        for name, value in values["tensors"].items():
-            if name.removesuffix(".nhwc") in sites:
-                named.setdefault(name.removesuffix(".nhwc"), value)
+        named = shown_of(artifact, values["tensors"].items())
         block = block_of(artifact.files["model.tosa"])
         outputs = [*block["outputs"], *(v["tensor"] for v in named.values())]
-        exposed = written(Table(block.kind, {**block.fields, "outputs": outputs}))
-        lies = {n: bool(v["last"]) for n, v in named.items()}
-        return Shown(self.opened(artifact.files), Opened(self._model(), exposed, values), lies)
+        exposed = Opened(self._model(), written(Table(block.kind, {**block.fields, "outputs": outputs})), values)
+        return Shown(self.opened(artifact.files).run, exposed.codes, {n: bool(v["last"]) for n, v in named.items()})
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" : it computes on integers, the same on every CPU."""
@@ -143,31 +139,6 @@ class Opened:
         """What the codes of outputs stand for."""
         ends = self.values["outputs"]
         return [(c.astype(np.float32) - e["zero_point"]) * np.float32(e["scale"]) for c, e in zip(codes, ends, strict=False)]
-
-
-@frozen(eq=False)
-class Shown:
-    """A model as deployed, and the same with its tensors of codes as further outputs.
-
-    What is computed on integers stands in the file, so that there is no partition to compare.
-    """
-
-    plain: Opened
-    exposed: Opened
-    last: dict[str, bool]
-    units: None = None
-    difference: str = ""
-
-    @property
-    def tensors(self) -> frozenset[str]:
-        """The names of the tensors of codes."""
-        return frozenset(self.last)
-
-    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(the outputs of the model as deployed, code tensor -> codes in the model's own layout)."""
-        values = self.exposed.codes(inputs)[-len(self.last) :] if self.last else []
-        codes = {n: np.moveaxis(v, -1, 1) if last else v for (n, last), v in zip(self.last.items(), values, strict=True)}
-        return self.plain.run(inputs), codes
 
 
 __all__ = ["Tosa"]
