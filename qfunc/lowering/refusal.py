@@ -32,6 +32,25 @@ def require_one_scale(site: QuantizedTensor, artifact: str) -> None:
     require(site, len(site.scale) == 1, f"{len(site.scale)} scales", wanted, do)
 
 
+def require_int8(site: QuantizedTensor, target: str, artifact: str) -> None:
+    """Refuses what TFLite's operators do not hold: they hold activations in int8, constants in less too, biases in int32.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    fmt = site.format
+    if site.role == "bias":
+        said = fmt == Int(32)
+    elif site.role == "activation":
+        said = fmt == Int(8)
+    else:
+        said = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
+    do = f"Use the schemes of targets.{target}, or edit.deploy(Qdq())."
+    require(site, said, repr(fmt), "Int(8), of weights at most, biases Int(32)", do)
+    if site.role == "activation":
+        require_one_scale(site, artifact)
+
+
 def refused(site: QuantizedTensor, tensor: str, found: str, wanted: str, do: str) -> DeployError:
     """The error of a format that cannot hold a site."""
     return DeployError(where=f"{site.role} {tensor!r}", found=found, wanted=wanted, do=do)
@@ -70,4 +89,6 @@ def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> Non
         raise refused(site, tensor, f"{len(site.scale)} scales", wanted, "Edit the scheme: Scale(PerTensor()).")
 
 
-__all__ = ["refused", "require", "require_integers", "require_one_scale", "require_per_tensor", "require_symmetric"]
+__all__ = [
+    "refused", "require", "require_int8", "require_integers", "require_one_scale", "require_per_tensor", "require_symmetric",
+]  # fmt: skip

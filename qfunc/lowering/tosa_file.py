@@ -7,9 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.refusal import require, require_one_scale
+from qfunc.lowering.refusal import require_int8
 from qfunc.lowering.tensors import QuantizedTensor
-from qfunc.specs import Int
 from qfunc.specs._repr import readable
 
 
@@ -42,24 +41,10 @@ class TosaFile:
         from qfunc.lowering.tosa_nodes import STEPS
 
         for site in sites:
-            _require(site)
+            require_int8(site, "tosa", "TOSA")
         graph, source = TosaGraph(), Source(model)
         file = Writer(source, graph).write(STEPS)
         return {"model.tosa": file, "model.values.json": graph.listed([info.name for info in source.graph.input])}
-
-
-def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.tosa, or edit.deploy(Qdq())."
-    fmt = site.format
-    if site.role == "bias":
-        said = fmt == Int(32)
-    elif site.role == "activation":
-        said = fmt == Int(8)
-    else:
-        said = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
-    require(site, said, repr(fmt), "Int(8), of weights at most, biases Int(32)", do)
-    if site.role == "activation":
-        require_one_scale(site, "TOSA")
 
 
 __all__ = ["TosaFile"]

@@ -7,9 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.refusal import require, require_one_scale
+from qfunc.lowering.refusal import require_int8
 from qfunc.lowering.tensors import QuantizedTensor
-from qfunc.specs import Int
 from qfunc.specs._repr import readable
 
 
@@ -43,24 +42,10 @@ class Pte:
         from qfunc.lowering.xnn_graph import XnnGraph
 
         for site in sites:
-            _require(site)
+            require_int8(site, "executorch_xnnpack", "XNNPACK")
         graph = XnnGraph()
         file = Writer(Source(model), graph).write(WRITERS)
         return {"model.pte": file, "model.values.json": graph.listed()}
-
-
-def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.executorch_xnnpack, or edit.deploy(Qdq())."
-    fmt = site.format
-    if site.role == "bias":
-        said = fmt == Int(32)
-    elif site.role == "activation":
-        said = fmt == Int(8)
-    else:
-        said = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
-    require(site, said, repr(fmt), "Int(8), of weights at most, biases Int(32)", do)
-    if site.role == "activation":
-        require_one_scale(site, "XNNPACK")
 
 
 __all__ = ["Pte"]
