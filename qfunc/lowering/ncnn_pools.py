@@ -6,9 +6,10 @@ from typing import Any
 
 from qfunc.lowering.ncnn_elementwise import axis_of
 from qfunc.lowering.ncnn_file import Blob
+from qfunc.lowering.ncnn_images import image, signal
 from qfunc.lowering.ncnn_products import lying_like
-from qfunc.lowering.ncnn_windows import Window, image, missing, signal, window
 from qfunc.lowering.ncnn_writer import Step
+from qfunc.lowering.windows import Window, ceiled, window
 
 
 def max_pool(step: Step) -> None:
@@ -35,10 +36,7 @@ def average_pool(step: Step) -> None:
 def _window(step: Step) -> tuple[Window, Blob]:
     kernel = step.attribute("kernel_shape")
     w, x = window(step, kernel), image(step, step.given(), len(kernel))
-    if step.attribute("ceil_mode"):
-        after = tuple(w.after[i] + missing(x.shape[1 + i], w, i) for i in (0, 1))
-        w = Window(w.kernel, w.stride, w.dilation, w.before, (after[0], after[1]))
-    return w, x
+    return ceiled(step, w, x.shape[1:]), x
 
 
 def _pooled(step: Step, x: Blob, w: Window, how: dict[int, Any]) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.lowering.ncnn_file import Blob, floats, reciprocal, tagged
-from qfunc.lowering.ncnn_windows import Window, image, signal, window
+from qfunc.lowering.ncnn_images import image, signal
 from qfunc.lowering.ncnn_writer import Constant, Step
 from qfunc.lowering.tflite_model import Array
+from qfunc.lowering.windows import Window, window
 
 
 @frozen(eq=False)

@@ -5,55 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from attrs import frozen
 
 from qfunc.lowering.tflite_model import Held
 from qfunc.lowering.tflite_step import Step
-
-
-@frozen
-class Window:
-    """A window over an image: sizes along height and width, and what stands around the image."""
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    before: tuple[int, int]
-    after: tuple[int, int]
-
-
-def window(step: Step, kernel: Sequence[int], image: Held) -> Window:
-    """The window of a convolution or pool; signals are images of one row.
-
-    Raises:
-        DeployError: more axes than two.
-    """
-    rank = len(kernel)
-    if rank > 2:
-        raise step.refuse(f"windows over {rank} axes", "one or two", "Deploy Q/DQ ONNX by edit.deploy(Qdq()).")
-
-    def two(values: Sequence[int], fill: int) -> tuple[int, int]:
-        first, last = ([fill] * 2 + [int(v) for v in values])[-2:]
-        return first, last
-
-    pads = list(step.attribute("pads") or [0] * 2 * rank)
-    strides, dilations = (list(step.attribute(n) or [1] * rank) for n in ("strides", "dilations"))
-    found = Window(two(kernel, 1), two(strides, 1), two(dilations, 1), two(pads[:rank], 0), two(pads[rank:], 0))
-    if not step.attribute("ceil_mode"):
-        return found
-    more = [_missing(image.shape[1 + i], found, i) for i in (0, 1)]
-    return Window(
-        found.kernel, found.stride, found.dilation, found.before, (found.after[0] + more[0], found.after[1] + more[1])
-    )
-
-
-def _missing(size: int, w: Window, i: int) -> int:
-    # How much more stands behind an image whose last window is not whole, unless it began behind the image.
-    span = size + w.before[i] + w.after[i] - w.dilation[i] * (w.kernel[i] - 1) - 1
-    outputs = -(-span // w.stride[i]) + 1
-    if (outputs - 1) * w.stride[i] >= size + w.before[i]:
-        return 0
-    return (outputs - 1) * w.stride[i] - span
+from qfunc.lowering.windows import Window
 
 
 def image(step: Step, held: Held) -> Held:
@@ -124,4 +79,4 @@ def padded(step: Step, held: Held, w: Window, lowest: bool = False) -> tuple[Hel
     return made, "VALID"
 
 
-__all__ = ["Padding", "Window", "end", "finished", "image", "out_shape", "padded", "same", "window"]
+__all__ = ["Padding", "end", "finished", "image", "out_shape", "padded", "same"]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qfunc.lowering.tflite_images import Padding, Window, end, finished, image, out_shape, padded, same, window
+from qfunc.lowering.tflite_images import Padding, end, finished, image, out_shape, padded, same
 from qfunc.lowering.tflite_model import Held
 from qfunc.lowering.tflite_moves import axis_at
 from qfunc.lowering.tflite_step import Step
+from qfunc.lowering.windows import Window, ceiled, window
 
 
 def max_pool(step: Step) -> None:
     """MAX_POOL_2D."""
     step.on_codes(0, fuses=True, same=True)
     x = image(step, step.given())
-    w = window(step, step.attribute("kernel_shape"), x)
+    w = ceiled(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
     if w.dilation != (1, 1) and not step.file.any_padding:
         raise step.refuse(f"a maximum over a window dilated by {w.dilation}", "no dilation", "Use dilation=1.")
     x, padding = padded(step, x, w, lowest=True)
@@ -25,7 +26,7 @@ def average_pool(step: Step) -> None:
     """AVERAGE_POOL_2D, which divides by the number of entries inside the image."""
     step.on_codes(0, fuses=True, same=True)
     x = image(step, step.given())
-    w = window(step, step.attribute("kernel_shape"), x)
+    w = ceiled(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
     whole = not any((*w.before, *w.after)) or bool(step.attribute("count_include_pad", 0) and not step.attribute("ceil_mode"))
     inside = step.file.any_padding and not (step.attribute("count_include_pad", 0) and any(step.attribute("pads") or ()))
     if not whole and not inside and not same(w, x.shape[1:3]):

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from qfunc.lowering.tflite_images import Padding, Window, end, finished, image, out_shape, padded, window
+from qfunc.lowering.tflite_images import Padding, end, finished, image, out_shape, padded
 from qfunc.lowering.tflite_model import Array, Held, QParams
 from qfunc.lowering.tflite_step import Step
+from qfunc.lowering.windows import Window, window
 
 
 def on_weighted_codes(step: Step, axis: int) -> bool:
@@ -49,7 +50,7 @@ def conv(step: Step) -> None:
     x = image(step, step.given())
     weight, qparams = step.array(1)
     groups, outputs = int(step.attribute("group", 1)), weight.shape[0]
-    w = window(step, weight.shape[2:], x)
+    w = window(step, weight.shape[2:])
     x, padding = padded(step, x, w)
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     alone = groups == x.shape[-1] and groups > 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from qfunc.lowering.tflite_images import end, finished, image, out_shape, window
+from qfunc.lowering.tflite_images import end, finished, image, out_shape
 from qfunc.lowering.tflite_model import Held
 from qfunc.lowering.tflite_products import bias_of, on_weighted_codes, stored
 from qfunc.lowering.tflite_step import Step
+from qfunc.lowering.windows import window
 
 
 def conv_transposed(step: Step) -> None:
@@ -19,7 +20,7 @@ def conv_transposed(step: Step) -> None:
     on_weighted_codes(step, 1)
     x = image(step, step.given())
     weight, qparams = step.array(1)
-    w = window(step, weight.shape[2:], x)
+    w = window(step, weight.shape[2:])
     groups, dilated = int(step.attribute("group", 1)), w.dilation != (1, 1)
     if groups != 1 or (dilated and not step.file.any_padding):
         found = f"a transposed convolution of {groups} groups, dilated by {w.dilation}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qfunc.lowering.tflite_images import end, finished, image, out_shape, window
+from qfunc.lowering.tflite_images import end, finished, image, out_shape
 from qfunc.lowering.tflite_model import Held
 from qfunc.lowering.tflite_ops import WRITERS
 from qfunc.lowering.tflite_products import bias_of, on_weighted_codes, stored
@@ -19,6 +19,7 @@ from qfunc.lowering.tosa_moves import bilinear, concatenate, mirror, nearest, pa
 from qfunc.lowering.tosa_pools import average_pool, max_pool, mean, summed
 from qfunc.lowering.tosa_products import conv, depthwise, linear, matmul, product, transposed
 from qfunc.lowering.tosa_rescale import BOUNDS, between, clamp
+from qfunc.lowering.windows import window
 
 Node = Callable[[TosaGraph, list[Held], Held, dict[str, Any]], None]
 
@@ -45,7 +46,7 @@ def conv_transposed(step: Step) -> None:
     on_weighted_codes(step, 1)
     x = image(step, step.given())
     weight, qparams = step.array(1)
-    w = window(step, weight.shape[2:], x)
+    w = window(step, weight.shape[2:])
     more = ([0, 0] + [int(v) for v in step.attribute("output_padding") or []])[-2:]
     pads = [v for b, a, m in zip(w.before, w.after, more, strict=True) for v in (-b, m - a)]
     groups, inside = int(step.attribute("group", 1)), all(min(pads[2 * i : 2 * i + 2]) > -w.kernel[i] for i in (0, 1))

@@ -1,13 +1,25 @@
-"""Windows over images in ncnn: kernel, stride, dilation and what stands around the image."""
+"""Windows over images, of convolutions and pools: kernel, stride, dilation and what stands around the image."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from qfunc.lowering.ncnn_file import Blob
-from qfunc.lowering.ncnn_writer import Step
+from qfunc.errors import DeployError
+
+
+class Step(Protocol):
+    """One op on its way into a file."""
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute of the node."""
+        ...
+
+    def refuse(self, found: str, wanted: str, do: str) -> DeployError:
+        """The error of an op that the file cannot say."""
+        ...
 
 
 @frozen
@@ -40,8 +52,16 @@ def window(step: Step, kernel: Sequence[int]) -> Window:
     return Window(two(kernel, 1), two(strides, 1), two(dilations, 1), two(pads[:rank], 0), two(pads[rank:], 0))
 
 
-def missing(size: int, w: Window, i: int) -> int:
-    """How much more stands behind an image whose last window is not whole, unless it began behind the image."""
+def ceiled(step: Step, w: Window, size: Sequence[int]) -> Window:
+    """The window of a pool over an image of that height and width, with what its `ceil_mode` puts behind the image."""
+    if not step.attribute("ceil_mode"):
+        return w
+    below, right = (w.after[i] + _missing(size[i], w, i) for i in (0, 1))
+    return evolve(w, after=(below, right))
+
+
+def _missing(size: int, w: Window, i: int) -> int:
+    # How much more stands behind an image whose last window is not whole, unless it began behind the image.
     span = size + w.before[i] + w.after[i] - w.dilation[i] * (w.kernel[i] - 1) - 1
     outputs = -(-span // w.stride[i]) + 1
     if (outputs - 1) * w.stride[i] >= size + w.before[i]:
@@ -49,14 +69,4 @@ def missing(size: int, w: Window, i: int) -> int:
     return (outputs - 1) * w.stride[i] - span
 
 
-def image(step: Step, blob: Blob, rank: int) -> Blob:
-    """An image [C, H, W]; a signal [C, L] is one of a single row."""
-    return blob if rank == 2 else step.rows_of(blob, (blob.shape[0], 1, *blob.shape[1:]))
-
-
-def signal(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """The height and width of a result of that many axes."""
-    return tuple(sizes) if rank == 2 else (1, *sizes)
-
-
-__all__ = ["Window", "image", "missing", "signal", "window"]
+__all__ = ["Step", "Window", "ceiled", "window"]
