@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from qfunc.errors import DeployError
 from qfunc.lowering.tensors import QuantizedTensor
 from qfunc.specs import Int
@@ -51,6 +55,20 @@ def require_int8(site: QuantizedTensor, target: str, artifact: str) -> None:
         require_one_scale(site, artifact)
 
 
+def require_input(name: str, dtype: Any, varies: int | None) -> None:
+    """Refuses an input whose values are not float32, or whose examples do not lie along the first axis; None: it is no input.
+
+    Raises:
+        DeployError: names the input.
+    """
+    if dtype is not None and np.dtype(dtype) != np.float32:
+        do = "Deploy what reads them apart, by another target."
+        raise DeployError(where=f"input {name!r}", found=f"{np.dtype(dtype)} values", wanted="float32", do=do)
+    if varies:
+        do = "Let the first axis be the batch's."
+        raise DeployError(where=f"input {name!r}", found=f"examples along axis {varies}", wanted="axis 0", do=do)
+
+
 def refused(site: QuantizedTensor, tensor: str, found: str, wanted: str, do: str) -> DeployError:
     """The error of a format that cannot hold a site."""
     return DeployError(where=f"{site.role} {tensor!r}", found=found, wanted=wanted, do=do)
@@ -90,5 +108,6 @@ def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> Non
 
 
 __all__ = [
-    "refused", "require", "require_int8", "require_integers", "require_one_scale", "require_per_tensor", "require_symmetric",
+    "refused", "require", "require_input", "require_int8", "require_integers", "require_one_scale", "require_per_tensor",
+    "require_symmetric",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.lowering.flatbuffer import Table, table
+from qfunc.lowering.refusal import require_input
 from qfunc.lowering.tflite_model import Array, Held, QParams
 from qfunc.lowering.tosa_schema import INT8, INT32, operator, written
 
@@ -47,12 +48,7 @@ class TosaGraph:
         Raises:
             DeployError: the examples do not lie along the first axis, or are no real numbers.
         """
-        if dtype is not None and np.dtype(dtype) != np.float32:
-            do = "Deploy what reads them apart, by another target."
-            raise DeployError(where=f"input {name!r}", found=f"{np.dtype(dtype)} values", wanted="float32", do=do)
-        if varies:
-            do = "Let the first axis be the batch's."
-            raise DeployError(where=f"input {name!r}", found=f"examples along axis {varies}", wanted="axis 0", do=do)
+        require_input(name, dtype, varies)
         made = Held(self.count, self._unique(name), tuple(int(n) for n in shape), qparams, value=value, **place)
         self.count += 1
         if dtype is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from qfunc.errors import DeployError
 from qfunc.lowering.flatbuffer import Table, table
 from qfunc.lowering.pte import program
+from qfunc.lowering.refusal import require_input
 from qfunc.lowering.tflite_model import Array, Held, QParams
 from qfunc.lowering.xnn_schema import NONE, delegate
 
@@ -27,7 +28,6 @@ class XnnGraph:
         self.held: list[Held] = []
         self.nodes: list[Table] = []
         self.used: dict[int, None] = {}
-        self.names: dict[str, int] = {}
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> Held:  # fmt: skip
@@ -36,15 +36,9 @@ class XnnGraph:
         Raises:
             DeployError: the examples do not lie along the first axis, or are no real numbers.
         """
-        if dtype is not None and np.dtype(dtype) != np.float32:
-            do = "Deploy what reads them apart, by another target."
-            raise DeployError(where=f"input {name!r}", found=f"{np.dtype(dtype)} values", wanted="float32", do=do)
-        if varies:
-            do = "Let the first axis be the batch's."
-            raise DeployError(where=f"input {name!r}", found=f"examples along axis {varies}", wanted="axis 0", do=do)
+        require_input(name, dtype, varies)
         made = Held(len(self.held), name, tuple(int(n) for n in shape), qparams, value=value, **place)
         self.held.append(made)
-        self.names.setdefault(name, made.index)
         return made
 
     def integers(self, values: Any, name: str) -> Held:
