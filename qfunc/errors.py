@@ -35,6 +35,15 @@ def a_or_an(kind: type | str) -> str:
     return f"{'an' if name[0] in ('AEFHILMNORSXn' if spelled else 'AEIOaeio') else 'a'} {name}"
 
 
+def first_line(error: BaseException) -> str:
+    r"""The kind of an error and the first line of what it says.
+
+    >>> first_line(ValueError("sizes differ\nin two places")), first_line(AssertionError())
+    ('ValueError: sizes differ', 'AssertionError: no message')
+    """
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
 def _rebuild(kind: type[QfuncError], where: str, found: str, wanted: str, do: str) -> QfuncError:
     return kind(where=where, found=found, wanted=wanted, do=do)
 

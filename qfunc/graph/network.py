@@ -9,7 +9,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
-from qfunc.errors import CalibrationError, QfuncError, a_or_an
+from qfunc.errors import CalibrationError, QfuncError, a_or_an, first_line
 from qfunc.graph.captured import CapturedModule, evaluated
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.record import Record, attach, path_of, record_of
@@ -181,7 +181,7 @@ def refused(network: fx.GraphModule, node: fx.Node | None, where: str, error: Ex
     """What the user's own op says of its arguments, told by the op's path."""
     return CalibrationError(
         where=f"{where}, op {path_of(network, node) if node else 'inputs'!r}",
-        found=f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}",
+        found=first_line(error),
         wanted="inputs on which the model runs",
         do="Give batches as the model's forward takes them.",
     )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from qfunc.errors import QfuncError, VerifyError
+from qfunc.errors import QfuncError, VerifyError, first_line
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import Target, from_json
 
@@ -82,7 +82,7 @@ def _tried(name: str, action: Callable[[], str]) -> Check:
     try:
         return Check(name, "ok", action())
     except Exception as e:
-        return Check(name, "failed", f"{type(e).__name__}: {(str(e).strip() or 'no message').splitlines()[0]}")
+        return Check(name, "failed", first_line(e))
 
 
 def _target(report: dict[str, Any]) -> tuple[Target | None, Check]:

@@ -12,7 +12,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx
 
-from qfunc.errors import DeployError
+from qfunc.errors import DeployError, first_line
 from qfunc.graph.network import Walk
 from qfunc.graph.record import TensorInfo, path_of
 
@@ -59,7 +59,7 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
         except Exception as e:
             error = e
     assert error is not None
-    said = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+    said = first_line(error)
     wanted, do = "a network that runs with the shapes seen in calibration", "Give deploy the example_inputs."
     if "meta tensors" in said:  # it asks a tensor for its values, and here it has none
         wanted = "an op that does the same whatever the values are, as an artifact does"

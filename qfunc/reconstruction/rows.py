@@ -9,7 +9,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx
 
-from qfunc.errors import CalibrationError
+from qfunc.errors import CalibrationError, first_line
 from qfunc.graph.network import Walk
 from qfunc.graph.record import path_of
 
@@ -80,7 +80,7 @@ def _values(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str],
     except Exception as e:
         raise CalibrationError(
             where=f"reconstruct, op {path_of(network, walk.at) if walk.at else 'inputs'!r}",
-            found=f"on {count} images {type(e).__name__}: {(str(e).strip() or 'no message').splitlines()[0]}",
+            found=f"on {count} images {first_line(e)}",
             wanted="a model that runs on any number of images",
             do="Capture it by qfunc.quantize(target)(model), or export it with a dynamic first axis.",
         ) from e

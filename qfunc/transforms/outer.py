@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from tqdm import tqdm
 
-from qfunc.errors import CalibrationError, QfuncError, a_or_an
+from qfunc.errors import CalibrationError, QfuncError, a_or_an, first_line
 from qfunc.graph.network import float_network
 from qfunc.graph.parts import running
 from qfunc.transforms.batches import Binder, listed
@@ -91,7 +91,7 @@ class _Outer:
         except Exception as e:
             raise CalibrationError(
                 where=f"{self.step}, batch {number}, {type(self.outer).__name__}.forward",
-                found=f"{type(e).__name__}: {(str(e).strip() or 'no message').splitlines()[0]}",
+                found=first_line(e),
                 wanted="inputs on which the model runs",
                 do="Give batches as the model's forward takes them.",
             ) from e

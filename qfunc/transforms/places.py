@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError, a_or_an
+from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError, a_or_an, first_line
 from qfunc.graph.fake_quantize import FakeQuantize
 from qfunc.graph.leaves import leaf_classes, require_arguments
 from qfunc.graph.network import kind_of_model
@@ -169,9 +169,8 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
     except QfuncError:
         raise
     except Exception as e:
-        found_ = f"{type(e).__name__}: {(str(e).strip() or 'no message').splitlines()[0]}"
         do = f"Give the positional inputs of the {type(outer).__name__}, not those of the submodules."
-        raise CaptureError(where=where, found=found_, wanted="inputs on which the model runs", do=do) from e
+        raise CaptureError(where=where, found=first_line(e), wanted="inputs on which the model runs", do=do) from e
     for path in chosen:
         if path not in found:
             do = "Give inputs for which it runs, or leave it out of `at`."
