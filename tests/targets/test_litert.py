@@ -72,6 +72,14 @@ def _moved(model, seed: int) -> None:
         module.zero_point.fill_(zero)
 
 
+def _refusal(model: nn.Module, target, *shape: int) -> str:
+    # What `deploy` says of it.
+    calibrated, _ = _calibrated(model, target, *shape)
+    with pytest.raises(DeployError) as caught:
+        qfunc.deploy(target)(calibrated)
+    return str(caught.value)
+
+
 @needs_litert
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("kernels", SETS)
@@ -96,10 +104,10 @@ def test_softmax_is_what_the_kernels_compute(kernels):
 class Residual(nn.Module):
     """Convolutions with batch norm, a residual, a depthwise one, two branches joined, and a classifier."""
 
-    def __init__(self) -> None:
+    def __init__(self, curve: type[nn.Module] = nn.Hardswish) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU6())
-        self.deep = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.BatchNorm2d(8), nn.Hardswish(), nn.Conv2d(8, 8, 1))
+        self.deep = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.BatchNorm2d(8), curve(), nn.Conv2d(8, 8, 1))
         self.left, self.right, self.head = nn.Conv2d(8, 5, 1), nn.Conv2d(8, 6, 3, padding=1), nn.Linear(11, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -178,10 +186,7 @@ class Erf(nn.Module):
     ],
 )  # fmt: skip
 def test_what_has_no_form_is_refused(make, shape, message):
-    model, _ = _calibrated(make(), targets.litert, *shape)
-    with pytest.raises(DeployError) as caught:
-        qfunc.deploy(targets.litert)(model)
-    assert str(caught.value) == message
+    assert _refusal(make(), targets.litert, *shape) == message
 
 
 FORM = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form. "

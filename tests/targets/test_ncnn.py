@@ -16,7 +16,7 @@ from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.network import seats
 from qfunc.specs import Int
-from tests.targets.test_litert import _calibrated
+from tests.targets.test_litert import Residual, _calibrated
 
 INSTALLED = importlib.util.find_spec("ncnn") is not None
 needs_ncnn = pytest.mark.skipif(not INSTALLED, reason="ncnn is not installed")
@@ -52,23 +52,6 @@ class Ops(nn.Module):
         )  # fmt: skip
 
 
-class Residual(nn.Module):
-    """Convolutions with batch norm, a residual, a depthwise one, two branches joined, and a classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU6())
-        self.deep = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1))
-        self.left, self.right, self.head = nn.Conv2d(8, 5, 1), nn.Conv2d(8, 6, 3, padding=1), nn.Linear(11, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[N, 3, H, W] -> [N, 4]."""
-        x = self.stem(x)
-        x = F.relu(x + self.deep(x))
-        x = torch.cat([self.left(x), F.max_pool2d(self.right(x), 3, 1, 1)], 1)
-        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
-
-
 def moved(model, seed: int) -> None:
     """Other scales, powers of two among them."""
     choose = random.Random(seed)
@@ -92,7 +75,7 @@ def test_every_op_is_what_ncnn_computes(seed):
 
 @needs_ncnn
 def test_a_network_is_what_ncnn_computes():
-    model, batches = _calibrated(Residual(), TARGET, 2, 3, 15, 14)
+    model, batches = _calibrated(Residual(nn.ReLU), TARGET, 2, 3, 15, 14)
     report = qfunc.verify(TARGET)(model, [*batches, batches[0][:1]])
     assert report.verdict.startswith("bit-exact: "), report
     assert not report.float_units

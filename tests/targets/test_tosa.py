@@ -18,7 +18,7 @@ from qfunc.errors import DeployError, SpecError, VerifyError
 from qfunc.graph.network import seats
 from tests.conformance.modules import Apply
 from tests.targets.test_executorch import Reader
-from tests.targets.test_litert import Residual, _calibrated, _moved
+from tests.targets.test_litert import Residual, _calibrated, _moved, _refusal
 
 INSTALLED = importlib.util.find_spec("tosa_reference_model") is not None
 needs_tosa = pytest.mark.skipif(not INSTALLED, reason="tosa-tools is not installed")
@@ -224,10 +224,7 @@ def test_what_has_no_form_is_refused_by_quantize(make, shape, message):
     ],
 )  # fmt: skip
 def test_what_has_no_form_is_refused_by_deploy(make, shape, message):
-    model, _ = _calibrated(make(), TARGET, *shape)
-    with pytest.raises(DeployError) as caught:
-        qfunc.deploy(TARGET)(model)
-    assert str(caught.value) == message
+    assert _refusal(make(), TARGET, *shape) == message
 
 
 def test_sums_beyond_what_a_rescale_takes_are_refused():
