@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
-import platform
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +15,7 @@ from attrs import frozen
 from qfunc.errors import VerifyError
 from qfunc.lowering.flatbuffer import Table, table, unpacked
 from qfunc.lowering.pte import PROGRAM, delegate_of, program
+from qfunc.lowering.runtimes import not_installed, other_kernels, require
 from qfunc.lowering.shown import Shown, shown_of
 from qfunc.lowering.xnn_schema import delegate, read
 
@@ -33,7 +32,7 @@ class ExecuTorch:
 
     def missing(self) -> str:
         """ "" where it can run, else what is not there."""
-        return "" if importlib.util.find_spec("executorch") is not None else "the package executorch is not installed"
+        return not_installed("executorch", "executorch")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for one batch of inputs, in the model's order.
@@ -56,8 +55,7 @@ class ExecuTorch:
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes as the target says, else why it may not on this CPU."""
-        machine = platform.machine()
-        return "" if machine in ("x86_64", "AMD64") else f"{machine} has other kernels than x86-64"
+        return other_kernels()
 
     def opened(self, file: bytes) -> Opened:
         """A loaded program, for many batches.
@@ -65,9 +63,7 @@ class ExecuTorch:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        if missing := self.missing():
-            do = "Install qfunc-torch[executorch], or pass runtime=run, where run(artifact, inputs) -> outputs."
-            raise VerifyError(where="ExecuTorch", found=missing, wanted="executorch 1.5 or later", do=do)
+        require(self.missing(), "ExecuTorch", "executorch", "executorch 1.5")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its own imports' deprecations
             runtime = importlib.import_module("executorch.runtime").Runtime.get()

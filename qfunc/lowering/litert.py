@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import platform
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from attrs import field, frozen
 
-from qfunc.errors import VerifyError
+from qfunc.lowering.runtimes import not_installed, other_kernels, require
 from qfunc.lowering.shown import Shown, shown_of
 from qfunc.specs._check import integer, one_of
 
@@ -35,7 +33,7 @@ class LiteRt:
 
     def missing(self) -> str:
         """ "" where it can run, else what is not there."""
-        return "" if importlib.util.find_spec("ai_edge_litert") is not None else "the package ai-edge-litert is not installed"
+        return not_installed("ai_edge_litert", "ai-edge-litert")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for one batch of inputs, in the model's order.
@@ -57,8 +55,7 @@ class LiteRt:
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes as the targets say, else why it may not on this CPU."""
-        machine = platform.machine()
-        return "" if machine in ("x86_64", "AMD64") else f"{machine} has other kernels than x86-64"
+        return other_kernels()
 
     def opened(self, model: bytes) -> Opened:
         """A loaded model, for many batches.
@@ -66,9 +63,7 @@ class LiteRt:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        if missing := self.missing():
-            do = "Install qfunc-torch[litert], or pass runtime=run, where run(artifact, inputs) -> outputs."
-            raise VerifyError(where="LiteRt", found=missing, wanted="ai-edge-litert 2.3 or later", do=do)
+        require(self.missing(), "LiteRt", "litert", "ai-edge-litert 2.3")
         litert = importlib.import_module("ai_edge_litert.interpreter")
         resolver = getattr(litert.OpResolverType, _RESOLVERS[self.kernels])
         made = litert.Interpreter(

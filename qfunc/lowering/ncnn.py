@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import platform
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 from attrs import field, frozen
 
 from qfunc.errors import VerifyError
+from qfunc.lowering.runtimes import has, not_installed, other_kernels, require
 from qfunc.lowering.shown import code_names
 from qfunc.specs._check import integer
 
@@ -41,7 +40,7 @@ class Ncnn:
 
     def missing(self) -> str:
         """ "" where it can run, else what is not there."""
-        return "" if importlib.util.find_spec("ncnn") is not None else "the package ncnn is not installed"
+        return not_installed("ncnn", "ncnn")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for one batch of inputs, in the model's order.
@@ -62,11 +61,7 @@ class Ncnn:
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes as the target says, else why it may not on this CPU."""
-        machine = platform.machine()
-        if machine not in ("x86_64", "AMD64"):
-            return f"{machine} has other kernels than x86-64"
-        flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else " fma "
-        return "" if " fma " in flags else "without FMA its convolutions round twice"
+        return other_kernels() or ("" if has(" fma ") else "without FMA its convolutions round twice")
 
     def opened(self, files: Any) -> Opened:
         """A loaded model, for many batches.
@@ -74,9 +69,7 @@ class Ncnn:
         Raises:
             VerifyError: ncnn is not installed, or does not take the file.
         """
-        if missing := self.missing():
-            do = "Install qfunc-torch[ncnn], or pass runtime=run, where run(artifact, inputs) -> outputs."
-            raise VerifyError(where="Ncnn", found=missing, wanted="ncnn 1.0.20261020 or later", do=do)
+        require(self.missing(), "Ncnn", "ncnn", "ncnn 1.0.20261020")
         ncnn = importlib.import_module("ncnn")
         net = ncnn.Net()
         for option in _OFF:

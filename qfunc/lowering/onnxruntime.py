@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
 
 from qfunc.lowering.as_written import AsWritten, as_written
 from qfunc.lowering.inside import Inside, look_inside
+from qfunc.lowering.runtimes import SATURATES, has, other_kernels
 from qfunc.lowering.session import Session
 from qfunc.specs._check import instance_of, integer
 
@@ -44,17 +43,12 @@ class OnnxRuntime:
     def comparable(self, artifact: Any = None) -> str:
         """ "" where integer kernels compute an artifact (None: any) exactly, else why they may not on this CPU.
 
-        Without VNNI, AVX2 adds pairs of products u8 * s8 in 16 bits: 2 * 255 * |w| <= 2^15 - 1 holds up to
-        |w| = 64, so weights of 7 bits are exact.  Without optimisation all kernels are float.
+        Without optimisation all kernels are float.
         """
         if not self.optimise:
             return ""
-        if platform.machine() not in ("x86_64", "AMD64"):
-            return f"{platform.machine()} has other kernels than x86-64"
-        flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "avx_vnni"
-        if "vnni" not in flags and (artifact is None or _beyond_seven_bits(artifact.files["model.onnx"])):
-            return "without VNNI the kernels saturate sums of two products to 16 bits"
-        return ""
+        exact = has("vnni") or (artifact is not None and not _beyond_seven_bits(artifact.files["model.onnx"]))
+        return other_kernels() or ("" if exact else SATURATES)
 
 
 def _beyond_seven_bits(model: bytes) -> bool:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import platform
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from attrs import field, frozen
 
-from qfunc.errors import VerifyError
+from qfunc.lowering.runtimes import SATURATES, has, not_installed, other_kernels, require
 
 
 @frozen
@@ -33,7 +30,7 @@ class OpenVino:
 
     def missing(self) -> str:
         """ "" where it can run, else what is not there."""
-        return "" if importlib.util.find_spec("openvino") is not None else "the package openvino is not installed"
+        return not_installed("openvino", "openvino")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for one batch of inputs, in the model's order.
@@ -59,18 +56,10 @@ class OpenVino:
         return Quantized(self.compiled(model), self.compiled(model, tuple(seen)), seen)
 
     def comparable(self, artifact: Any = None) -> str:
-        """ "" where it computes an artifact (None: any) exactly, else why it may not on this CPU.
-
-        Without VNNI, AVX2 adds pairs of products u8 * s8 in 16 bits: 2 * 255 * |w| <= 2^15 - 1 holds up to
-        |w| = 64, so weights of 7 bits are exact.
-        """
-        if platform.machine() not in ("x86_64", "AMD64"):
-            return f"{platform.machine()} has other kernels than x86-64"
-        flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "avx_vnni"
+        """ "" where it computes an artifact (None: any) exactly, else why it may not on this CPU."""
         weights = [] if artifact is None else [s for s in artifact.report["tensors"] if s["role"] == "weight"]
-        if "vnni" not in flags and (artifact is None or any(max(-s["low"], s["high"]) > 64 for s in weights)):
-            return "without VNNI the kernels saturate sums of two products to 16 bits"
-        return ""
+        exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
+        return other_kernels() or ("" if exact or has("vnni") else SATURATES)
 
     def compiled(self, model: bytes, read: Sequence[str] = ()) -> Any:
         """A compiled model, for many batches; the quantized values of the tensors in `read` are outputs too.
@@ -78,9 +67,7 @@ class OpenVino:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        if missing := self.missing():
-            do = "Install qfunc-torch[openvino], or pass runtime=run, where run(artifact, inputs) -> outputs."
-            raise VerifyError(where="OpenVino", found=missing, wanted="openvino 2026.4 or later", do=do)
+        require(self.missing(), "OpenVino", "openvino", "openvino 2026.4")
         core: Any = importlib.import_module("openvino").Core()
         held = core.read_model(model)
         made = {n: op for op in held.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import importlib.util
 import json
 import os
 import sys
@@ -18,6 +17,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 from qfunc.lowering.flatbuffer import Table
+from qfunc.lowering.runtimes import not_installed, require
 from qfunc.lowering.shown import Shown, shown_of
 from qfunc.lowering.tosa_schema import block_of, written
 
@@ -35,7 +35,7 @@ class Tosa:
 
     def missing(self) -> str:
         """ "" where it can run, else what is not there."""
-        return "" if importlib.util.find_spec("tosa_reference_model") is not None else "the package tosa-tools is not installed"
+        return not_installed("tosa_reference_model", "tosa-tools")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for one batch of inputs, in the model's order.
@@ -71,9 +71,7 @@ class Tosa:
         return Opened(self._model(), files["model.tosa"], json.loads(files["model.values.json"]))
 
     def _model(self) -> Any:
-        if missing := self.missing():
-            do = "Install qfunc-torch[tosa], or pass runtime=run, where run(artifact, inputs) -> outputs."
-            raise VerifyError(where="Tosa", found=missing, wanted="tosa-tools 2026.8 or later", do=do)
+        require(self.missing(), "Tosa", "tosa", "tosa-tools 2026.8")
         return importlib.import_module("tosa_reference_model")
 
 

@@ -1,0 +1,44 @@
+"""What the runners of runtimes ask for: the package of an extra, and a CPU whose kernels are those of the target."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from pathlib import Path
+
+from qfunc.errors import VerifyError
+
+
+def not_installed(module: str, package: str) -> str:
+    """ "" where a module can be imported, else that its package is not installed."""
+    return "" if importlib.util.find_spec(module) is not None else f"the package {package} is not installed"
+
+
+def require(missing: str, where: str, extra: str, wanted: str) -> None:
+    """Refuses to run without the package of an extra.
+
+    Raises:
+        VerifyError: `missing` says that it is not there.
+    """
+    if missing:
+        do = f"Install qfunc-torch[{extra}], or pass runtime=run, where run(artifact, inputs) -> outputs."
+        raise VerifyError(where=where, found=missing, wanted=f"{wanted} or later", do=do)
+
+
+def other_kernels() -> str:
+    """ "" on x86-64, else that the kernels are others."""
+    machine = platform.machine()
+    return "" if machine in ("x86_64", "AMD64") else f"{machine} has other kernels than x86-64"
+
+
+def has(feature: str) -> bool:
+    """Whether the CPU has a feature, as far as the system tells."""
+    told = Path("/proc/cpuinfo")
+    return not told.exists() or feature in told.read_text()
+
+
+SATURATES = "without VNNI the kernels saturate sums of two products to 16 bits"
+"""AVX2 then adds pairs of products u8 * s8 in 16 bits: 2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
+bits are exact."""
+
+__all__ = ["SATURATES", "has", "not_installed", "other_kernels", "require"]
