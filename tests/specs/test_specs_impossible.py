@@ -6,9 +6,7 @@ import pytest
 
 from qfunc.errors import SpecError
 from qfunc.estimators import MinMax
-from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
-    Algorithm,
     AveragePool,
     Cases,
     Derived,
@@ -37,31 +35,13 @@ from qfunc.specs import (
     SoftmaxTable,
     Step,
     SumFma,
-    Target,
     Tie,
     Unknown,
     ZeroPoint,
     edit,
     from_json,
 )  # fmt: skip
-
-U8, S8 = Int(8, signed=False), Int(8)
-CONV = Op("conv")
-ALGORITHM = Algorithm(MinMax(), FixedFunction())
-
-
-def target(**changes):
-    return Target(
-        **{
-            "name": "t",
-            "rules": Rule(CONV, input=Scheme()),
-            "source": "here",
-            "weight": ALGORITHM,
-            "activation": ALGORITHM,
-            **changes,
-        }
-    )
-
+from tests.specs.a_target import CONV, S8, U8, target
 
 IMPOSSIBLE = [
     lambda: Int(True),

@@ -14,37 +14,18 @@ from qfunc.specs import (
     Int,
     Keep,
     Name,
-    Op,
     OpKind,
     Override,
     PerChannel,
     Rule,
     Scale,
     Scheme,
-    Target,
     Tie,
     ZeroPoint,
     edit,
     from_json,
 )  # fmt: skip
-
-U8, S8 = Int(8, signed=False), Int(8)
-CONV = Op("conv")
-ALGORITHM = Algorithm(MinMax(), FixedFunction())
-
-
-def target(**changes):
-    return Target(
-        **{
-            "name": "t",
-            "rules": Rule(CONV, input=Scheme()),
-            "source": "here",
-            "weight": ALGORITHM,
-            "activation": ALGORITHM,
-            **changes,
-        }
-    )
-
+from tests.specs.a_target import CONV, S8, U8, target
 
 MESSAGES = [
     (lambda: Int(1), "Int.bits: found 1, wanted an int in [2, 64]. Give such a number."),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from qfunc.errors import SpecError
-from qfunc.estimators import Ema, MinMax
+from qfunc.estimators import Ema
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
     Algorithm,
@@ -47,7 +47,6 @@ from qfunc.specs import (
     Step,
     SumFma,
     SumShifted,
-    Target,
     Tie,
     Unknown,
     Where,
@@ -56,23 +55,7 @@ from qfunc.specs import (
     from_json,
     to_json,
 )  # fmt: skip
-
-U8, S8 = Int(8, signed=False), Int(8)
-CONV = Op("conv")
-ALGORITHM = Algorithm(MinMax(), FixedFunction())
-
-
-def target(**changes):
-    return Target(
-        **{
-            "name": "t",
-            "rules": Rule(CONV, input=Scheme()),
-            "source": "here",
-            "weight": ALGORITHM,
-            "activation": ALGORITHM,
-            **changes,
-        }
-    )
+from tests.specs.a_target import CONV, U8, target
 
 
 class Mutable:
