@@ -13,8 +13,8 @@ from attrs import evolve
 from networks import NETWORKS
 from onnx import helper, numpy_helper
 from reader import execute
-from test_quantizers import Net, parts
-from torch import Tensor, nn
+from test_quantizers import Net, deployed, parts
+from torch import nn
 
 import qfunc
 from qfunc import targets
@@ -26,16 +26,6 @@ OPENVINO = targets.openvino
 NARROW = edit.weights(bits=7)(OPENVINO)  # exact on CPUs without VNNI too, where two products are added in 16 bits
 INSTALLED = importlib.util.find_spec("openvino") is not None
 needs_openvino = pytest.mark.skipif(not INSTALLED, reason="openvino is not installed")
-
-
-def deployed(net: nn.Module, x: Tensor, target: Any = OPENVINO) -> tuple[Any, onnx.ModelProto]:
-    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
-    files = qfunc.deploy(target)(done).files
-    assert set(files) == {"model.onnx", "qfunc.json"}
-    assert qfunc.deploy(target)(done).files["model.onnx"] == files["model.onnx"]
-    proto = onnx.load_from_string(files["model.onnx"])
-    onnx.checker.check_model(proto)
-    return done, proto
 
 
 def fake_quantized(node: onnx.NodeProto, inputs: list[Any]) -> Any:
@@ -60,7 +50,7 @@ def test_levels_and_ranges() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 8, 6)
     net = Net()
-    _, proto = deployed(net, x)
+    _, proto = deployed(OPENVINO, net, x)
     found = nodes(proto)
     assert {o.domain: o.version for o in proto.opset_import}["org.openvinotoolkit"] == 1
     assert {t: levels for t, (levels, _, _) in found.items() if t.endswith("weight")} == {
@@ -84,7 +74,7 @@ def test_levels_and_ranges() -> None:
 
 def test_the_formula_gives_the_simulation() -> None:
     torch.manual_seed(1)
-    done, proto = deployed(Net(), torch.randn(2, 3, 8, 6))
+    done, proto = deployed(OPENVINO, Net(), torch.randn(2, 3, 8, 6))
     x = torch.randn(4, 3, 8, 6) * 2
     got = execute(proto.SerializeToString(), x.numpy(), ops={"FakeQuantize": fake_quantized})[0]
     # The same codes; values and float32 sums differ in the last bits.
@@ -195,7 +185,7 @@ def test_openvino_computes_in_bytes_what_the_simulation_does(name: str) -> None:
     net = Net() if name == "net" else NETWORKS[name]().eval()
     shape = (3, 8, 6) if name == "net" else (3, 32, 32)
     example = torch.randn(2, *shape)
-    _, proto = deployed(net, example, NARROW)
+    _, proto = deployed(NARROW, net, example)
     assert all(kernel.endswith("_I8") for kernel in primitives(compiled(proto))["Convolution"])
     x = torch.randn(8, *shape)
     shown, steps = inner(proto)
@@ -217,7 +207,7 @@ def test_openvino_computes_in_bytes_what_the_simulation_does(name: str) -> None:
 @needs_openvino
 def test_openvino_runs_without_outputs_inside() -> None:
     torch.manual_seed(5)
-    done, proto = deployed(Net(), torch.randn(2, 3, 8, 6), NARROW)
+    done, proto = deployed(NARROW, Net(), torch.randn(2, 3, 8, 6))
     x = torch.randn(16, 3, 8, 6)
     # The last layer is float: equal codes before it, so equal to float32's rounding of a sum of 60.
     assert np.allclose(compiled(proto)(x.numpy())[0], qfunc.emulate(NARROW)(done)(x).detach().numpy(), atol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from attrs import evolve
 from onnx import TensorProto, numpy_helper
-from test_quantizers import Net, parts
+from test_quantizers import Net, deployed, parts
 from torch import Tensor, nn
 
 import qfunc
@@ -20,16 +20,6 @@ from qfunc.lowering import OnnxRuntime, QLinear
 from qfunc.specs import Int
 
 TVM = targets.onnx_qnn
-
-
-def deployed(net: nn.Module, x: Tensor, target: Any = TVM) -> tuple[Any, onnx.ModelProto]:
-    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
-    files = qfunc.deploy(target)(done).files
-    assert set(files) == {"model.onnx", "qfunc.json"}
-    assert qfunc.deploy(target)(done).files["model.onnx"] == files["model.onnx"]
-    proto = onnx.load_from_string(files["model.onnx"])
-    onnx.checker.check_model(proto)
-    return done, proto
 
 
 def same(done: Any, proto: onnx.ModelProto, x: Tensor, target: Any = TVM) -> None:
@@ -46,7 +36,7 @@ def kinds(proto: onnx.ModelProto) -> list[str]:
 
 def test_every_op_is_on_codes_and_every_code_is_the_emulation_s() -> None:
     torch.manual_seed(0)
-    done, proto = deployed(Net(), torch.randn(2, 3, 8, 6))
+    done, proto = deployed(TVM, Net(), torch.randn(2, 3, 8, 6))
     assert kinds(proto) == [
         "QuantizeLinear", "QLinearConv", "QLinearConv", "QLinearAdd", "MaxPool", "Flatten", "QGemm", "DequantizeLinear",
     ]  # fmt: skip
@@ -66,7 +56,7 @@ def test_weights_saturate_and_biases_are_rounded_half_to_even() -> None:
         net.weight.copy_(torch.tensor([[-1.0, 254.0], [1.5, 2.5], [0.0, 3.5]]).reshape(3, 2, 1, 1) / 64)
         net.bias.copy_(torch.tensor([2.5, -3.5, 1e3]) / 64 / 64)
     # Scales are 1/64: the weight's of 255 steps, and the input's.
-    _, proto = deployed(net, torch.tensor([-255.0, 0.0]).reshape(1, 2, 1, 1) / 64)
+    _, proto = deployed(TVM, net, torch.tensor([-255.0, 0.0]).reshape(1, 2, 1, 1) / 64)
     (conv,) = (n for n in proto.graph.node if n.op_type == "QLinearConv")
     held = {i.name: numpy_helper.to_array(i) for i in proto.graph.initializer}
     x_scale, w, w_scale, w_zero, bias = (held[conv.input[k]] for k in (1, 3, 4, 5, 8))
@@ -94,7 +84,7 @@ class Moves(nn.Module):
 
 def test_moves_run_on_codes() -> None:
     torch.manual_seed(1)
-    done, proto = deployed(Moves(), torch.randn(2, 3, 7, 8))
+    done, proto = deployed(TVM, Moves(), torch.randn(2, 3, 7, 8))
     computed = {"QLinearConv", "QLinearConcat", "QLinearAveragePool", "QGemm"}
     assert set(kinds(proto)) - {"QuantizeLinear", "DequantizeLinear"} == computed | {
         "Split",
@@ -124,7 +114,7 @@ class Clamps(nn.Module):
 @pytest.mark.parametrize(("low", "high", "factor"), [(0.0, 6.0, 0.1), (0.0, 6.0, 30.0), (-1.0, 3.0, 30.0)])
 def test_a_clamp_that_the_codes_imply_is_dropped(low: float, high: float, factor: float) -> None:
     torch.manual_seed(2)
-    done, proto = deployed(Clamps(low, high, factor), torch.randn(4, 3, 5, 6))
+    done, proto = deployed(TVM, Clamps(low, high, factor), torch.randn(4, 3, 5, 6))
     assert kinds(proto) == ["QuantizeLinear", "QLinearConv", "DequantizeLinear"]
     x = torch.randn(6, 3, 5, 6) * 3
     same(done, proto, x)
@@ -199,7 +189,7 @@ class Mixed(nn.Module):
 
 def test_what_has_no_operator_stays_in_float() -> None:
     torch.manual_seed(4)
-    done, proto = deployed(Mixed(), torch.randn(2, 3, 5, 6))
+    done, proto = deployed(TVM, Mixed(), torch.randn(2, 3, 5, 6))
     assert [k for k in kinds(proto) if "Linear" not in k] == ["Sigmoid", "ConvTranspose"]
     assert "QLinearConv" in kinds(proto)
     x = torch.randn(3, 3, 5, 6)

@@ -38,6 +38,17 @@ def parts(target: Any, net: nn.Module, *batches: Tensor) -> tuple[Any, onnx.Mode
     return done, *seen[0]
 
 
+def deployed(target: Any, net: nn.Module, x: Tensor) -> tuple[Any, onnx.ModelProto]:
+    """(the calibrated model, its artifact's model.onnx, which is ONNX and the same each time)."""
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
+    files = qfunc.deploy(target)(done).files
+    assert set(files) == {"model.onnx", "qfunc.json"}
+    assert qfunc.deploy(target)(done).files["model.onnx"] == files["model.onnx"]
+    proto = onnx.load_from_string(files["model.onnx"])
+    onnx.checker.check_model(proto)
+    return done, proto
+
+
 def run(model: onnx.ModelProto, x: Tensor) -> Tensor:
     return torch.from_numpy(OnnxRuntime(optimise=False).session(model.SerializeToString()).run([x])[0])
 
