@@ -18,6 +18,7 @@ from qfunc.graph.float_spellings import SEVERAL, picked, stays
 from qfunc.graph.index_spellings import casts_nothing, dtype_of
 from qfunc.graph.indexing import element
 from qfunc.graph.made import grid_arguments, grids, made_here
+from qfunc.graph.names import fresh
 from qfunc.graph.part_writes import filled, places, put
 from qfunc.graph.record import Fact, Record, attach
 from qfunc.graph.sources import bears_its_module, module_stack, source_line
@@ -222,12 +223,9 @@ class _Builder:
         return self._unique(".".join(filter(None, (inner, word.strip("_")))))
 
     def _unique(self, path: str) -> str:
-        fresh, count = path, 0
-        while fresh in self.paths:
-            count += 1
-            fresh = f"{path}_{count}"
-        self.paths.add(fresh)
-        return fresh
+        free = fresh(path, self.paths)
+        self.paths.add(free)
+        return free
 
 
 def _part(call: Any) -> Any:

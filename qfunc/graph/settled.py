@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 from qfunc.graph.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
 from qfunc.graph.captured import CapturedModule, evaluated
 from qfunc.graph.constants import read_attr
+from qfunc.graph.names import fresh
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.vocabulary import attribute, kind_of
 
@@ -68,11 +69,7 @@ def _folding(node: fx.Node) -> fx.Node:
 
 
 def _free(path: str, taken: dict[fx.Node, tuple[str, Tensor]]) -> str:
-    used, fresh, count = {p for p, _ in taken.values()}, path, 0
-    while fresh in used:
-        count += 1
-        fresh = f"{path}_{count}"
-    return fresh
+    return fresh(path, {p for p, _ in taken.values()})
 
 
 def _values(model: fx.GraphModule, args: tuple[Any, ...]) -> tuple[Any, ...]:

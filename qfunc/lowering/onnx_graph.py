@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from qfunc.errors import DeployError
+from qfunc.graph.names import fresh
 from qfunc.lowering.shapes import Shape
 from qfunc.specs import Int
 
@@ -46,10 +47,7 @@ class OnnxGraph:
 
     def fresh(self, name: str) -> str:
         """The name, or the name with a number if it is taken."""
-        unique, count = name, 0
-        while unique in self.taken:
-            count += 1
-            unique = f"{name}_{count}"
+        unique = fresh(name, self.taken)
         self.taken.add(unique)
         return unique
 

@@ -11,6 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.errors import DeployError
+from qfunc.graph.names import fresh
 
 Array = np.ndarray[Any, Any]
 
@@ -116,10 +117,7 @@ class TfliteModel:
         """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's, `dtype` that of
         neither codes nor float32."""
         made = self.schema.TensorT()
-        unique, count = name, 0
-        while unique in self.names:
-            count += 1
-            unique = f"{name}_{count}"
+        unique = fresh(name, self.names)
         self.names.add(unique)
         made.name, made.shape, made.hasRank, made.buffer = unique.encode(), np.array(shape, np.int32), True, 0
         dtype = np.dtype(dtype or (np.float32 if qparams is None else np.int8)) if value is None else value.dtype

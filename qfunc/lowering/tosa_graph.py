@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
+from qfunc.graph.names import fresh
 from qfunc.lowering.flatbuffer import Table, table
 from qfunc.lowering.refusal import require_input
 from qfunc.lowering.tflite_model import Array, Held, QParams
@@ -58,10 +59,7 @@ class TosaGraph:
         return made
 
     def _unique(self, name: str) -> str:
-        unique, count = name, 0
-        while unique in self.names:
-            count += 1
-            unique = f"{name}_{count}"
+        unique = fresh(name, self.names)
         self.names.add(unique)
         return unique
 

@@ -1,0 +1,18 @@
+"""Names of what is made: those of the model where they are free."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import chain, count
+
+
+def fresh(name: str, taken: Collection[str]) -> str:
+    """The name, or the name with the first number that makes it another than those that are taken.
+
+    >>> fresh("conv", {"conv", "conv_1"}), fresh("linear", {"conv"})
+    ('conv_2', 'linear')
+    """
+    return next(n for n in chain((name,), (f"{name}_{i}" for i in count(1))) if n not in taken)
+
+
+__all__ = ["fresh"]
