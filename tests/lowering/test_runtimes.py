@@ -1,0 +1,64 @@
+"""On which CPUs the runners say that they compute as the targets say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qfunc
+from qfunc import targets
+from qfunc.lowering import ExecuTorch, LiteRt, Ncnn, OnnxRuntime, OpenVino, Tosa, runtimes
+from qfunc.specs import edit
+
+SATURATE = "without VNNI the kernels saturate sums of two products to 16 bits"
+ROUND_TWICE = "without FMA its convolutions round twice"
+
+
+def said(monkeypatch: pytest.MonkeyPatch, machine: str, flags: str | None, artifact: Any = None) -> dict[str, str]:
+    """What each runner says on such a CPU; None: the system does not tell what it has."""
+
+    class File:
+        def exists(self) -> bool:
+            return flags is not None
+
+        def read_text(self) -> str:
+            assert flags is not None
+            return flags
+
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(runtimes, "Path", {"/proc/cpuinfo": File()}.__getitem__)
+    runners = (OnnxRuntime(), OnnxRuntime(optimise=False), OpenVino(), LiteRt(), ExecuTorch(), Ncnn(), Tosa())
+    return {repr(runner): text for runner in runners if (text := runner.comparable(artifact))}
+
+
+def test_other_machines_have_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    runners = map(repr, (OnnxRuntime(), OpenVino(), LiteRt(), ExecuTorch(), Ncnn()))
+    wanted = dict.fromkeys(runners, "aarch64 has other kernels than x86-64")
+    assert said(monkeypatch, "aarch64", "asimddp") == wanted
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ("avx2 fma bmi", {OnnxRuntime(): SATURATE, OpenVino(): SATURATE}),
+        ("avx2 fma4 avx_vnni bmi", {Ncnn(): ROUND_TWICE}),
+        ("avx2 fma avx512_vnni bmi", {}),
+        (None, {}),
+    ],
+)
+def test_features_decide(monkeypatch: pytest.MonkeyPatch, flags: str | None, wanted: dict[Any, str]) -> None:
+    assert said(monkeypatch, "x86_64", flags) == {repr(runner): text for runner, text in wanted.items()}
+
+
+@pytest.mark.parametrize(("target", "runner"), [(targets.onnxruntime, OnnxRuntime()), (targets.openvino, OpenVino())])
+@pytest.mark.parametrize(("bits", "wanted"), [(7, ""), (8, SATURATE)])
+def test_weights_of_seven_bits_do_not_saturate(
+    monkeypatch: pytest.MonkeyPatch, target: Any, runner: Any, bits: int, wanted: str
+) -> None:
+    x = torch.randn(2, 3, 5, 4)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(edit.weights(bits=bits)(target))(nn.Conv2d(3, 2, 1)))
+    artifact = qfunc.deploy(edit.weights(bits=bits)(target))(model)
+    assert said(monkeypatch, "AMD64", "avx2 fma bmi", artifact).get(repr(runner), "") == wanted
