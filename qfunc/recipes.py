@@ -2,6 +2,10 @@
 
 Each is an edit as those of `specs.edit`, so that later edits change what it chose:
 `edit.pipe(targets.academic(4, 4), recipes.lsq(), edit.weights(estimator=Mse()))`.
+
+What enters the network keeps the algorithm of the target: nothing before it trains, and a learned scale there would cost
+the first convolution the widest of all gradients.  `edit.override(specs.GraphInput(), activations=dict(...))` behind a recipe
+gives it another.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections.abc import Callable
 
 from qfunc.estimators import Ema, Entropy, LsqInit, LsqPlusInit, MinMax, Mse, StdClip
 from qfunc.functions import DoReFa, Dsq, Lsq, LsqPlus, Pact, Tqt
-from qfunc.specs import Target, edit
+from qfunc.specs import Everything, GraphInput, Target, edit
 
 
 def lsq() -> Callable[[Target], Target]:
@@ -98,7 +102,12 @@ def tqt() -> Callable[[Target], Target]:
 
 
 def _both(weights: Callable[[Target], Target], activations: Callable[[Target], Target]) -> Callable[[Target], Target]:
-    return lambda target: edit.pipe(target, weights, activations)
+    def recipe(target: Target) -> Target:
+        own = {"estimator": target.activation.estimator, "function": target.activation.function}
+        inputs = edit.override(Everything() & GraphInput(), activations=own)
+        return edit.pipe(target, weights, activations, inputs)
+
+    return recipe
 
 
 __all__ = ["dorefa", "dsq", "lsq", "lsq_plus", "pact", "tqt"]

@@ -222,10 +222,10 @@ class Constant(Selector):
 @readable
 @frozen
 class Everything(Selector):
-    """Everything.
+    """Everything; `Everything() & s` is what matches s, if anything does, where s alone must match something.
 
-    >>> Everything()
-    Everything()
+    >>> Everything() & GraphInput()
+    AllOf((Everything(), GraphInput()))
     """
 
 

@@ -95,7 +95,7 @@ def normalized(value: Tensor, norm: Any, folded: Tensor, quantized: Tensor) -> T
         return value
     if quantized is folded:
         return norm(value)  # type: ignore[no-any-return]
-    error = quantized - folded
+    error = at_once(quantized - folded)  # else a compiler quantizes the bias once for each pixel
     if norm.bias is None:
         return norm(value) + error.reshape(-1, *[1] * (value.ndim - 2))  # type: ignore[no-any-return]
     return functional_call(norm, {"bias": norm.bias + error}, (value,))  # type: ignore[no-any-return]
@@ -116,13 +116,16 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-def at_once(buffer: Tensor) -> Tensor:
-    """A buffer as it is before this forward updates it: a compiled backward would read it anew.
+snapshot.register_autograd(lambda ctx, grad: grad)
+
+
+def at_once(x: Tensor) -> Tensor:
+    """x itself, which a compiler computes here and once: a buffer before this forward updates it, a value of each channel.
 
     >>> at_once(torch.ones(1))
     tensor([1.])
     """
-    return snapshot(buffer) if torch.compiler.is_compiling() else buffer
+    return snapshot(x) if torch.compiler.is_compiling() else x
 
 
 def factor_of(norm: Any) -> Tensor:

@@ -18,6 +18,7 @@ from qfunc.graph.record import record_of
 from qfunc.graph.select import Context, constant_shape, is_personal, selects
 from qfunc.graph.site import Site
 from qfunc.graph.slot_values import narrow, with_axis
+from qfunc.graph.ties import agreed
 from qfunc.graph.vocabulary import channel_axis, is_constant, slots
 from qfunc.graph.whole import is_whole
 from qfunc.specs import Cases, Derived, Fixed, Override, Rule, Scheme, Target
@@ -81,7 +82,8 @@ class _Placement:
                 self._inputs(group, node)
         self._ties()
         order = {n: i for i, n in enumerate(self.context.model.graph.nodes)}
-        return tuple(sorted(self.made.values(), key=lambda p: order[p.tensor]))
+        placed = sorted(self.made.values(), key=lambda p: order[p.tensor])
+        return tuple(evolve(p, site=site) for p, site in zip(placed, agreed([p.site for p in placed]), strict=True))
 
     def _read_as_input(self, node: fx.Node) -> bool:
         # Token ids and masks are no activations: a graph input counts if an op reads it as one.

@@ -12,6 +12,7 @@ from qfunc.graph.matches import leaves, require_matches
 from qfunc.graph.moving import TRANSPARENT
 from qfunc.graph.plan import Plan, speaks_of
 from qfunc.graph.select import Context, selects
+from qfunc.graph.ties import leader_of
 from qfunc.graph.vocabulary import slots
 from qfunc.specs import Constant, Everything, GraphInput, Keep, ModuleType, Name, Op, Override, Rule, Selector, Target, Where
 from qfunc.specs.selectors import AllOf, AnyOf
@@ -37,8 +38,16 @@ def require_heard(target: Target, plans: Sequence[Plan], unfolded: Sequence[fx.G
         if rule.edges is not None and _names_something(rule.edges):
             _require_edge(rule, rule.edges, plans, target)
     for change in target.overrides:
-        if not isinstance(change.select, Everything):
+        if not _of_everything(change.select):
             _require_site(change, plans, target)
+
+
+_OWN = "weight", "bias"
+
+
+def _of_everything(selector: Selector) -> bool:
+    # `Everything() & s` speaks of what matches s, if anything does: edits that know no model say so.
+    return isinstance(selector, Everything) or (isinstance(selector, AllOf) and Everything() in selector.of)
 
 
 def _names_something(selector: Selector) -> bool:
@@ -126,15 +135,21 @@ def _carried(tensor: fx.Node, plan: Plan, target: Target) -> Iterator[fx.Node]:
 
 
 def _require_site(change: Override, plans: Sequence[Plan], target: Target) -> None:
-    others = []
+    others, following = [], dict[str, str]()
     for plan in plans:
         groups = {plan.context.fact(g.root).path: g.nodes for g in plan.groups.groups}
-        for site, placed in ((p.site, p) for p in plan.placed):
-            if (site.slot if site.slot in ("weight", "bias") else "activation") != change.role:
-                continue
-            if any(selects(change.select, n, plan.context) for n in (*groups.get(site.op, ()), placed.tensor)):
-                return
-            others.append((site, any(selects(change.select, n, plan.context) for n in placed.readers)))
+        placed = [p for p in plan.placed if (p.site.slot if p.site.slot in _OWN else "activation") == change.role]
+        chosen = [any(selects(change.select, n, plan.context) for n in (*groups.get(p.site.op, ()), p.tensor)) for p in placed]
+        sites = [p.site for p, is_meant in zip(placed, chosen, strict=True) if is_meant]
+        leaders = {site.name: leader_of(site, [p.site for p in placed]) for site in sites}
+        if any(leader in sites for leader in leaders.values()):
+            return
+        following |= {name: leader.name for name, leader in leaders.items()}
+        others += [(p.site, any(selects(change.select, n, plan.context) for n in p.readers)) for p in placed]
+    if following:
+        name, leader = list(following.items())[-1]
+        found = f"matches {name!r}, whose estimator and function are those of {leader!r}, to which the target ties it"
+        raise _error(target, change.select, found, "what leads", f"Name {leader!r} (too).", "overrides")
     do = f"There are: {', '.join(site.name for site, _ in others[:6])}." if others else "Edit the target's rules: edit.add."
     if read := [site for site, reads in others if reads]:
         do = f"What they read, {read[0].name!r}, was placed for {read[0].op!r}: name that."

@@ -71,8 +71,7 @@ OUTER_MODULES = (
     ),
     Mutation(
         "overrides-in-vain", "qfunc/graph/unheard.py",
-        'if site.slot in ("weight", "bias") else "activation") != change.role:',
-        'if site.slot in ("weight", "bias") else "activation") == "":',
+        'if p.site.slot in _OWN else "activation") == change.role]', 'if p.site.slot in _OWN else "activation") != ""]',
         "tests/test_wrong_uses.py::test_a_wrong_use[an override of activations by the name of a weight]",
     ),
     Mutation(

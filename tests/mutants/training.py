@@ -9,11 +9,22 @@ COMPILED, STATISTICS = "tests/functions/test_compiled_functional.py", "tests/tra
 FROZEN = "qfunc/graph/frozen_norms.py"
 AGAIN, TWICE = "qfunc/graph/again.py", "tests/training/test_again.py"
 
+TIES, TIED = "qfunc/graph/ties.py", "tests/training/test_ties.py"
+
 TRAINING = (
+    Mutation("tied-by-name-alone", TIES, "leader if isinstance(site.value, Scheme)", "site if isinstance(site.value, Scheme)",
+             f"{TIED}::test_tied_tensors_train_as_one"),
+    Mutation("the-first-always-leads", TIES, '[0 if site.leader == "input" else -1]', "[0]",
+             f"{TIED}::test_the_leader_gives_its_algorithm"),
+    Mutation("what-follows-counts-as-changed", "qfunc/graph/unheard.py", "any(leader in sites for",
+             "any(leader is not None for",
+             f"{TIED}::test_an_override_of_what_follows_is_an_error"),
+    Mutation("recipes-train-what-enters", "qfunc/recipes.py", "weights, activations, inputs)", "weights, activations)",
+             f"{TIED}::test_what_enters_keeps_the_algorithm_of_the_target"),
     Mutation("folded-bias-forgets-the-mean", NORM, "shift = -held * factor", "shift = 0 * held * factor", LAW),
     Mutation("transposed-groups-as-one", NORM, "if not groups:", "if True:", LAW),
     Mutation("compiled-backward-reads-new-statistics", NORM,
-             "return snapshot(buffer) if torch.compiler.is_compiling() else buffer", "return buffer",
+             "return snapshot(x) if torch.compiler.is_compiling() else x", "return x",
              f"{TESTS}::test_a_step_compiles_as_one_graph"),
     Mutation("kept-whatever-changes", "qfunc/graph/kept_value.py", "a[1:] == b[1:]", "True",
              f"{TESTS}::test_weights_are_quantized_once_in_evaluation"),

@@ -227,8 +227,9 @@ UNFIT: dict[str, tuple[Any, Any, str]] = {
     "another function": (
         (LSQ, BATCH),
         (PLAIN, BATCH),
-        "found a state of Lsq in Int(8, signed=False), wanted one of Fixed in Int(8, signed=False) ('x', 'left.weight', "
-        "'relu' and 6 more). Quantize with the target that the state was made with; else values and training may differ.",
+        "found a state of Lsq in Int(8, low=-127), wanted one of Fixed in Int(8, low=-127) ('left.weight', 'relu', "
+        "'right.weight' and 5 more). Quantize with the target that the state was made with; else values and training may "
+        "differ.",
     ),
     "other bits": (
         (edit.weights(bits=5)(PLAIN), BATCH),

@@ -103,16 +103,16 @@ def test_biases_follow_the_scales_that_train() -> None:
     """After training, the integers of the exported bias are R(b / (s_x s_w)) of the scales as they are now."""
     model = made(recipes.lsq()(targets.onnxruntime))
     optimizer = torch.optim.SGD(qfunc.parameter_groups(model, lr=0.05, quantizer_lr=0.02))
-    before = model.get_submodule("quantizers.x.output").qparams().scale.clone()
+    before = model.get_submodule("quantizers.mean.output").qparams().scale.clone()
     for seed in range(3):
         step(model, optimizer, seed)
     model.eval()
     folded = qfunc.fold_norms(model)
-    scale_x = model.get_submodule("quantizers.x.output").qparams().scale
+    scale_x = model.get_submodule("quantizers.mean.output").qparams().scale
     assert scale_x != before
-    scale_w = model.get_submodule("quantizers.left.weight").qparams().scale.flatten()
-    codes, qparams = model.get_submodule("quantizers.left.bias").export(folded.get_parameter("left.bias"))
-    exact = folded.get_parameter("left.bias").detach().double() / (scale_x * scale_w).double()
+    scale_w = model.get_submodule("quantizers.head.weight").qparams().scale.flatten()
+    codes, qparams = model.get_submodule("quantizers.head.bias").export(folded.get_parameter("head.bias"))
+    exact = folded.get_parameter("head.bias").detach().double() / (scale_x * scale_w).double()
     assert torch.equal(qparams.scale, scale_x * scale_w)
     assert torch.equal(codes.double(), exact.round())  # no bias lies within 2^-24 of a tie
     assert torch.equal(folded(batch(9)), model(batch(9)))
