@@ -6,7 +6,8 @@ bias is float.  Codes are round(x * float32(1/s)), ties away from zero.  A convo
 one fused multiply-add, a depthwise one and a linear layer by a product and a sum, with 1/(float32(1/s_x)*float32(1/s_w)).
 
 Known deviation: ncnn rounds vectors of four by trunc(v + copysign(0.5, v)) in float32, so that v = +-0.49999997, the
-neighbour of a half and that value alone, becomes +-1; entries left over in a row are rounded as here.
+neighbour of a half and that value alone, becomes +-1; entries left over in a row are rounded as here.  On a CPU with
+AVX-512 the kernels of depthwise convolutions of 3x3, of stride 1 or 2 and without a clip, fuse product and sum, too.
 """
 
 from attrs import evolve

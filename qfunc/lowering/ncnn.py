@@ -61,7 +61,11 @@ class Ncnn:
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes as the target says, else why it may not on this CPU."""
-        return other_kernels() or ("" if has(" fma ") else "without FMA its convolutions round twice")
+        if reason := other_kernels() or ("" if has(" fma ") else "without FMA its convolutions round twice"):
+            return reason
+        layers = b"" if artifact is None else artifact.files.get("model.ncnn.param", b"")
+        nine = any(map(_is_depthwise_of_nine, layers.decode().splitlines()))
+        return FUSES if nine and has("avx512f") else ""
 
     def opened(self, files: Any) -> Opened:
         """A loaded model, for many batches.
@@ -85,6 +89,17 @@ class Ncnn:
             raise VerifyError(where="Ncnn", found=f"codes {codes} for the files", wanted="files that ncnn takes", do=do)
         blobs = frozenset(w for line in files[names[0]].decode().splitlines()[2:] for w in line.split()[4:])
         return Opened(ncnn, net, blobs)
+
+
+FUSES = "with AVX-512 its depthwise convolutions of 3x3 fuse product and sum"
+
+
+def _is_depthwise_of_nine(line: str) -> bool:
+    # One that ncnn has a kernel of its own for, and that clips nothing: what its file says of a layer is key=value.
+    said = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    kernel, dilation, strides = ([said.get(k) for k in keys] for keys in (("1", "11"), ("2", "12"), ("3", "13")))
+    plain = kernel == ["3", "3"] and dilation == ["1", "1"] and strides in (["1", "1"], ["2", "2"])
+    return line.startswith("ConvolutionDepthWise") and plain and said.get("9") != "3"
 
 
 @frozen(eq=False)
@@ -135,4 +150,4 @@ class Shown:
         return found[:first], dict(zip(self.names, found[first:], strict=True))
 
 
-__all__ = ["Ncnn"]
+__all__ = ["FUSES", "Ncnn"]

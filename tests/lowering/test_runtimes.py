@@ -11,6 +11,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.lowering import ExecuTorch, LiteRt, Ncnn, OnnxRuntime, OpenVino, Tosa, runtimes
+from qfunc.lowering.ncnn import FUSES
 from qfunc.specs import edit
 
 SATURATE = "without VNNI the kernels saturate sums of two products to 16 bits"
@@ -51,6 +52,28 @@ def test_other_machines_have_other_kernels(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_features_decide(monkeypatch: pytest.MonkeyPatch, flags: str | None, wanted: dict[Any, str]) -> None:
     assert said(monkeypatch, "x86_64", flags) == {repr(runner): text for runner, text in wanted.items()}
+
+
+@pytest.mark.parametrize(
+    ("layer", "fuses"),
+    [
+        (nn.Conv2d(6, 6, 3, 2, groups=6), True),
+        (nn.Conv2d(6, 12, 3, groups=6), True),
+        (nn.Sequential(nn.Conv2d(6, 6, 3, groups=6), nn.ReLU6()), False),
+        (nn.Conv2d(6, 6, 3, 3, groups=6), False),
+        (nn.Conv2d(6, 6, 3, dilation=2, groups=6), False),
+        (nn.Conv2d(6, 6, (3, 5), groups=6), False),
+        (nn.Conv2d(6, 6, 3, groups=2), False),
+    ],
+)
+def test_some_depthwise_convolutions_fuse_with_avx512(monkeypatch: pytest.MonkeyPatch, layer: nn.Module, fuses: bool) -> None:
+    batches = [torch.ones(1, 6, 9, 8)]
+    artifact = qfunc.deploy(targets.ncnn)(qfunc.calibrate(batches)(qfunc.quantize(targets.ncnn)(layer)))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    for flags, wanted in (("avx2 fma bmi", ""), ("avx2 fma avx512f bmi", FUSES if fuses else "")):
+        monkeypatch.setattr(runtimes, "has", lambda feature, flags=flags: feature in flags)
+        monkeypatch.setattr("qfunc.lowering.ncnn.has", runtimes.has)
+        assert Ncnn().comparable(artifact) == wanted
 
 
 @pytest.mark.parametrize(("target", "runner"), [(targets.onnxruntime, OnnxRuntime()), (targets.openvino, OpenVino())])

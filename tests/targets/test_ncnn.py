@@ -15,6 +15,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.network import seats
+from qfunc.lowering.ncnn import FUSES, Ncnn
+from qfunc.lowering.runtimes import has
 from qfunc.specs import Int
 from tests.targets.test_litert import Residual, _calibrated
 
@@ -28,8 +30,8 @@ class Ops(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.group, self.deep = nn.Conv2d(6, 6, 3, 2, 1), nn.Conv2d(6, 4, 3, groups=2), nn.Conv2d(6, 12, 3, groups=6)
-        self.near, self.alone, self.wide = nn.Conv2d(6, 8, 3, 1, 1), nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.Conv2d(8, 5, 1)
+        self.conv, self.group, self.deep = nn.Conv2d(6, 6, 3, 2, 1), nn.Conv2d(6, 4, 3, groups=2), nn.Conv2d(6, 12, 5, groups=6)
+        self.near, self.alone, self.wide = nn.Conv2d(6, 8, 3, 1, 1), nn.Conv2d(8, 8, 5, 1, 2, groups=8), nn.Conv2d(8, 5, 1)
         self.row, self.columns, self.last = nn.Linear(9, 5), nn.Linear(120, 7), nn.Linear(7, 3, bias=False)
         self.signal = nn.Conv1d(6, 4, 3, 1, 1)
         self.register_buffer("matrix", torch.randn(9, 4, generator=torch.Generator().manual_seed(5)))
@@ -71,6 +73,26 @@ def test_every_op_is_what_ncnn_computes(seed):
     report = qfunc.verify(TARGET)(model, batches)
     assert report.verdict.startswith("bit-exact: "), report
     assert not report.float_units
+
+
+@needs_ncnn
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("outputs", "curve"), [(8, nn.Identity()), (8, nn.ReLU()), (16, nn.ReLU6()), (8, nn.ReLU6())])
+def test_depthwise_convolutions_of_nine(stride, outputs, curve):
+    """Their own kernels for AVX-512 fuse the product and the sum: the one rounding that differs shows in float32 only."""
+    torch.manual_seed(7)
+    layer = nn.Conv2d(8, outputs, 3, stride, 1, groups=8)
+    model, batches = _calibrated(nn.Sequential(layer, curve), TARGET, 2, 8, 9, 10)
+    report = qfunc.verify(TARGET)(model, batches)
+    if not has("avx512f") or (outputs, type(curve)) == (8, nn.ReLU6):
+        assert report.verdict.startswith("bit-exact: "), report
+        return
+    assert report.verdict.startswith(f"not comparable: {FUSES} (")
+    want = qfunc.emulate(TARGET)(model)(batches[0])
+    (got,) = Ncnn().run(qfunc.deploy(TARGET)(model), batches[:1])
+    # Half an ULP of the product y - b, which is not rounded, and as much of each of the two sums.
+    bound = 2.0**-24 * (3 * want.abs() + layer.bias.detach().abs().max())
+    assert bool(((torch.from_numpy(got) - want).abs() <= bound).all())
 
 
 @needs_ncnn
