@@ -63,6 +63,8 @@ def through_magnitude(gradient: Tensor, scale: Tensor, scheme: Scheme) -> Tensor
 
 def value_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """What the hardware holds for x, in the dtype of x."""
+    if turned := _turned(x, qparams):
+        return value_of(x.permute(turned[0]), qparams, scheme).permute(turned[1])
     parts = [affine.held(part, its, scheme) for _, part, its in _parts(x, x, qparams, _LARGE)]
     return parts[0] if len(parts) == 1 else torch.cat(parts).reshape(x.shape)
 
@@ -114,6 +116,9 @@ def gradients(
     gate(grad, x, t, qparams) is the gradient to x, `through_inside` if not given.  Large tensors are gone
     through in parts that stay in the cache: fresh memory costs more than the arithmetic.
     """
+    if turned := _turned(x, qparams):
+        found = gradients(grad.permute(turned[0]), x.permute(turned[0]), qparams, scheme, gate, outside)
+        return found._replace(x=found.x.permute(turned[1]))
     parts = [_of_part(*part, scheme, gate, outside) for part in _parts(grad, x, qparams)]
     if len(parts) == 1:
         return parts[0]
@@ -124,6 +129,14 @@ def gradients(
 
 _PART, _LARGE = 1 << 16, 1 << 20
 """A part's elements; and from how many on a pass of a few operations gains by parts."""
+
+
+def _turned(x: Tensor, qparams: Affine) -> tuple[list[int], list[int]] | None:
+    # The axes of x in the order of its memory, and back, where x has one scale and lies densely in another order.
+    if torch.compiler.is_compiling() or qparams.scale.ndim or x.numel() < 2 * _PART or x.is_contiguous():
+        return None
+    order = sorted(range(x.ndim), key=x.stride, reverse=True)
+    return (order, sorted(range(x.ndim), key=order.__getitem__)) if x.permute(order).is_contiguous() else None
 
 
 def _parts(grad: Tensor, x: Tensor, qparams: Affine, least: int = 2 * _PART) -> list[tuple[Tensor, Tensor, Affine]]:

@@ -189,10 +189,12 @@ def test_a_run_with_noise_is_resumed_bit_for_bit(function: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-def test_a_step_compiles_as_one_graph() -> None:
-    """And gives the eager step's gradients, but for the order of sums."""
-    model = made(recipes.lsq()(targets.tensorrt))
-    compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager")
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@pytest.mark.parametrize("target", [targets.tensorrt, targets.onnxruntime], ids=lambda target: target.name)
+def test_a_step_compiles_as_one_graph(target: Target) -> None:
+    """And gives the eager step's gradients, but for the order of sums, by a backend whose backward computes values anew."""
+    model = made(recipes.lsq()(target))
+    compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager_decomp_partition")
     for m in (model, compiled):
         loss_of(m, batch(1)).backward()
     found = dict(compiled._orig_mod.named_parameters())
