@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,10 +51,13 @@ class OpenVino:
         import onnx
 
         model = artifact.files["model.onnx"]
-        sites = {t: s for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
+        named = [(t, s) for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]]
+        once = Counter(name for name, _ in named)  # one of two scales, each for its own readers, has no name
+        sites = {name: site for name, site in named if once[name] == 1}
         nodes = onnx.load_from_string(model).graph.node
-        seen = {n.input[0]: sites[n.input[0]] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
-        return Quantized(self.compiled(model), self.compiled(model, tuple(seen)), seen)
+        made = {n.input[0]: n.output[0] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
+        seen = {name: (output, sites[name]) for name, output in made.items()}
+        return Quantized(self.compiled(model), self.compiled(model, tuple(made)), seen)
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes an artifact (None: any) exactly, else why it may not on this CPU."""
@@ -77,14 +81,16 @@ class OpenVino:
 
 @frozen(eq=False)
 class Quantized:
-    """A compiled model, and the same with the values behind each FakeQuantize as outputs; `sites`: tensor -> its qparams.
+    """A compiled model, and the same with the values behind each FakeQuantize as outputs.
+
+    `sites`: tensor -> what the quantized value is called, and its qparams.
 
     What OpenVINO computes on integers and what in float is the same function, so that there is no partition to compare.
     """
 
     plain: Any = field(repr=False)
     exposed: Any = field(repr=False)
-    sites: dict[str, Any] = field(repr=False)
+    sites: dict[str, tuple[str, Any]] = field(repr=False)
     units: None = None
     difference: str = ""
 
@@ -95,9 +101,10 @@ class Quantized:
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """(the outputs of the model as deployed, code tensor -> codes)."""
-        values = _values(self.exposed, inputs)[-len(self.sites) :] if self.sites else []
+        found = self.exposed(_arrays(inputs))
         codes = {}
-        for (name, site), value in zip(self.sites.items(), values, strict=True):
+        for name, (output, site) in self.sites.items():
+            value = found[output]
             shape = [-1 if i == (site["axis"] or 0) % value.ndim else 1 for i in range(value.ndim)]
             scale, zero = (np.float64(site[k]).reshape(shape if len(site[k]) > 1 else ()) for k in ("scale", "zero_point"))
             codes[f"{name}.codes"] = np.rint(value / scale) + zero
@@ -105,7 +112,11 @@ class Quantized:
 
 
 def _values(compiled: Any, inputs: Sequence[Any]) -> list[Any]:
-    return [v.copy() for v in compiled([i.numpy() if hasattr(i, "numpy") else i for i in inputs]).values()]
+    return [v.copy() for v in compiled(_arrays(inputs)).values()]
+
+
+def _arrays(inputs: Sequence[Any]) -> list[Any]:
+    return [i.numpy() if hasattr(i, "numpy") else i for i in inputs]
 
 
 __all__ = ["OpenVino"]

@@ -31,7 +31,7 @@ def parameter_groups(
     >>> from qfunc import recipes, targets
     >>> quantized = qfunc.quantize(recipes.lsq()(targets.onnxruntime))(nn.Linear(3, 2))
     >>> [(len(g["params"]), g["lr"], g["weight_decay"]) for g in parameter_groups(quantized, lr=0.1, weight_decay=1e-4)]
-    [(2, 0.1, 0.0001), (3, 0.1, 0.0)]
+    [(2, 0.1, 0.0001), (2, 0.1, 0.0)]
     """
     given = {"lr": lr, "weight_decay": weight_decay, "quantizer_lr": lr if quantizer_lr is None else quantizer_lr}
     for name, value in given.items():

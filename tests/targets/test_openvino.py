@@ -16,7 +16,7 @@ from qfunc import targets
 from qfunc.graph.network import seats
 from qfunc.numerics.affine import fake_quantize, quantize
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import Int, Scheme
+from qfunc.specs import Int, Scheme, edit
 from qfunc.testing.oracle import rounded
 from qfunc.testing.small_models import SmallNet, Step
 
@@ -120,3 +120,17 @@ def test_a_concat_has_one_scale_and_the_sign_of_its_parts() -> None:
         tied = [sites[n] for n in ("relu", "cat", "act" if fmt.qmin == 0 else "b")]
         assert [m.site.scheme.format for m in tied] == [fmt] * 3
         assert len({m.qparams().scale.item() for m in tied}) == 1
+
+
+@needs_openvino
+@pytest.mark.parametrize("behind", [(), (Step("mean"), Step("linear", 8, 5))], ids=["its output quantized", "a linear layer"])
+def test_tensors_of_two_scales_and_quantized_outputs_are_not_mixed_up(behind: tuple[Step, ...]) -> None:
+    """What the concat reads and what the conv reads have scales of their own; weights of 7 bits are exact on every CPU."""
+    target = edit.weights(bits=7)(targets.openvino)
+    model = SmallNet((Step("conv", 3, 4, 3, act="relu"), Step("concat", 4, 4, 1), *behind), seed=1)
+    batches = [torch.randn(2, 3, 9, 11, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    calibrated = qfunc.calibrate(batches)(qfunc.quantize(target)(model))
+    assert {s.module.site.name for s in seats(calibrated)} >= {"relu", "relu@cat"}
+    report = qfunc.verify(target)(calibrated, batches)
+    assert report.verdict.startswith("bit-exact"), report
+    assert {row.name for row in report.of("codes")} == {"x", "layers.1", "cat"}
