@@ -114,6 +114,12 @@ class Partition:
         read = [self._at_edge.get((node.name, reader.name)) for reader in node.users]
         return read[0] if read and all(c is not None and c is read[0] for c in read) else None
 
+    def computes_on(self, coding: Coding) -> bool:
+        """Whether a runtime may compute on the codes of an activation: no kernel of the target's takes others in bytes."""
+        fmt, wanted = coding.seat.module.site.scheme.format, [dict(k.formats) for k in self.target.kernels]
+        known = not wanted or any(not w or any(fmt in formats for formats in w.values()) for w in wanted)
+        return not coding.seat.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
+
     @property
     def float_units(self) -> tuple[Unit, ...]:
         """The units that compute in float by no kernel of the target's; arithmetic on sizes is none."""

@@ -100,3 +100,10 @@ def known(c: Call, dim: int | None) -> int:
         found, do = "a size that varies from call to call", "Export with that axis fixed, or reshape before this op."
         raise DeployError(where=f"op {c.name!r}", found=found, wanted="a fixed size", do=do)
     return dim
+
+
+def normalized(c: Call) -> int:
+    """How many of the last axes a norm is over: its shape may be a number, several, or what the model cuts from a shape."""
+    given = c["normalized_shape"]
+    given = c.shapes[given.name] if isinstance(given, fx.Node) else given
+    return 1 if isinstance(given, int) else len(given)

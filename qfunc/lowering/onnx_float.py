@@ -91,6 +91,20 @@ def _threshold(c: Call) -> str:
     return c.write("Where", over, apart, g.number(float(c["value"]), f"{c.name}.value"))
 
 
+def _softplus(c: Call) -> str:
+    # log(1 + exp(beta x)) / beta, and x where beta x is above the threshold: from 20 on both are one float32.
+    g, x, beta, threshold = c.graph, c.input(), float(c["beta"]), float(c["threshold"])
+    if beta == 1 and threshold >= 20:
+        return c.write("Softplus", x)
+    factor = g.number(beta, f"{c.name}.beta")
+    scaled = g.node("Mul", [x, factor], f"{c.name}.scaled")
+    curve = [g.node("Softplus", [scaled], f"{c.name}.curve"), factor]
+    if threshold >= 20:
+        return c.write("Div", *curve)
+    over = g.node("Greater", [scaled, g.number(threshold, f"{c.name}.threshold")], f"{c.name}.over")
+    return c.write("Where", over, x, g.node("Div", curve, f"{c.name}.below"))
+
+
 def _glu(c: Call) -> str:
     names = [f"{c.name}.{n}" for n in ("value", "gate")]
     value, gate = c.graph.many("Split", [c.input()], names, axis=c["dim"], num_outputs=2 if c.graph.opset >= 18 else None)
@@ -182,6 +196,7 @@ FLOAT_WRITERS: dict[str, Write] = {
     "softshrink": with_attributes("Shrink", lambd="lambd", bias="lambd"),
     "hardshrink": with_attributes("Shrink", lambd="lambd", bias=0.0),
     "tanhshrink": formula("Tanh x; Sub x ."), "log_sigmoid": formula("Neg x; Softplus .; Neg ."),
+    "softplus": _softplus,
     "threshold": _threshold, "glu": _glu, "softmin": _softmin, "einsum": _einsum, "floor_divide": _floor_divide,
     "remainder": _remainder, "fmod": lambda c: c.write("Mod", c.input(), c.input("other"), fmod=1),
     "local_response_norm": _response_norm, "adaptive_max_pool": _adaptive_max, "instance_norm": _instance_norm,

@@ -148,6 +148,18 @@ def element_type(dtype: torch.dtype) -> int:
     return int(_ELEMENT[dtype])
 
 
+def stored_in(fmt: Int, whole: bool = False) -> Int:
+    """The integer of ONNX that holds a format's codes; `whole`, in bytes also those of 4 bits.
+
+    ONNX Runtime loads no integers of 4 bits of which a Clip in front leaves a part.
+
+    >>> stored_in(Int(7)), stored_in(Int(3, signed=False)), stored_in(Int(4)), stored_in(Int(4), whole=True)
+    (Int(8), Int(8, signed=False), Int(4), Int(8))
+    """
+    bits = fmt.bits if fmt.bits == 4 and not whole else next((b for b in (8, 16) if b >= fmt.bits), fmt.bits)
+    return Int(bits, fmt.signed)
+
+
 def storage(fmt: Int, name: str) -> int:
     """The ONNX element type that stores a format.
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx_call import Call
+from qfunc.lowering.onnx_call import Call, normalized
 from qfunc.lowering.onnx_graph import element_type
 from qfunc.lowering.onnx_sizes import number, sizes, vector
 from qfunc.lowering.shapes import Shape
@@ -173,7 +173,7 @@ def _full(c: Call) -> str:
 
 def _rms_norm(c: Call) -> str:
     g, name = c.graph, c.name
-    axes = list(range(-len(c["normalized_shape"]), 0))
+    axes = list(range(-normalized(c), 0))
     square = g.node("Mul", [c.input(), c.input()], f"{name}.square")
     if g.opset < 18:
         mean = g.node("ReduceMean", [square], f"{name}.mean", axes=axes, keepdims=1)

@@ -182,7 +182,7 @@ class _Writer:
         return self.real[key]
 
     def _quantized(self, tensor: str, coding: Coding, name: str, place: str = "") -> str:
-        real = write_quantizer(self.graph, tensor, coding, name)
+        real = write_quantizer(self.graph, tensor, coding, name, not self.partition.computes_on(coding))
         self._placed(coding, place or tensor, real)
         return real
 

@@ -12,7 +12,7 @@ from torch import fx
 
 from qfunc.errors import DeployError
 from qfunc.graph.index_ops import dense
-from qfunc.lowering.onnx_call import Call, known
+from qfunc.lowering.onnx_call import Call, known, normalized
 from qfunc.lowering.onnx_float import FLOAT_WRITERS
 from qfunc.lowering.onnx_index import INDEX_WRITERS, operands
 from qfunc.lowering.onnx_moves import (
@@ -164,10 +164,13 @@ def _rsqrt(c: Call) -> str:
 
 
 def _layer_norm(c: Call) -> str:
-    dims = [c["normalized_shape"]] if isinstance(c["normalized_shape"], int) else list(c["normalized_shape"])
-    scale = c.input("weight") if c["weight"] is not None else c.graph.constant(np.ones(dims, np.float32), f"{c.name}.ones")
+    axes = normalized(c)
     bias = [c.input("bias")] if c["bias"] is not None else []
-    return c.write("LayerNormalization", c.input(), scale, *bias, axis=-len(dims), epsilon=float(c["eps"]))
+    if c["weight"] is not None:
+        scale = c.input("weight")
+    else:
+        scale = c.graph.constant(np.ones([known(c, n) for n in c.shape().dims[-axes:]], np.float32), f"{c.name}.ones")
+    return c.write("LayerNormalization", c.input(), scale, *bias, axis=-axes, epsilon=float(c["eps"]))
 
 
 def _group_norm(c: Call) -> str:
@@ -211,7 +214,7 @@ WRITERS: dict[str, Callable[[Call], str]] = {
     "gelu": lambda c: c.write("Gelu", c.input(), approximate=c["approximate"]), "silu": _silu, "hardswish": _unary("HardSwish"),
     "hardsigmoid": _unary("HardSigmoid", alpha=1 / 6, beta=0.5),
     "elu": lambda c: c.write("Elu", c.input(), alpha=float(c["alpha"])),
-    "softplus": _unary("Softplus"), "mish": _unary("Mish"),
+    "mish": _unary("Mish"),
     "softmax": lambda c: c.write("Softmax", c.input(), axis=c["dim"]),
     "log_softmax": lambda c: c.write("LogSoftmax", c.input(), axis=c["dim"]),
     "layer_norm": _layer_norm, "group_norm": _group_norm,

@@ -10,7 +10,7 @@ from onnx import helper
 from torch import Tensor
 
 from qfunc.graph.coding import Coding, in_integers, require_integers
-from qfunc.lowering.onnx_graph import OnnxGraph, storage
+from qfunc.lowering.onnx_graph import OnnxGraph, storage, stored_in
 from qfunc.numerics.logarithmic import origin
 from qfunc.specs import Int, Log, PerChannel
 
@@ -55,11 +55,12 @@ LogQuantize <steps: float, top: float>(x, z) => (y) {
 """NNIE's logarithmic quantizer as `numerics.logarithmic` states it, in double precision."""
 
 
-def write_quantizer(graph: OnnxGraph, tensor: str, coding: Coding, name: str) -> str:
+def write_quantizer(graph: OnnxGraph, tensor: str, coding: Coding, name: str, hidden: bool = False) -> str:
     """The quantized values of a float tensor, in real units: `name.real`, behind `name.codes` for integers.
 
-    A function with a method `onnx(graph, tensor, qparams, scheme, name)` writes its own; narrow integers are
-    clipped first, for QuantizeLinear saturates at the ends of its type.
+    `hidden` keeps ONNX Runtime from joining the pair into kernels of integers.  A function with a method
+    `onnx(graph, tensor, qparams, scheme, name)` writes its own; narrow integers are clipped first, for
+    QuantizeLinear saturates at the ends of its type.
 
     Raises:
         SpecError: a format that has no ONNX operator.
@@ -76,15 +77,15 @@ def write_quantizer(graph: OnnxGraph, tensor: str, coding: Coding, name: str) ->
         return graph.call(LOG_QUANTIZE, [tensor, z], f"{name}.real", steps=steps, top=top)
     require_writable(coding)
     codes_of = coding.format
-    held = Int(codes_of.bits, codes_of.signed)
+    held = stored_in(codes_of, whole=hidden)
     parameters, attributes = _qparams(graph, coding, name, storage(held, name))
     if (codes_of.qmin, codes_of.qmax) != (held.qmin, held.qmax):
         tensor = _clipped(graph, tensor, coding, name)
-    if not site.by_channel:
+    if not hidden:
         codes = graph.node("QuantizeLinear", [tensor, *parameters], f"{name}.codes", **attributes)
         return graph.node("DequantizeLinear", [codes, *parameters], f"{name}.real", **attributes)
-    # ONNX Runtime joins such pairs, too, into kernels of integers, which then refuse to load: Max of one tensor is
-    # a copy that it does not look through.
+    # ONNX Runtime joins pairs of codes, too, for which it has no kernel, and then refuses to load, or puts others in
+    # their place: Max of one tensor is a copy that it does not look through.
     copied = graph.node("Max", [tensor], f"{name}.copied")
     codes = graph.node("QuantizeLinear", [copied, *parameters], f"{name}.codes", **attributes)
     real = graph.node("DequantizeLinear", [codes, *parameters], f"{name}.held", **attributes)

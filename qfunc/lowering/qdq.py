@@ -79,6 +79,8 @@ class ExplicitQdq:
 
 
 def _wanted(name: str, opset: int, scheme: Scheme, constant: bool) -> str:
+    if isinstance(scheme.format, Int) and scheme.format.bits > 16 and not constant:
+        return "at most 16 bits, for QuantizeLinear makes no wider codes (ONNX operators)"
     for needed, what in _needs(scheme, constant):
         if opset < needed:
             return f"{name}(opset={needed}), for QuantizeLinear has {what} from opset {needed} on (ONNX operators)"
@@ -89,7 +91,7 @@ def _needs(scheme: Scheme, constant: bool) -> list[tuple[int, str]]:
     needs = []
     match scheme.format:
         case Int(bits):
-            stored = next((b for b in _STORED if b >= bits), bits) if constant else bits
+            stored = bits if bits == 4 and not constant else next((b for b in _STORED if b >= bits), bits)
             needs += [(21, f"{stored}-bit integers")] if stored not in (8, 32) else []
         case Float(exponent, mantissa) if exponent + mantissa == 7:
             needs += [(19, "8-bit floats")]

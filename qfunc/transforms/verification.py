@@ -142,7 +142,8 @@ class Verification:
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
             leaf = leaves[index]
-            return leaf.op != "call_function" or self.partition.coding(leaf, node) is not None or self._integer(leaf)
+            given = leaf.op in ("placeholder", "get_attr")
+            return given or self.partition.coding(leaf, node) is not None or self._integer(leaf)
         made = [n for n in self.partition.network.graph.nodes if n.op != "get_attr" and self.partition.path(n) == tally.name]
         return all(n.op == "placeholder" or self._integer(n) for n in made)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import functions, targets
+from qfunc.errors import SpecError
 from qfunc.lowering import ExplicitQdq, OnnxRuntime, Qdq
 from qfunc.lowering.float_model import float_model
 from qfunc.numerics.qparams import Affine
@@ -216,6 +217,65 @@ def test_explicit_q_dq_has_no_copies_for_the_sake_of_an_optimiser() -> None:
     assert [n.op_type for n in plain.graph.node] == [k for k in kinds if k != "Max"]
     x = torch.randn(2, 3, 5, 6)
     assert torch.equal(run(plain, x), run(guarded, x))
+
+
+class Mixed(nn.Module):
+    """Convolutions, a sum, a product, a maximum, an average, a concatenation and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.fc = nn.Conv2d(3, 5, 1), nn.Conv2d(5, 5, 3, padding=1), nn.Linear(10, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        """Scores."""
+        x = torch.relu(self.a(x))
+        x = nn.functional.max_pool2d(x + self.b(x), 2)
+        x = nn.functional.leaky_relu(torch.sigmoid(x) * x)
+        return self.fc(nn.functional.adaptive_avg_pool2d(torch.cat([x, x], 1), 1).flatten(1))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_codes_that_no_kernel_takes_are_left_to_float_by_the_optimiser_too(bits: int, symmetric: bool) -> None:
+    """int8 and fewer bits than 8: ONNX Runtime makes uint8 of some, and refuses to load others, unless they are hidden."""
+    torch.manual_seed(bits)
+    target = edit.activations(bits=bits, symmetric=symmetric)(targets.onnxruntime)
+    x = torch.randn(4, 3, 8, 6) * 3
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Mixed()))
+    report = qfunc.verify(target, OnnxRuntime(threads=1))(done, [x, torch.randn(3, 3, 8, 6) * 3])
+    assert report.disagreements == ()
+    assert (report.predicted > 0) == (bits == 8 and not symmetric)
+    if not report.predicted:
+        # Sums of floats in another order move a code by one where it lies between two.
+        assert all(r.largest_lsb <= 1 for r in report.of("codes"))
+        assert sum(r.mismatches for r in report.of("codes")) <= report.elements // 1000
+
+
+def test_integers_wider_than_quantize_linear_makes_are_refused_by_quantize() -> None:
+    with pytest.raises(SpecError) as caught:
+        qfunc.quantize(edit.activations(bits=24)(targets.onnxruntime))(nn.Linear(3, 2))
+    assert str(caught.value) == (
+        "target 'onnxruntime', op 'linear', input 'input'; op 'linear', output 'linear': found Int(24, signed=False) for "
+        "Qdq(), wanted at most 16 bits, for QuantizeLinear makes no wider codes (ONNX operators). Give edit.deploy(...) "
+        "that, or edit the scheme."
+    )
+
+
+SOFTPLUS = [(1.0, 20.0), (2.0, 20.0), (2.0, 1.0), (0.5, 3.0), (1.0, 2.0), (-1.5, 20.0)]
+
+
+@pytest.mark.parametrize("by_export", [False, True])
+@pytest.mark.parametrize(("beta", "threshold"), SOFTPLUS)
+def test_a_softplus_has_its_slope_and_its_threshold(beta: float, threshold: float, by_export: bool) -> None:
+    x = torch.randn(2, 3, 8, 6) * 3
+    net = nn.Sequential(nn.Conv2d(3, 5, 1), nn.Softplus(beta, threshold))
+    target = edit.skip(edit.op("softplus"))(targets.qdq)
+    done = qfunc.quantize(target, example_inputs=(x,) if by_export else None)(net)
+    done = qfunc.calibrate([x], progress=False)(done)
+    data = qfunc.deploy(target)(done).files["model.onnx"]
+    got = OnnxRuntime(optimise=False, threads=1).session(data).run([x])[0]
+    # One exp, one logarithm and one quotient of float32, each right to a few roundings.
+    assert torch.allclose(torch.from_numpy(got), done.eval()(x), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["snpe", "ppl_cuda", "nnie", "vitis", "openvino", "onnx_qnn", "tengine_u8", "stpu"])

@@ -33,7 +33,7 @@ CHANNELS = (
     ),
     Mutation(
         "pairs-with-a-scale-a-channel-not-kept-apart", WRITER,
-        "    if not site.by_channel:",
+        "    if not hidden:",
         "    if True:",
         f"{TESTS}::test_the_artifact_computes_what_the_simulation_does",
     ),

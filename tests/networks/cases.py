@@ -173,6 +173,7 @@ def activated(x: Tensor, a: Any) -> Tensor:
     y = a(x)
     y = F.selu(y) + F.celu(y, 0.7) + F.softsign(y) + F.softshrink(y) + F.hardshrink(y) + F.tanhshrink(y) + F.logsigmoid(y)
     y = y + F.threshold(y, 0.1, -0.3) + F.softmin(y, 1) + F.rrelu(y) + F.mish(y) + F.elu(y) + F.softplus(y) + F.hardswish(y)
+    y = y + F.softplus(y, 2.0) + F.softplus(y, 0.5, 3.0)
     return F.glu(y, 1)
 
 

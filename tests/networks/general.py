@@ -123,6 +123,9 @@ OPS: dict[str, Case] = {
         y[:, :, :5], y, a(x).transpose(1, 2), alpha=0.5), line()), pair, 6),
     "norms": Case(lambda: nn.Sequential(conv(), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True), nn.LocalResponseNorm(3),
                                         nn.Conv2d(4, 5, 1), nn.LayerNorm((8, 10)), nn.RMSNorm(10)), images, 5),
+    "norms over what a shape says": Case(
+        lambda: One(lambda x, a, b: F.layer_norm(b(F.rms_norm(a(x), x.shape[-2:])), x.shape[1:]), conv(),
+                    nn.Conv2d(4, 3, 1)), images, 5),
     "unit vectors": Case(lambda: Two(lambda x, y, a: F.normalize(a(x), dim=-1) * F.cosine_similarity(
         x, y[:, :5], dim=-1)[..., None], line()), pair, 3),
     "pads": Case(lambda: nn.Sequential(nn.ReflectionPad2d(1), conv(), nn.ReplicationPad2d((1, 0, 2, 1)), nn.ZeroPad2d(1),

@@ -201,6 +201,9 @@ def test_the_reader_of_tosa_finds_the_same():
         (lambda: nn.PReLU(3), (2, 3, 5),
          "target 'tosa', op 'prelu': found the kind 'prelu', wanted an op that it runs: TOSA 1.0, profile PRO-INT: no such "
          "operator on integers, or not in that form. Use leaky_relu."),
+        (lambda: nn.Softplus(2.0), (2, 3, 5),
+         "target 'tosa', op 'softplus': found the kind 'softplus' with beta=2.0, threshold=20.0, wanted an op that it runs: "
+         "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form. Use nn.Softplus()."),
     ],
 )  # fmt: skip
 def test_what_has_no_form_is_refused_by_quantize(make, shape, message):
