@@ -42,7 +42,11 @@ class Function(Protocol):
 
 @runtime_checkable
 class Lowering(Protocol):
-    """The step from standard Q/DQ ONNX to what a vendor's toolchain loads."""
+    """The step from standard Q/DQ ONNX to what a vendor's toolchain loads.
+
+    Two members are optional.  `legality`, a tuple of `Refuse`, are the ops that its files cannot say, of which `quantize` is to
+    tell.  `refuses(scheme, constant)` is what it wants in the place of a tensor's scheme, empty if it takes it.
+    """
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """File name -> content."""

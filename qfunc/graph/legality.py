@@ -36,6 +36,7 @@ from qfunc.specs.scheme import Granularity
 
 _LISTED = 5
 """How many rules a message lists; each names as many places."""
+_ALONE = " To simulate it without a file, use attrs.evolve(target, lowering=None)."
 
 
 @frozen
@@ -134,11 +135,20 @@ class _Check:
     def op(self, group: Group, node: fx.Node) -> Iterator[Breach]:
         if _counts(node):
             return
-        for rule in self.target.legality:
-            elsewhere = self._kept(group, "input") and self._kept(group, "output")
-            if isinstance(rule, Refuse) and not elsewhere and selects(rule.select, node, self.context):
-                wanted = f"an op that it runs: {rule.because}"
-                yield Breach(self._path(node), "", "", self._what(node, rule.select), wanted, rule.do)
+        elsewhere = self._kept(group, "input") and self._kept(group, "output")
+        lowering = self.target.lowering
+        said = (
+            (self.target.legality, "an op that it runs", ""),
+            (getattr(lowering, "legality", ()), f"an op that {lowering!r} writes", _ALONE),
+        )
+        for rules, asked, more in said if not elsewhere else ():
+            refused = [r for r in rules if isinstance(r, Refuse) and selects(r.select, node, self.context)]
+            for rule in refused:
+                yield Breach(
+                    self._path(node), "", "", self._what(node, rule.select), f"{asked}: {rule.because}", rule.do + more
+                )  # fmt: skip
+            if refused:
+                return
 
     def _what(self, node: fx.Node, select: Selector) -> str:
         # The kind, and the attributes that the rule looks at.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import frozen
 
+from qfunc.lowering.ncnn_legality import LEGALITY
 from qfunc.lowering.refusal import require, require_one_scale, require_symmetric
 from qfunc.lowering.tensors import QuantizedTensor
-from qfunc.specs import Int
+from qfunc.specs import Int, Refuse
 from qfunc.specs._repr import readable
 
 
@@ -29,6 +30,8 @@ class NcnnFiles:
     >>> NcnnFiles()
     NcnnFiles()
     """
+
+    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """The files' bytes.

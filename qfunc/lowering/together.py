@@ -8,7 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from qfunc.errors import DeployError
-from qfunc.specs import Scheme
+from qfunc.specs import Refuse, Scheme
 from qfunc.specs._check import as_tuple, has_methods, refuse
 from qfunc.specs._repr import readable
 
@@ -63,6 +63,16 @@ class Together:
                     )
                 files[name], writers[name] = content, lowering
         return files
+
+    @property
+    def legality(self) -> tuple[Refuse, ...]:
+        """What any of them refuses.
+
+        >>> from qfunc.lowering import ClipRanges, NcnnFiles
+        >>> Together((ClipRanges(), NcnnFiles())).legality == NcnnFiles.legality
+        True
+        """
+        return tuple(refuse for one in self.lowerings for refuse in getattr(one, "legality", ()))
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """What the first lowering that refuses such a tensor wants in its own place; empty if all take it.

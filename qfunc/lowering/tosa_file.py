@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import frozen
 
 from qfunc.lowering.refusal import require_int8
 from qfunc.lowering.tensors import QuantizedTensor
+from qfunc.lowering.tosa_legality import LEGALITY
+from qfunc.specs import Refuse
 from qfunc.specs._repr import readable
 
 
@@ -27,6 +29,8 @@ class TosaFile:
     >>> TosaFile()
     TosaFile()
     """
+
+    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """The files' bytes.

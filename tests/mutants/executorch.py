@@ -37,6 +37,7 @@ EXECUTORCH = (
     Mutation("xnnpack-gelu-in-single", REAL, "F.gelu(x.double(), approximate=approximate).float()",
              "F.gelu(x, approximate=approximate)", CURVES),
     Mutation("xnnpack-groups-of-transposed-convolutions", TARGET, 'Refuse(TRANSPOSED & ~Attr("groups", 1), because=ONE_GROUP',
-             'Refuse(TRANSPOSED & Attr("groups", 99), because=ONE_GROUP', f"{REFUSED}[ConvTranspose2d]"),
-    Mutation("xnnpack-gelu-by-tanh", TARGET, 'Attr("approximate", "tanh")', 'Attr("approximate", "erf")', f"{REFUSED}[GELU]"),
+             'Refuse(TRANSPOSED & Attr("groups", 99), because=ONE_GROUP', f"{REFUSED}[ConvTranspose2d-str]"),
+    Mutation("xnnpack-gelu-by-tanh", TARGET, 'Attr("approximate", "tanh")', 'Attr("approximate", "erf")',
+             f"{REFUSED}[GELU-str]"),
 )  # fmt: skip

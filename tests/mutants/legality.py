@@ -11,6 +11,7 @@ FEASIBLE, SCALES, WINDOWS = (
     "tests/graph/test_legality_of_windows.py",
 )
 CHIPS, FILES = "tests/graph/test_legality_of_chips.py", "tests/graph/test_legality_of_files.py"
+WRITERS = "tests/graph/test_legality_of_writers.py"
 EDITS = "tests/specs/test_specs_edit.py"
 HAS = f"{FILES}::test_what_an_opset_has"
 
@@ -162,5 +163,35 @@ LEGALITY = (
         'Attr("ceil_mode", False) & ~DENSE',
         'Attr("ceil_mode", None) & ~DENSE',
         f"{WINDOWS}::test_pools_of_nnie_round_sizes_up",
+    ),
+    Mutation(
+        "lowerings-are-not-asked", CHECK,
+        '(getattr(lowering, "legality", ()),',
+        "((),",
+        f"{WRITERS}::test_an_op_that_a_lowering_cannot_write",
+    ),
+    Mutation(
+        "together-asks-none", "qfunc/lowering/together.py",
+        'getattr(one, "legality", ())',
+        "()",
+        f"{WRITERS}::test_several_lowerings_refuse_what_any_does",
+    ),
+    Mutation(
+        "ncnn-refuses-any-step", "qfunc/lowering/ncnn_legality.py",
+        "second.step not in (None, 1)",
+        "True",
+        f"{WRITERS}::test_slices_that_ncnn_writes",
+    ),
+    Mutation(
+        "tosa-repeats-by-halves", "qfunc/lowering/tosa_legality.py",
+        "f % 1 for f",
+        "f % 0.5 for f",
+        f"{WRITERS}::test_an_op_that_a_lowering_cannot_write",
+    ),
+    Mutation(
+        "tosa-cuts-a-whole-window", "qfunc/lowering/tosa_legality.py",
+        "p >= k for p, k",
+        "p > k for p, k",
+        f"{WRITERS}::test_an_op_that_a_lowering_cannot_write",
     ),
 )  # fmt: skip
