@@ -74,7 +74,8 @@ def image(model: Any, shape: Shape, seed: int) -> Tensor:
 
     But for those that become the neighbour of a half, which vectors and single entries round otherwise: a known deviation.
     """
-    module = next(s.module for s in seats(model) if s.tensor == "x")
+    found = [s for s in seats(model) if not s.module.site.constant]
+    module = next((s.module for s in found if s.tensor == "x"), found[0].module)  # which may be flattened first
     g = torch.Generator().manual_seed(seed)
     q = torch.randint(-131, 132, shape, generator=g) + 0.5 * torch.randint(0, 2, shape, generator=g)
     x = q * module.scale
