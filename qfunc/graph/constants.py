@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 from qfunc.graph.vocabulary import kind_of, op_of
 
 _ARITHMETIC = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "add", "sub", "mul", "div",
-               "pow", "sqrt", "rsqrt", "neg", "exp", "abs", "sum", "mean")  # fmt: skip
+               "pow", "sqrt", "rsqrt", "neg", "exp", "abs", "sum", "mean", "guard")  # fmt: skip
 
 
 def model_path(node: fx.Node) -> str:

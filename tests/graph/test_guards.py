@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_norms import FrozenBatchNorm2d, WrittenOut
 from torch import Tensor, fx, nn
 
 import qfunc
@@ -48,6 +49,19 @@ NONE: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x / y.clamp(1e-6, 2.0),
     read_twice,
 ]
+
+
+@pytest.mark.parametrize("by_export", [False, True])
+@pytest.mark.parametrize("norm", [FrozenBatchNorm2d, WrittenOut])
+def test_a_frozen_norm_folds_though_its_deviation_is_guarded(norm: type[nn.Module], by_export: bool) -> None:
+    """rsqrt(running_var + eps) is a constant: the chip sees one convolution, as of nn.BatchNorm2d."""
+    x = torch.randn(2, 3, 7, 5)
+    net = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), norm(6), nn.ReLU()).eval()
+    quantized = qfunc.quantize(TARGET, example_inputs=(x,) if by_export else None)(net)
+    done = qfunc.calibrate([x], progress=False)(quantized)
+    assert [s.slot for s in qfunc.explain(done).sites] == ["input", "weight", "bias", "output"]
+    assert not qfunc.explain(done).floats
+    assert qfunc.verify(TARGET, OnnxRuntime(threads=1))(done, [x]).verdict.startswith("bit-exact: 0 of")
 
 
 def named(function: Callable[[Any, Any], Any]) -> fx.GraphModule:
