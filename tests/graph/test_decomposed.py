@@ -208,7 +208,8 @@ def test_what_only_looks_alike_stays_what_it_is() -> None:
             scores = (x * 0.5) @ (x.transpose(-1, -2) * 0.25)  # two factors
             gates = x * torch.sigmoid(y), torch.where(x > 1, x, x * 0.1), F.softplus(x, 2.0, 7.0)
             attended = torch.ops.aten._safe_softmax(scores, -1) @ x
-            return y, mean[0], mean[1], attended, *gates
+            turned = x.permute(0, 3, 1, 2).permute(0, 3, 1, 2)  # twice, not back
+            return y, mean[0], mean[1], attended, turned, *gates
 
     torch.manual_seed(0)
     model, x = Alike().eval(), torch.randn(2, 2, 3, 3)

@@ -109,7 +109,7 @@ LEGALITY = (
         f"{CHIPS}::test_nnie_refuses_every_other_op",
     ),
     Mutation("four-bits-in-every-opset", QDQ, "if stored not in (8, 32)", "if stored not in (4, 8, 32)", HAS),
-    Mutation("constants-are-stored-as-they-are", QDQ, "if constant else bits", "if False else bits", HAS),
+    Mutation("constants-are-stored-as-they-are", QDQ, "if bits == 4 and not constant else", "if bits == 4 else", HAS),
     Mutation(
         "always-the-latest-opset", GRAPH,
         'domains = {"": self.opset,',
