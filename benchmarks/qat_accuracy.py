@@ -68,7 +68,7 @@ def lsq_plus(target: Target) -> Target:
 
 ROWS = (
     Recipe("onnxruntime LSQ W8A8", runnable(targets.onnxruntime), lsq, 20, 0.0003, 0.0003, frozen=True),
-    Recipe("tensorrt LSQ W8A8", targets.tensorrt, lsq, 20, 0.0003, 0.0003, 87.42, frozen=True),
+    Recipe("tensorrt LSQ W8A8", targets.tensorrt, lsq, 60, 0.001, 0.0003, 87.42, frozen=True),
     Recipe("vitis TQT W8A8", targets.vitis, recipes.tqt(), 20, 0.0003, 0.0003, 86.96, frozen=True),
     Recipe("academic LSQ W4A4", targets.academic(4, 4), lsq, 200, 0.02, 0.01, 86.20),
     Recipe("academic LSQ+ W4A4", targets.academic(4, 4), lsq_plus, 200, 0.02, 0.01),
