@@ -22,6 +22,8 @@ TRAINING = (
     Mutation("recipes-train-what-enters", "qfunc/recipes.py", "weights, activations, inputs)", "weights, activations)",
              f"{TIED}::test_what_enters_keeps_the_algorithm_of_the_target"),
     Mutation("folded-bias-forgets-the-mean", NORM, "shift = -held * factor", "shift = 0 * held * factor", LAW),
+    Mutation("rounding-the-bias-counts-backwards", NORM, "at_once(quantized - folded)", "at_once(folded - quantized)",
+             f"{STATISTICS}::test_training_adds_what_rounding_the_bias_changes"),
     Mutation("transposed-groups-as-one", NORM, "if not groups:", "if True:", LAW),
     Mutation("compiled-backward-reads-new-statistics", NORM,
              "return snapshot(x) if torch.compiler.is_compiling() else x", "return x",

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 
 import qfunc
 from qfunc import targets
+from qfunc.graph import batch_norm
 from qfunc.numerics import Affine
 from qfunc.specs import Scheme, edit
 
@@ -164,3 +165,21 @@ def test_what_was_trained_is_what_is_deployed(name: str, target: str) -> None:
     assert torch.equal(folded(x), quantized(x))
     assert not any("norm" in key for key in folded.state_dict() if "quantizers" not in key)
     assert qfunc.deploy(where)(quantized).files == qfunc.deploy(where)(folded).files
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_training_adds_what_rounding_the_bias_changes(affine: bool) -> None:
+    """norm(y) + Q(b f + s) - (b f + s), in float64 by its formula."""
+    g = torch.Generator().manual_seed(5)
+    norm = nn.BatchNorm2d(3, affine=affine, dtype=torch.float64)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter, generator=g)
+    y = torch.randn(4, 3, 5, 6, generator=g, dtype=torch.float64)
+    folded, quantized = torch.randn(2, 3, generator=g, dtype=torch.float64)
+    spread = (y.var((0, 2, 3), unbiased=False, keepdim=True) + norm.eps).sqrt()
+    want = (y - y.mean((0, 2, 3), keepdim=True)) / spread
+    if affine:
+        want = want * norm.weight.reshape(3, 1, 1) + norm.bias.reshape(3, 1, 1)
+    want = want + (quantized - folded).reshape(3, 1, 1)
+    # A dozen operations in float64 on numbers of at most 10.
+    assert torch.allclose(batch_norm.normalized(y, norm, folded, quantized), want, rtol=0, atol=12 * 10 * 2.0**-52)
