@@ -72,7 +72,7 @@ def optimise(
     quantized = Chance(1 - method.drop, chance) if method.drop else None
     unit = Trainable(step.simulated, rounded, learning, quantized)
     rounding, distance = unit.rounding, Distance(step, method, cache)
-    optimizer = Adam([rounding.v], lr=method.rounding_lr, fused=device.type in ("cpu", "cuda"))
+    optimizer = Adam(rounding.v, lr=method.rounding_lr, fused=device.type in ("cpu", "cuda"))
     scales = unit.scales() if method.scale_lr is not None else []
     slower = Adam(scales, lr=method.scale_lr or 0.0, fused=device.type in ("cpu", "cuda")) if scales else None
     falling = CosineAnnealingLR(slower, method.iterations) if slower is not None else None

@@ -25,7 +25,7 @@ class _Squares(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.saved_tensors[0] * (2 * ctx.factor * grad_outputs[0]), None, None, None
+        return ctx.saved_tensors[0].mul_(2 * ctx.factor * grad_outputs[0]), None, None, None
 
 
 def _squares(found: Tensor, wanted: Tensor, importance: Tensor | None, channels: int) -> Tensor:

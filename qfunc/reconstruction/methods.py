@@ -40,7 +40,7 @@ class Method:
         rounding_lr: The rate of v.
         regulariser: What drives v to a decision.
         scale_lr: The rate of the scales of activations that the unit is the first to read, by LSQ's gradient, falling
-            along a cosine; None leaves them.
+            along a cosine; None leaves them.  What enters the network keeps its scale.
         drop: The probability that an element of the unit's inputs, and of quantized activations inside, stays float.
         seed: Of the images' order and of what is dropped.
     Raises:

@@ -136,9 +136,11 @@ class Part:
         return total
 
     def _learning(self, step: Step, places: dict[str, Seat], learned: set[str]) -> list[str]:
-        # The quantizers of activations that no earlier unit has read.
+        # The quantizers of activations that no earlier unit has read.  What enters the network keeps its scale, which would
+        # cost the first layer the gradient of the images.
         paths = dict.fromkeys(str(n.target) for n in step.simulated.graph.nodes if str(n.target) in places)
-        fresh = [p for p in paths if p not in learned and not places[p].module.site.constant]
+        fresh = [p for p in paths if p not in learned and places[p].tensor not in self.inputs.values
+                 and not places[p].module.site.constant]  # fmt: skip
         learned.update(fresh)
         return [p for p in fresh if self.method.scale_lr is not None and learnable(places[p].module)]
 

@@ -1,8 +1,9 @@
-"""The soft rounding of all weights of a unit as one vector, its gradient, and the regulariser's."""
+"""The soft rounding of all weights of a unit, its gradient, and the regulariser's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
 from typing import cast
 
 import torch
@@ -32,59 +33,49 @@ class _Part:
     gap: Tensor
     v: Tensor
     value: Tensor
-    sigmoid: Tensor
-    gradient: Tensor
-
-    def h(self) -> Tensor:
-        """clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1) after `soften`."""
-        return self.sigmoid.mul(2 * self.zeta - 1).sub_(self.zeta - 1).clamp_(0, 1)
 
     def soften(self) -> None:
-        """Sets the value."""
-        torch.sigmoid(self.v, out=self.sigmoid)
-        torch.addcmul(self.low, self.gap, self.h(), out=self.value)
+        """Sets the value: low + gap clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1)."""
+        h = torch.sigmoid(self.v).mul_(2 * self.zeta - 1).sub_(self.zeta - 1).clamp_(0, 1)
+        torch.addcmul(self.low, self.gap, h, out=self.value)
 
     def differentiate(self, given: Tensor, weight: float, exponent: float | None) -> None:
-        """Sets the gradient of v, from that of the value."""
-        total, stretch = torch.mul(given, self.gap), 2 * self.zeta - 1
+        """Makes the gradient of v from that of the value, in its place."""
+        sigmoid, stretch = torch.sigmoid(self.v), 2 * self.zeta - 1
+        given.mul_(self.gap)
         if exponent is not None:
-            centred = self.h().mul_(2).sub_(1)
-            power = centred.abs().log2_().mul_(exponent - 1).exp2_()  # twice as fast as pow
-            total.addcmul_(power, centred.sign_(), value=-2 * weight * exponent)
-        total = torch.ops.aten.sigmoid_backward(total.mul_(stretch), self.sigmoid)
+            centred = sigmoid.mul(2 * stretch).sub_(stretch).clamp_(-1, 1)  # 2 h - 1
+            power = centred.abs().sub_(1).log1p_().mul_((exponent - 1) / log(2)).exp2_()  # a third of what pow takes
+            given.addcmul_(power, centred.sign_(), value=-2 * weight * exponent)
+        through = torch.ops.aten.sigmoid_backward(given.mul_(stretch), sigmoid)
         edge = (self.zeta - 1) / stretch  # the sigmoid from which on h is clipped
-        self.gradient.copy_(torch.ops.aten.hardtanh_backward(total, self.sigmoid, edge, 1 - edge))
+        torch.ops.aten.hardtanh_backward(through, sigmoid, edge, 1 - edge, grad_input=given)
 
 
 class Rounding:
     """w(v) = low + (high - low) h(v) for each weight: AdaRound's soft value, between the two that it may be rounded to.
 
-    `weights` are tensors that hold it after `soften`, in the layout of those given, and of which a loss may ask the gradient.
+    `weights` are tensors that hold it after `soften`, in the layout of those given, and of which a loss may ask the gradient;
+    `v` are the vectors that train.
 
     Args:
         sites: The quantizers of the weights, whose function is `AdaRound`, and the weights.
     """
 
     def __init__(self, sites: Sequence[tuple[FakeQuantize, Tensor]]) -> None:
-        low, high, v = [], [], []
-        with torch.no_grad():
-            for module, weight in sites:
-                function, params = adaround_of(module), module.params()
+        self.v: list[Tensor] = []
+        self.weights: list[Tensor] = []  # leaves
+        self.parts: list[list[_Part]] = []
+        for module, weight in sites:
+            function, params = adaround_of(module), module.params()
+            with torch.no_grad():
                 ends = [function.apply(params._replace(v=torch.full_like(params.v, s)), weight, module.scheme) for s in (-1, 1)]
-                low.append(as_line(ends[0], weight))
-                high.append(as_line(ends[1], weight))
-                v.append(as_line(params.v, weight))
-        lower, self.v = torch.cat(low), torch.cat(v).requires_grad_()
-        gap, value, sigmoid, gradient = torch.cat(high) - lower, *(torch.empty_like(lower) for _ in range(3))
-        self.v.grad = gradient
-        self.sizes = [weight.numel() for _, weight in sites]
-        vectors = [torch.split(t, self.sizes) for t in (lower, gap, self.v.detach(), value, sigmoid, gradient)]
-        self.parts = [
-            [_Part(adaround_of(module).zeta, *some) for some in zip(*(torch.split(t, _PART) for t in own), strict=True)]
-            for (module, _), own in zip(sites, zip(*vectors, strict=True), strict=True)
-        ]
-        # Leaves of their own that share the vector's storage.
-        self.weights = [off_line(p, w).detach().requires_grad_() for p, (_, w) in zip(vectors[3], sites, strict=True)]
+                low, high = (as_line(end, weight) for end in ends)
+                v, value = as_line(params.v, weight).clone(), torch.empty_like(low)
+            lines = (torch.split(t, _PART) for t in (low, high - low, v, value))
+            self.parts.append([_Part(function.zeta, *some) for some in zip(*lines, strict=True)])
+            self.v.append(v.requires_grad_())
+            self.weights.append(off_line(value, weight).requires_grad_())
 
     @torch.no_grad()
     def soften(self) -> None:
@@ -96,16 +87,15 @@ class Rounding:
 
     @torch.no_grad()
     def differentiate(self, weight: float, exponent: float | None) -> None:
-        """Sets v's gradient from the weights': the loss's, and that of weight * sum(1 - |2 h - 1|^exponent)."""
-        for each, parts in zip(self.weights, self.parts, strict=True):
-            given = torch.zeros_like(each) if each.grad is None else each.grad
-            for part, some in zip(parts, torch.split(as_line(given, each), _PART), strict=True):
+        """Makes v's gradient of the weights', the loss's, and that of weight * sum(1 - |2 h - 1|^exponent)."""
+        for v, each, parts in zip(self.v, self.weights, self.parts, strict=True):
+            v.grad = torch.zeros_like(v) if each.grad is None else as_line(each.grad, each)
+            for part, some in zip(parts, torch.split(v.grad, _PART), strict=True):
                 part.differentiate(some, weight, exponent)
 
     def decided(self) -> list[Tensor]:
         """Of each weight whether it is rounded up."""
-        lines = torch.split(self.v.detach(), self.sizes)
-        return [off_line(p >= 0, w).contiguous() for p, w in zip(lines, self.weights, strict=True)]
+        return [off_line(v.detach() >= 0, w).contiguous() for v, w in zip(self.v, self.weights, strict=True)]
 
 
 @torch.no_grad()

@@ -27,13 +27,13 @@ RECONSTRUCTION = (
         "the-regulariser-pulls-to-the-middle", f"{HERE}/rounding.py",
         "value=-2 * weight * exponent",
         "value=2 * weight * exponent",
-        f"{TESTS}/test_parts.py::test_the_vector_is_adarounds_soft_value_and_its_gradient_is_autograds",
+        f"{TESTS}/test_parts.py::test_the_weights_are_adarounds_soft_value_and_its_gradient_is_autograds",
     ),
     Mutation(
         "clipped-roundings-have-a-gradient", f"{HERE}/rounding.py",
-        "torch.ops.aten.hardtanh_backward(total, self.sigmoid, edge, 1 - edge)",
-        "total",
-        f"{TESTS}/test_parts.py::test_the_vector_is_adarounds_soft_value_and_its_gradient_is_autograds",
+        "torch.ops.aten.hardtanh_backward(through, sigmoid, edge, 1 - edge, grad_input=given)",
+        "given.copy_(through)",
+        f"{TESTS}/test_parts.py::test_the_weights_are_adarounds_soft_value_and_its_gradient_is_autograds",
     ),
     Mutation(
         "a-loss-may-rise", f"{HERE}/part.py",
@@ -67,9 +67,21 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "bits-of-another-probability", f"{HERE}/dropping.py",
-        "self.below = round(one * 2 ** (8 * self.digit.itemsize))",
-        "self.below = 2 ** (8 * self.digit.itemsize - 1)",
+        "self.below = round(one * 2**self.bits)",
+        "self.below = 2 ** (self.bits - 1)",
         f"{TESTS}/test_dropping.py",
+    ),
+    Mutation(
+        "one-digit-of-each-byte", f"{HERE}/dropping.py",
+        "digits.bitwise_right_shift(i * self.bits)",
+        "digits.bitwise_right_shift(0)",
+        f"{TESTS}/test_dropping.py",
+    ),
+    Mutation(
+        "the-networks-inputs-learn", f"{HERE}/part.py",
+        "if p not in learned and places[p].tensor not in self.inputs.values",
+        "if p not in learned",
+        f"{TESTS}/test_reconstruct.py::test_learned_scales_are_those_of_the_result_and_fixed_ones_stay",
     ),
     Mutation(
         "gates-stand-alone", f"{HERE}/partition.py",

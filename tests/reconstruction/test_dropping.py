@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qfunc.functions.lsq import Learned
-from qfunc.reconstruction.dense import inner, is_channels_last
+from qfunc.reconstruction.dense import as_line, inner, is_channels_last
 from qfunc.reconstruction.dropping import LEARNED, Chance, is_plain, stepped
 from qfunc.specs import Int, Scale, Scheme, ZeroPoint
 
@@ -48,17 +48,22 @@ def test_values_and_gradients_are_those_of_lsq_where_the_mask_is_one(case: str, 
     assert abs(float(to_scale - plain_to_scale)) < 420 * 60 * 4 * 2.0**-24
 
 
-@pytest.mark.parametrize(("one", "digit"), [(0.5, torch.uint8), (0.25, torch.uint8), (0.3, torch.uint16)])
-def test_chance_has_its_probability_and_the_layout_of_the_tensor(one: float, digit: torch.dtype) -> None:
+@pytest.mark.parametrize(("one", "bits"), [(0.5, 1), (0.25, 2), (0.9375, 4), (3 / 256, 8), (0.3, 16)])
+def test_chance_has_its_probability_and_the_layout_of_the_tensor(one: float, bits: int) -> None:
     chance = Chance(one, torch.Generator().manual_seed(1))
     like = torch.empty(20, 25, 20, 10).contiguous(memory_format=torch.channels_last)
     mask = chance(like)
-    assert chance.digit == digit
+    assert chance.bits == bits
     assert mask.shape == like.shape
     assert is_channels_last(mask)
     assert set(mask.unique().tolist()) == {0.0, 1.0}
-    # Five standard deviations of the mean of 100,000, and what the digit rounds.
+    # Five standard deviations of the mean of 100,000, and what the digits round.
     assert abs(float(mask.mean()) - one) < 5 * (one * (1 - one) / 1e5) ** 0.5 + 2.0**-17
+    # Of two elements both, wherever the digits of a byte went: the product of their chances; neighbouring pairs share one.
+    line, deviation = as_line(mask), ((one**2 - one**4 + 2 * one**3 - 2 * one**4) / 1e5) ** 0.5
+    for apart in (1, len(line) // 2, len(line) // 4, len(line) // 8):
+        both = float((line * line.roll(apart)).mean())
+        assert abs(both - one**2) < 5 * deviation + 2.0**-16
     assert not torch.equal(mask, chance(like))
     assert chance(torch.empty(0, 3)).shape == (0, 3)
 

@@ -40,18 +40,19 @@ def sites(bits: tuple[int, int] = (3, 2)) -> list[tuple[FakeQuantize, Tensor]]:
     return made
 
 
-def test_the_vector_is_adarounds_soft_value_and_its_gradient_is_autograds() -> None:
+def test_the_weights_are_adarounds_soft_value_and_its_gradient_is_autograds() -> None:
     torch.manual_seed(0)
     given = sites()
     rounding = Rounding(given)
     with torch.no_grad():
-        rounding.v.copy_(torch.randn_like(rounding.v) * 3)  # beyond where h is clipped, too
+        for v in rounding.v:
+            v.copy_(torch.randn_like(v) * 3)  # beyond where h is clipped, too
     weight, exponent = 0.3, 4.5
     rounding.soften()
-    wanted, parts = torch.zeros(()), rounding.v.detach().split(rounding.sizes)
+    wanted = torch.zeros(())
     vs, upstreams = [], []
-    for (module, w), soft, v in zip(given, rounding.weights, parts, strict=True):
-        vs.append(v.view_as(w).clone().requires_grad_())
+    for (module, w), soft, v in zip(given, rounding.weights, rounding.v, strict=True):
+        vs.append(v.detach().view_as(w).clone().requires_grad_())
         function: Any = module.site.function
         params = module.params()._replace(v=vs[-1])
         upstreams.append(torch.randn_like(w))
@@ -61,10 +62,10 @@ def test_the_vector_is_adarounds_soft_value_and_its_gradient_is_autograds() -> N
     wanted.backward()  # type: ignore[no-untyped-call]
     sum((w * u).sum() for w, u in zip(rounding.weights, upstreams, strict=True)).backward()  # type: ignore[union-attr]
     rounding.differentiate(weight, exponent)
-    assert rounding.v.grad is not None
-    for found, v in zip(rounding.v.grad.split(rounding.sizes), vs, strict=True):
+    for found, v in zip(rounding.v, vs, strict=True):
+        assert found.grad is not None
         assert v.grad is not None
-        assert (found.view_as(v) - v.grad).abs().max() < ROUNDINGS
+        assert (found.grad.view_as(v) - v.grad).abs().max() < ROUNDINGS
 
 
 def test_hardening_decides_and_soft_is_hard() -> None:

@@ -260,10 +260,12 @@ def test_learned_scales_are_those_of_the_result_and_fixed_ones_stay() -> None:
     batches = [images()]
     before = calibrated(Resnet(), batches)
     scales = {s.path: s.module.qparams().scale for s in seats(before) if not s.module.site.constant}
+    (entrance,) = (s.path for s in seats(before) if s.tensor == "x")
     for name, changed in (("adaround", False), ("brecq", True)):
         after = qfunc.reconstruct(METHODS[name], batches)(before)
         now = {s.path: s.module.qparams().scale for s in seats(after) if not s.module.site.constant}
         assert any(not torch.equal(v, scales[k]) for k, v in now.items()) is changed
+        assert torch.equal(now[entrance], scales[entrance])
 
 
 @pytest.mark.parametrize("loss", [SquaredError(), Fisher()])
