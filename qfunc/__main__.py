@@ -105,7 +105,9 @@ def _verify(given: argparse.Namespace) -> int:
     from qfunc.transforms.table import table
 
     found = check_saved(given.directory)
-    print(f"{found.kind} for {found.target}: {'every check passed' if found.good else 'FAILED'}")
+    skipped = sum(r.outcome == "skipped" for r in found.rows)
+    passed = f"no check failed, {skipped} skipped" if skipped else "every check passed"
+    print(f"{found.kind} for {found.target}: {passed if found.good else 'FAILED'}")
     print(table(("check", "outcome", "seen"), [(r.name, r.outcome, r.seen) for r in found.rows], 200))
     return int(not found.good)
 
@@ -126,8 +128,10 @@ def target_of(text: str) -> Target:
     else:
         found = _of_targets(text)
     if not isinstance(found, Target):
-        said = "a function: call it, as in 'academic(4, 8)'" if callable(found) else a_or_an(type(found))
-        raise SpecError(where=repr(text), found=said, wanted="a Target", do=_DO)
+        said, do = a_or_an(type(found)), _DO
+        if callable(found):
+            do = "Give what it returns a name in that module." if ":" in text else "Call it, as in 'academic(4, 8)'."
+        raise SpecError(where=repr(text), found=said, wanted="a Target", do=do)
     return found
 
 
@@ -136,6 +140,8 @@ def _of_file(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
         raise SpecError(where=repr(str(path)), found=(e.strerror or str(e)).lower(), wanted="a JSON file", do=_DO) from e
+    except UnicodeDecodeError as e:
+        raise SpecError(where=repr(str(path)), found="no text in UTF-8", wanted="a JSON file", do=_DO) from e
     try:
         report = json.loads(text)
     except ValueError:
@@ -168,13 +174,17 @@ def _of_targets(text: str) -> Any:
     value = getattr(targets, match[1])
     if match[2] is None:
         return value
+    if isinstance(value, Target):
+        raise SpecError(where=repr(text), found="a target, called", wanted="its name alone", do=f"Write {match[1]}.")
     try:
         given = ast.literal_eval(f"({match[2][1:-1]},)" if match[2] != "()" else "()")
+    except (ValueError, SyntaxError) as e:
+        found, do = f"the arguments {match[2]}", "Write numbers, as in 'academic(4, 8)'."
+        raise SpecError(where=repr(text), found=found, wanted="numbers", do=do) from e
+    try:
         return value(*given)
-    except QfuncError:
-        raise
-    except (ValueError, SyntaxError, TypeError) as e:
-        raise SpecError(where=repr(text), found=f"{type(e).__name__}: {e}", wanted="numbers that it takes", do=_DO) from e
+    except TypeError as e:
+        raise SpecError(where=repr(text), found=f"TypeError: {e}", wanted="numbers that it takes", do=_DO) from e
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from attrs import frozen
 
 from qfunc.errors import QfuncError, VerifyError, first_line
 from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.lowering.onnxruntime import OnnxRuntime
+from qfunc.lowering.openvino_cpu import OpenVino
 from qfunc.specs import Target, from_json
 
 _INNER = "inner"
@@ -45,11 +47,12 @@ class Saved:
 def check_saved(directory: str | os.PathLike[str]) -> Saved:
     """Checks what `artifact.save` or `qfunc.save` wrote.
 
-    Of an artifact: its report and target can be read; model.onnx passes the ONNX checker; each scale and zero
-    point in it is the report's; it runs, on random inputs of the report's shapes, to finite values, twice the same;
-    and ONNX Runtime, where it is the target's runner, runs the units on integers that the report predicts.  (Whether the
-    values are the emulation's needs the model: `qfunc.verify`.)  Of a quantized model: report, target and tensors can
-    be read, every quantizer of the graph has its tensors, and each scale is finite and positive, if it was calibrated.
+    Of an artifact: its report and target can be read; model.onnx, if the target's runtime reads that, passes the ONNX
+    checker, and each scale and zero point in it is the report's; it runs where that runtime is installed, on random inputs
+    of the report's shapes, to finite values, twice the same; and a runtime that tells runs the units on integers that the
+    report predicts.  (Whether the values are the emulation's needs the model: `qfunc.verify`.)  Of a quantized model:
+    report, target and tensors can be read, every quantizer of the graph has its tensors, and each scale is finite and
+    positive, if it was calibrated.
 
     Raises:
         VerifyError: no such directory, or nothing that qfunc wrote.
@@ -113,7 +116,8 @@ def _model_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
         f", {len(missing)} without tensors, as of dynamic scales: {missing[0]}" if missing else ""
     )
     yield Check("graph", "ok" if calls else "failed", said)
-    scales = {k: v for k, v in tensors.items() if k.startswith("quantizers.") and k.endswith("scale")}
+    scales = {k: v for k, v in tensors.items() if k.startswith("quantizers.") and k.endswith(("scale", "log2_t"))}
+    scales = {k: v.exp2() if k.endswith("log2_t") else v for k, v in scales.items()}
     bad = [k for k, v in scales.items() if not bool((v.isfinite() & (v > 0)).all())]
     said = f"{len(scales)} scales" + (f", {len(bad)} not finite and positive: {bad[0]}" if bad else "")
     yield Check("scales", "failed" if bad and report.get("stage") == "calibrated" else "ok", said)
@@ -122,12 +126,17 @@ def _model_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
 def _artifact_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
     target, told = _target(report)
     yield told
-    if not (place / _MODEL).is_file():
-        yield Check(_MODEL, "failed", "no such file")
+    artifact = Artifact({p.name: p.read_bytes() for p in sorted(place.iterdir()) if p.is_file()})
+    known: Any = target.runtime.runner if target is not None else None
+    if _MODEL not in artifact.files:
+        own = target is None or (hasattr(known, "run") and not isinstance(known, OnnxRuntime | OpenVino))
+        others = [name for name in artifact.files if name != REPORT] if own else []
+        yield Check("files" if own else _MODEL, "ok" if others else "failed", ", ".join(others) or "no such file")
+        if others and target is not None:
+            yield from _runs(artifact, report, known)
         return
     import onnx
 
-    artifact = Artifact({p.name: p.read_bytes() for p in sorted(place.iterdir()) if p.is_file()})
     graph: list[Any] = []
 
     def parsed() -> str:
@@ -139,7 +148,13 @@ def _artifact_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
     yield checked
     if checked.outcome == "ok":
         yield _qparams(graph[0], report)
-        yield from _runs(artifact, report, target, graph[0])
+        yield from _runs(artifact, report, known, _foreign(graph[0]))
+
+
+def _foreign(model: Any) -> str:
+    # The domains of the ops that ONNX Runtime does not have, or "".
+    own = {"", "ai.onnx", "com.microsoft"} | {f.domain for f in model.functions}
+    return ", ".join(sorted({n.domain for n in model.graph.node} - own))
 
 
 def _qparams(model: Any, report: dict[str, Any]) -> Check:
@@ -163,16 +178,13 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
     return Check("qparams", "ok" if same else "skipped", f"{same} constants equal the report's{where}")
 
 
-def _runs(artifact: Artifact, report: dict[str, Any], target: Target | None, model: Any) -> Iterator[Check]:
-    from qfunc.lowering.onnxruntime import OnnxRuntime
-
-    known = target.runtime.runner if target is not None else None
+def _runs(artifact: Artifact, report: dict[str, Any], known: Any, foreign: str = "") -> Iterator[Check]:
     runner: Any = known if hasattr(known, "run") else OnnxRuntime(optimise=False)
-    foreign = sorted(
-        {n.domain for n in model.graph.node} - {"", "ai.onnx", "com.microsoft"} - {f.domain for f in model.functions}
-    )
-    if foreign:
-        yield Check("run", "skipped", f"ops of {', '.join(foreign)}, which ONNX Runtime does not have")
+    missing = runner.missing() if hasattr(runner, "missing") else ""
+    if foreign and isinstance(runner, OnnxRuntime):
+        missing = f"ops of {foreign}, which ONNX Runtime does not have"
+    if missing:
+        yield Check("run", "skipped", missing)
         return
     generator = torch.Generator().manual_seed(0)
 
@@ -184,10 +196,11 @@ def _runs(artifact: Artifact, report: dict[str, Any], target: Target | None, mod
                 raise ValueError("outputs that are not finite, or not the same twice")
         return f"{len(first)} outputs, finite, twice the same, by {runner!r}"
 
-    yield _tried("run", run)
-    inside = runner.inside(artifact) if hasattr(runner, "inside") and known is not None else None
-    if inside is not None:
-        yield _units(inside.units, report)
+    ran = _tried("run", run)
+    yield ran
+    units = getattr(runner.inside(artifact), "units", None) if ran.outcome == "ok" and hasattr(known, "inside") else None
+    if units is not None:  # else the runtime does not tell what it computes on integers
+        yield _units(units, report) if "units" in report else Check("units", "failed", "none in the report")
 
 
 def _units(shown: dict[str, str], report: dict[str, Any]) -> Check:
