@@ -35,6 +35,7 @@ from fidelity import loader
 from interleave import interleaved, ratio
 from minilm import batches as by_length
 from minilm import sentences
+from zoo_own import UNet
 
 import qfunc
 from qfunc import targets
@@ -42,7 +43,8 @@ from qfunc.errors import QfuncError
 from qfunc.specs import Everything, edit
 from qfunc.transforms.table import table
 
-NETWORKS = IMAGES | {"MiniLM-L6, STS-B": ("sts",)}
+UNET = "U-Net, random weights"  # concatenations and transposed convolutions, which no trained one has
+NETWORKS = IMAGES | {UNET: ("cifar10", 20), "MiniLM-L6, STS-B": ("sts",)}
 Call = Callable[[Sequence[Any]], Any]
 
 
@@ -117,9 +119,20 @@ def given(folder: Path, network: str, quick: bool, interprets: bool) -> Given:
             for part, count in ((calib, 100), (test, small // 2))
         )
         return Given(program, calibration, tried, small)
+    model = unet(calib[:50]) if network == UNET else model
     big = test[0].numel() > 3 * 64 * 64
     count = (few if interprets else large) if big else small
     return Given(model, list(calib[: 50 if quick else 200].split(50)), list(test[:count].split(4 if big else 100)), count)
+
+
+def unet(images: torch.Tensor) -> UNet:
+    """With the statistics of some images."""
+    torch.manual_seed(0)
+    made = UNet(8)
+    with torch.no_grad():
+        for _ in range(30):
+            made(images)
+    return made.eval()
 
 
 def measured(folder: Path, network: str, name: str, quick: bool) -> dict[str, Any]:
@@ -177,7 +190,7 @@ def line(row: dict[str, Any]) -> list[str]:
 HEADING = """# Trained networks on every runtime that runs here
 
 `python benchmarks/conformance.py --data DIR --page docs/conformance.md` wrote this page; nothing in it was written by hand.
-Each line is a network with trained weights, quantized for a target, emulated, deployed and run in the target's own runtime:
+Each line is a network, quantized for a target, emulated, deployed and run in the target's own runtime:
 every tensor of codes that the runtime shows and every output is compared, and *differ* counts those that are not equal.
 *First that differs* is the first such tensor in the order of execution, the share of its codes and the largest difference
 in LSB; *alone* counts them where each unit gets the runtime's own inputs. *Latency* is that of one input in the deployed
