@@ -1,4 +1,4 @@
-"""Does every runtime compute what is emulated for it?  Trained networks x targets that run here, counted code by code.
+"""Does every runtime compute what is emulated for it?  Networks x targets that run here, counted code by code.
 
     python benchmarks/conformance.py --data DIR [--rows FILE] [--only WORD ...] [--quick] [--page FILE]
 
@@ -35,6 +35,8 @@ from fidelity import loader
 from interleave import interleaved, ratio
 from minilm import batches as by_length
 from minilm import sentences
+from networks import DenseNet
+from torch import nn
 from zoo_own import UNet
 
 import qfunc
@@ -43,8 +45,9 @@ from qfunc.errors import QfuncError
 from qfunc.specs import Everything, edit
 from qfunc.transforms.table import table
 
-UNET = "U-Net, random weights"  # concatenations and transposed convolutions, which no trained one has
-NETWORKS = IMAGES | {UNET: ("cifar10", 20), "MiniLM-L6, STS-B": ("sts",)}
+# Concatenations, and transposed convolutions, which no trained network has.
+RANDOM: dict[str, Callable[[], nn.Module]] = {"DenseNet, random weights": DenseNet, "U-Net, random weights": lambda: UNet(8)}
+NETWORKS = IMAGES | dict.fromkeys(RANDOM, ("cifar10", 20)) | {"MiniLM-L6, STS-B": ("sts",)}
 Call = Callable[[Sequence[Any]], Any]
 
 
@@ -119,16 +122,16 @@ def given(folder: Path, network: str, quick: bool, interprets: bool) -> Given:
             for part, count in ((calib, 100), (test, small // 2))
         )
         return Given(program, calibration, tried, small)
-    model = unet(calib[:50]) if network == UNET else model
+    model = with_statistics(RANDOM[network], calib[:50]) if network in RANDOM else model
     big = test[0].numel() > 3 * 64 * 64
     count = (few if interprets else large) if big else small
     return Given(model, list(calib[: 50 if quick else 200].split(50)), list(test[:count].split(4 if big else 100)), count)
 
 
-def unet(images: torch.Tensor) -> UNet:
-    """With the statistics of some images."""
+def with_statistics(made_by: Callable[[], nn.Module], images: torch.Tensor) -> nn.Module:
+    """A network whose BatchNorms have seen some images."""
     torch.manual_seed(0)
-    made = UNet(8)
+    made = made_by()
     with torch.no_grad():
         for _ in range(30):
             made(images)
@@ -187,15 +190,15 @@ def line(row: dict[str, Any]) -> list[str]:
     return [*name, *counts, first, alone, str(row["float_units"]), row["latency"]]
 
 
-HEADING = """# Trained networks on every runtime that runs here
+HEADING = """# Networks on every runtime that runs here
 
 `python benchmarks/conformance.py --data DIR --page docs/conformance.md` wrote this page; nothing in it was written by hand.
-Each line is a network, quantized for a target, emulated, deployed and run in the target's own runtime:
-every tensor of codes that the runtime shows and every output is compared, and *differ* counts those that are not equal.
-*First that differs* is the first such tensor in the order of execution, the share of its codes and the largest difference
-in LSB; *alone* counts them where each unit gets the runtime's own inputs. *Latency* is that of one input in the deployed
-model as a ratio to the same network in float, as the same lowering writes it, in the same runtime: of the medians (of the
-minima). ONNX Runtime and OpenVINO have weights of 7 bits where the CPU's int8 kernels saturate (x86-64 without VNNI).
+Each line is a network, trained or with random weights, quantized for a target, emulated, deployed and run in the target's
+own runtime: every tensor of codes that the runtime shows and every output is compared, and *differ* counts those that are
+not equal. *First that differs* is the first such tensor in the order of execution, the share of its codes and the largest
+difference in LSB; *alone* counts them where each unit gets the runtime's own inputs. *Latency* is that of one input in the
+deployed model as a ratio to the same network in float, as the same lowering writes it, in the same runtime: of the medians
+(of the minima). ONNX Runtime and OpenVINO have weights of 7 bits where the CPU's int8 kernels saturate (x86-64 without VNNI).
 
 """
 

@@ -52,3 +52,29 @@ def resnet18(seed: int = 0) -> nn.Module:
         for _ in range(4):
             model.train()(torch.randn(4, 3, 96, 96))
     return model.eval()
+
+
+class DenseNet(nn.Module):
+    """Huang et al., arXiv:1608.06993: every layer reads what all before it gave; for images of 32 x 32."""
+
+    def __init__(self, growth: int = 12, depth: int = 4) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 2 * growth, 3, 1, 1, bias=False), nn.BatchNorm2d(2 * growth), nn.ReLU())
+        self.stages, self.between, width = nn.ModuleList(), nn.ModuleList(), 2 * growth
+        for _ in range(3):
+            self.stages.append(nn.ModuleList(self._layer(width + i * growth, growth) for i in range(depth)))
+            self.between.append(self._layer(width + depth * growth, width, 1))
+        self.head = nn.Linear(width, 10)
+
+    @staticmethod
+    def _layer(cin: int, cout: int, kernel: int = 3) -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(cin, cout, kernel, padding=kernel // 2, bias=False), nn.BatchNorm2d(cout), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores."""
+        x = self.stem(x)
+        for layers, between in zip(self.stages, self.between, strict=True):
+            for layer in layers:  # type: ignore[attr-defined]
+                x = torch.cat([x, layer(x)], 1)
+            x = nn.functional.avg_pool2d(between(x), 2)
+        return self.head(x.mean((2, 3)))
