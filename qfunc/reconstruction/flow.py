@@ -17,7 +17,8 @@ class Flow:
     """The data of a network: its nodes in order, and between them `before` and `behind`.
 
     Constants, sizes, positions, masks and what follows from them alone are no data: each unit computes them where it
-    needs them.  An edge by which an op asks for a size or a mask leads nowhere.
+    needs them.  So are inputs that only join what comes from others, as a mask of numbers that is added to scores does.
+    An edge by which an op asks for a size or a mask leads nowhere.
 
     >>> import torch
     >>> from qfunc.graph.capture import capture
@@ -36,6 +37,7 @@ class Flow:
         for node in self.order:
             if node in positions or is_whole(node, record) or _follows(node, self.free):
                 self.free.add(node)
+        self.free |= self._beside()
         self.nodes = [n for n in self.order if n not in self.free and n.op != "output"]
         self.before = {n: [p for p in _read(n) if p not in self.free] for n in self.nodes}
         self.behind: dict[fx.Node, list[fx.Node]] = {n: [] for n in self.nodes}
@@ -43,6 +45,22 @@ class Flow:
             for node in nodes:
                 self.behind[node].append(reader)
         self.returned = {n for node in self.order if node.op == "output" for n in node.all_input_nodes}
+
+    def _beside(self) -> set[fx.Node]:
+        # Inputs, and what follows from each alone, of which no op with weights reads; none if that are all of them.
+        given = [n for n in self.order if n.op == "placeholder" and n not in self.free]
+        alone = {n: self._alone(n) for n in given}
+        weighed = [n for n in self.order if self.weighed(n)]
+        beside = [n for n in given if all(alone[n].isdisjoint(w.all_input_nodes) for w in weighed)]
+        return set().union(*(alone[n] for n in beside)) if len(beside) < len(given) else set()
+
+    def _alone(self, start: fx.Node) -> set[fx.Node]:
+        found = {start}
+        for node in self.order:
+            inputs = set(node.all_input_nodes) - self.free
+            if inputs and inputs <= found and node.op != "output" and not self.weighed(node):
+                found.add(node)
+        return found
 
     def weighed(self, node: fx.Node) -> bool:
         """Whether an op has a weight that is a constant."""

@@ -84,6 +84,12 @@ RECONSTRUCTION = (
         f"{TESTS}/test_reconstruct.py::test_learned_scales_are_those_of_the_result_and_fixed_ones_stay",
     ),
     Mutation(
+        "inputs-beside-part-blocks", f"{HERE}/flow.py",
+        "self.free |= self._beside()",
+        "pass",
+        f"{TESTS}/test_units_of_a_network.py::test_inputs_that_only_join_others_part_no_blocks",
+    ),
+    Mutation(
         "gates-stand-alone", f"{HERE}/partition.py",
         "if is_gate(region, flow):",
         "if False:",

@@ -156,6 +156,33 @@ def test_two_inputs_and_a_weight_that_is_read_twice() -> None:
     assert found(Pair(), Blocks()) == [("left", ("left",)), ("right", ("right",)), ("both", ("both",)), ("both_1", ("both_1",))]
 
 
+class Biased(nn.Module):
+    """Two layers of attention whose scores get a bias that is an input, and a gain that is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Linear(5, 6)
+        self.qkv, self.out = (nn.ModuleList(nn.Linear(6, n) for _ in range(2)) for n in (18, 6))
+
+    def forward(self, x: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
+        x, bias = self.start(x), bias[:, None] * 2.0
+        for qkv, out in zip(self.qkv, self.out, strict=True):
+            q, k, v = qkv(x).chunk(3, -1)
+            x = x + out((q @ k.transpose(-2, -1) + bias).softmax(-1) @ v)
+        return x * gain
+
+
+def test_inputs_that_only_join_others_part_no_blocks() -> None:
+    wanted = [("start", ("start",)), ("qkv.0 to out.0", ("qkv.0", "out.0")), ("qkv.1 to out.1", ("qkv.1", "out.1"))]
+    assert found(Biased(), Blocks()) == wanted
+    torch.manual_seed(0)
+    real, batches = Biased(), [(torch.randn(6, 7, 5), torch.randn(6, 7), torch.rand(6, 1, 1)) for _ in range(3)]
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(targets.academic(3, 8))(real))
+    result = qfunc.reconstruct(qfunc.brecq(iterations=100, rounding_lr=0.1), batches, progress=False)(model)
+    before, after = (sum(float((m(*b) - real(*b)).detach().square().sum()) for b in batches) for m in (model, result))
+    assert after < 0.8 * before
+
+
 def test_layers_take_the_activations_behind_them_also_written_out() -> None:
     nodes = {unit.name: unit.nodes for unit in units(Layers())(qfunc.quantize(targets.academic(4, 4))(Inverted()))}
     assert nodes["stem"] == ("stem", "relu")
