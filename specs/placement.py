@@ -112,7 +112,8 @@ class Step:
     `fold(weight, bias, *operands) -> (weight, bias)` gets float64 copies, the weight's output channels first
     (also of a transposed conv), a bias of zeros where there is none, and what the step reads besides the
     root's output: its own module, in evaluation mode and float64, or the constants of a function.  The root
-    is then a conv, conv_transpose or linear.  It may be a module-level function or a frozen callable value.
+    is then a conv, a conv_transpose, or a linear, whose channels are its last axis.  `fold` may be a module-level
+    function or a frozen callable value.
 
     Raises:
         SpecError: a `fold` that is neither, or that must follow.

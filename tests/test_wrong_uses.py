@@ -38,7 +38,7 @@ LINES = (
     (
         "a family uncalled",
         ["show", "academic"],
-        f"qfunc: 'academic': found a function: call it, as in 'academic(4, 8)', wanted a Target. {GIVE}",
+        "qfunc: 'academic': found a function, wanted a Target. Call it, as in 'academic(4, 8)'.",
     ),
     (
         "no such module",

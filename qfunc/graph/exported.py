@@ -59,7 +59,7 @@ def _refused(model: nn.Module, error: Exception) -> CaptureError:
     do = "Check that model(*example_inputs) runs; quantize submodules where the whole cannot be captured."
     if on_values:
         wanted = "a forward whose path does not depend on data"
-        do = "Use torch.where, or move the decision out of the model; no road captures it."
+        do = "Use torch.where, or keep the module that decides as one op, without example_inputs: leaves=MyModule."
     elif "register a pytree" in str(error):
         first = first.partition(". ")[0]
         do = "Register a dataclass by torch.export.register_dataclass(MyClass), or return a dict or a named tuple."

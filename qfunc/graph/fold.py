@@ -56,7 +56,7 @@ def fold_batch_norm(model: fx.GraphModule, target: Target | None = None) -> fx.G
     if record is not None:
         names = {n.name for n in model.graph.nodes}
         kept = {k: v for k, v in record.facts.items() if k in names}
-        unfolded = (*record.unfolded, *folding.misses)
+        unfolded = (*record.unfolded, *dict.fromkeys(folding.misses))
         attach(model, evolve(record, facts=kept, rank_two=(*record.rank_two, *folding.linears), unfolded=unfolded))
     return model
 
@@ -69,7 +69,7 @@ class _Folding:
         self.joining = Joining(model, self.norms.constant)
         self.context = Context(model, () if target is None else target.ops)
         own = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
-        self.own = own
+        self.own, self.kinds = own, () if target is None else tuple(op.name for op in target.ops)
         self.linears: list[str] = []
         self.misses: list[tuple[str, str, str]] = []
 
@@ -82,7 +82,17 @@ class _Folding:
             norm = self.norms.at(node)
             if norm is not None and not self._before(node, norm) and isinstance(self._module(node), nn.BatchNorm2d):
                 self._as_conv(node, norm)
+        for node in self.model.graph.nodes:
+            self._stays(node)
         self.joining.run()
+
+    def _stays(self, node: fx.Node) -> None:
+        # An op of the user's own that a fusion folds, but not from where it stands.
+        fusion = next((f for f, s in self.own if selects(s.op, node, self.context)), None)
+        if fusion is None or self.context.kind(node) not in self.kinds or not node.all_input_nodes:
+            return
+        if not selects(fusion.root, source := node.all_input_nodes[0], self.context):
+            self._miss(source, node, f"{source.name!r}, which it follows, is not {fusion.root!r}")
 
     def _behind(self, node: fx.Node) -> bool:
         # Whether something behind an op was folded into it; there may be more.
@@ -147,9 +157,11 @@ class _Folding:
 
     def _step(self, op: fx.Node, reader: fx.Node) -> Step | None:
         for fusion, step in self.own:
-            rooted = selects(fusion.root, op, self.context) and (fusion.when is None or selects(fusion.when, op, self.context))
-            if rooted and selects(step.op, reader, self.context):
+            if not selects(fusion.root, op, self.context) or not selects(step.op, reader, self.context):
+                continue
+            if fusion.when is None or selects(fusion.when, op, self.context):
                 return step
+            self._miss(op, reader, f"the fusion asks for {fusion.when!r}")
         return None
 
     def _own(self, op: Weighted, node: fx.Node, step: Step) -> bool:
@@ -163,8 +175,7 @@ class _Folding:
         module = self._module(node)
         given = args if module is None else (copy.deepcopy(module).double().eval(), *args)
         weight, bias = op.weight(), op.bias()
-        found: Any = step.fold(weight.clone(), bias.clone(), *given, **kwargs) if step.fold is not None else None
-        _require_like(found, weight, bias, step, self.context.fact(op.node).path)
+        found = _folded(step, weight, bias, given, kwargs, self.context.fact(op.node).path)
         self.joining.put(op, (node,), *(v.detach().double() for v in found))
         self._absorb(op.node, (node,))
         return True
@@ -191,19 +202,24 @@ class _Folding:
         self.misses.append((self.context.fact(op).path, self.context.fact(step).path, why))
 
 
-def _require_like(found: Any, weight: torch.Tensor, bias: torch.Tensor, step: Step, path: str) -> None:
-    # What a fold of the user's must give.
+def _folded(step: Step, weight: torch.Tensor, bias: torch.Tensor, given: Any, named: Any, path: str) -> Any:
+    # What a fold of the user's gives, which must be like what it was given.
+    where = f"Step.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}"
     shapes = [tuple(v.shape) for v in (weight, bias)]
+    wanted, do = (
+        f"a finite weight of shape {shapes[0]} and a bias of shape {shapes[1]}",
+        "Return (weight, bias), the output channels first.",
+    )
+    try:
+        found = step.fold(weight.clone(), bias.clone(), *given, **named) if step.fold is not None else None
+    except Exception as e:
+        do = "It is called with weight, bias, and the step's module or constants."
+        raise SpecError(where=where, found=f"{type(e).__name__}: {e}", wanted=wanted, do=do) from e
     if isinstance(found, tuple | list) and [tuple(getattr(v, "shape", (-1,))) for v in found] == shapes:
         if all(isinstance(v, torch.Tensor) and bool(v.isfinite().all()) for v in found):
-            return
+            return found
         shown = "NaN or infinite values"
     else:
         parts = found if isinstance(found, tuple | list) else [found]
         shown = ", ".join(str(tuple(v.shape)) if isinstance(v, torch.Tensor) else type(v).__name__ for v in parts)
-    raise SpecError(
-        where=f"Step.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}",
-        found=shown,
-        wanted=f"a finite weight of shape {shapes[0]} and a bias of shape {shapes[1]}",
-        do="Return (weight, bias), the output channels first.",
-    )
+    raise SpecError(where=where, found=shown, wanted=wanted, do=do)

@@ -95,7 +95,7 @@ def _filled(value: Any, *, like: bool = False) -> Rewrite:
 
 
 def is_sizes(value: Any) -> bool:
-    """Whether a traced value is several sizes: x.shape or x.size(), a slice of it, and a sum of such and of tuples.
+    """Whether a traced value is several sizes: x.shape, x.size(), a slice of it, a repeated tuple, a sum of such and of tuples.
 
     >>> [is_sizes(n) for n in fx.symbolic_trace(lambda x: x.view(x.shape[:-1] + (2, 3))).graph.nodes]
     [False, True, True, True, False, False]
@@ -105,8 +105,11 @@ def is_sizes(value: Any) -> bool:
     if value.op == "call_method":
         return value.target == "size" and len(value.args) == 1 and not value.kwargs
     name = getattr(value.target, "__name__", "")
+    several = [isinstance(v, list | tuple) or is_sizes(v) for v in value.args]
+    if name == "mul":  # (1,) * (x.dim() - 2)
+        return any(several)
     if name == "add":
-        return any(map(is_sizes, value.args)) and all(isinstance(v, list | tuple) or is_sizes(v) for v in value.args)
+        return any(map(is_sizes, value.args)) and all(several)
     if name == "getitem":
         return isinstance(value.args[1], slice) and is_sizes(value.args[0])
     return name == "getattr" and value.args[1:] == ("shape",)

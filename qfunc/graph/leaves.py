@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from qfunc.errors import CaptureError, a_or_an
 from qfunc.graph.mappings import is_own_mapping, mapping
+from qfunc.graph.proxy import Proxy
 from qfunc.graph.torch_modules import forward_of
 
 _PLACEHOLDER: Any = type(vars(fx)["PH"])
@@ -213,6 +214,8 @@ def own_tracer(given: Any, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Trac
     def argument(a: Any) -> Any:
         return mapping(made, a) if is_own_mapping(a) else create_arg(a)
 
+    if type(made).proxy is fx.Tracer.proxy:  # x += y writes, for this tracer too
+        made.proxy = lambda node: Proxy(node, made)  # type: ignore[method-assign]
     made.create_arg = argument  # type: ignore[method-assign]
     made.is_leaf_module = is_leaf_module  # type: ignore[method-assign]
     made.call_module = call  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
+from qfunc.graph.indexing import element
 from qfunc.graph.vocabulary import attribute, kind_of, slots
 
 TRANSPARENT = ("dropout",)
@@ -33,4 +34,22 @@ def moves_codes(node: fx.Node) -> bool:
             return attribute(node, "mode") != "constant" or not attribute(node, "value")
         case "resize":
             return str(attribute(node, "mode")).startswith("nearest")
+        case "slice":
+            return not picks(node)
     return True
+
+
+def picks(node: fx.Node) -> bool:
+    """Whether an index may pick one of several values: nobody knows how many an op outside the vocabulary gives.
+
+    >>> import operator
+    >>> graph = fx.Graph()
+    >>> several = graph.call_function(divmod, (graph.placeholder("x"), 2))
+    >>> picks(graph.call_function(operator.getitem, (several, 0)))
+    True
+    """
+    while kind_of(node) == "slice" and isinstance(attribute(node, "index"), int):
+        node = attribute(node, "input")
+        if kind_of(node) == "unknown":
+            return node.target is not element or isinstance(node.args[1], str)
+    return False

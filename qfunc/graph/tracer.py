@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import operator
 import sys
 import threading
 import types
@@ -14,32 +13,13 @@ from torch import fx, nn
 
 from qfunc.errors import CaptureError
 from qfunc.graph.mappings import is_own_mapping, mapping
+from qfunc.graph.proxy import Proxy
 from qfunc.graph.sources import is_users, packs, source_line, user_line
 from qfunc.graph.spelling import is_number
 from qfunc.graph.torch_modules import forward_of
 from qfunc.graph.vocabulary import MODULE_KINDS
 
 _EXPORT = "Give example_inputs=(...,), so that the model is captured by torch.export."
-
-
-class _Proxy(fx.Proxy):
-    """A proxy that records `x += y` and `x[i] = y` as the in-place ops they are."""
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
-
-
-def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
-    function = getattr(operator, name)
-
-    def method(self: fx.Proxy, other: Any) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", function, (self, other), {})
-
-    return method
-
-
-for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"):
-    setattr(_Proxy, f"__{_name}__", _in_place(_name))
 
 
 class Tracer(fx.Tracer):
@@ -73,7 +53,7 @@ class Tracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """The proxy of a node."""
-        return _Proxy(node, self)
+        return Proxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module stays one node.
@@ -101,7 +81,7 @@ class Tracer(fx.Tracer):
                 where=source_line(obj.node) or f"node {obj.node.name!r}",
                 found=f"control flow on the values of a tensor ({obj.node.format_node()})",
                 wanted="a forward whose path does not depend on data",
-                do="Use torch.where, or move the decision out of the model; no road captures it.",
+                do="Use torch.where, or keep the module that decides as one op, without example_inputs: leaves=MyModule.",
             )
         return super().to_bool(obj)
 

@@ -155,10 +155,11 @@ def require_float(value: Any, name: str) -> None:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         found = f"{value.dtype} values" if isinstance(value, Tensor) else a_or_an(type(value))
         several = isinstance(value, list | tuple | Mapping)
-        do = "Give quantize example_inputs=(...,), whose tensors are then inputs of their own." if several else _SKIP
+        do = _SEVERAL if several else _SKIP
         raise CalibrationError(where=f"site {name!r}", found=found, wanted="a float tensor", do=do)
 
 
+_SEVERAL = "Give quantize example_inputs=(...,), whose tensors are then inputs of their own; edit.skip leaves an op in float."
 _SKIP = "Use edit.skip for ops on such values."
 
 __all__ = ["Observer", "Statistic", "require_float", "statistics"]

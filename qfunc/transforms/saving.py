@@ -121,7 +121,7 @@ def load(
             seat.module.take_shape_of(state, f"{seat.path}.")
         have = _tensors(quantized)
         if wrong := _differs(have, state, _described(quantized), report["graph"]):
-            do = "Build the model as it was when it was saved."
+            do = "Build the model as it was when it was saved, and give what quantize was given."
             raise CalibrationError(where=f"load({str(place)!r})", found=wrong, wanted="the saved network", do=do)
         kept = quantized.state_dict().keys()
         with torch.no_grad():

@@ -593,6 +593,8 @@ GROUPS: dict[str, Group] = {
             lambda m, x: x.flatten(1).view(x.shape),
             lambda m, x: x.reshape(x.size()[:1] + (24,)),  # noqa: RUF005  (as people write it: a proxy is no sequence)
             lambda m, x: x.view(size=x.shape[:1] + (-1,)),  # noqa: RUF005
+            lambda m, x: x.view((2,) + (24,) * (x.dim() - 2)),
+            lambda m, x: x.view([-1] * (x.ndim - 2) + [24]),
         ),
     ),
     "flatten": Group(

@@ -70,7 +70,7 @@ def message(model: Any, *example: tuple[Any, ...]) -> str:
 def test_control_flow_on_values() -> None:
     cure = (
         "wanted a forward whose path does not depend on data. "
-        "Use torch.where, or move the decision out of the model; no road captures it."
+        "Use torch.where, or keep the module that decides as one op, without example_inputs: leaves=MyModule."
     )
     assert message(OnValues()).startswith(f"{place(OnValues())}: found control flow on the values of a tensor (%gt")
     assert message(OnValues()).endswith(cure)
@@ -80,7 +80,7 @@ def test_control_flow_on_values() -> None:
 TRACED = "wanted a forward that can be traced symbolically"
 ONE_ROAD = {
     OnShapes: "TraceError: symbolically traced variables cannot be used as inputs to control flow",
-    LoopOverShape: "TypeError: int() argument must be a string, a bytes-like object or a real number, not '_Proxy'",
+    LoopOverShape: "TypeError: int() argument must be a string, a bytes-like object or a real number, not 'Proxy'",
     Unpacks: "TraceError: Proxy object cannot be iterated",
 }
 

@@ -130,6 +130,21 @@ REFUSED = {
 }
 
 
+def of_two(weight: Tensor, bias: Tensor) -> Any:
+    return weight, bias
+
+
+def test_an_error_of_the_function_names_the_op() -> None:
+    target = edit.fuse(Fusion(Op("conv"), Step(Op("plus_one"), fold=of_two)), NORM)(onnxruntime)
+    with pytest.raises(SpecError) as caught:
+        qfunc.quantize(target)(MODELS["conv"][0])
+    assert str(caught.value) == (
+        "Step.fold, of_two for op '0': found TypeError: of_two() takes 2 positional arguments but 3 were given, wanted a "
+        "finite weight of shape (6, 2, 3, 2) and a bias of shape (6,). It is called with weight, bias, and the step's module "
+        "or constants."
+    )
+
+
 @pytest.mark.parametrize("fold", REFUSED, ids=lambda f: f.__name__)
 def test_what_the_function_returns_is_checked(fold: Any) -> None:
     target = edit.fuse(Fusion(Op("conv"), Step(Op("plus_one"), fold=fold)), NORM)(onnxruntime)
@@ -240,5 +255,14 @@ def test_a_step_that_reads_what_is_no_constant_stays() -> None:
 
 def test_when_holds_for_folding_too() -> None:
     fusion = Fusion(Op("conv"), Step(Op("plus_one"), fold=fold_plus_one), when=Attr("groups", 1))
-    folded = fold_batch_norm(capture(leaves=LEAVES)(MODELS["conv"][0]), edit.fuse(fusion, NORM)(onnxruntime))
+    target = edit.fuse(fusion, NORM)(onnxruntime)
+    folded = fold_batch_norm(capture(leaves=LEAVES)(MODELS["conv"][0]), target)
     assert calls(folded) == ["conv", "unknown", "relu"]
+    misses = qfunc.explain(qfunc.quantize(target)(MODELS["conv"][0])).misses
+    assert misses == (("0", "1", "the fusion asks for Attr('groups', equals=1)"),)
+
+
+def test_a_norm_that_stands_elsewhere_says_what_it_follows() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 6, 2), nn.Tanh(), PlusOne(6)).eval()
+    misses = qfunc.explain(qfunc.quantize(MINE)(model)).misses
+    assert misses == (("1", "2", "'_1', which it follows, is not Op(('conv', 'conv_transpose', 'linear'))"),)

@@ -242,3 +242,46 @@ def test_load_takes_the_same_words(tmp_path: Any) -> None:
     calibrated = qfunc.calibrate([X])(qfunc.quantize(TARGET, concrete_args=given)(modes))
     qfunc.save(tmp_path / "bound")(calibrated)
     assert torch.equal(qfunc.load(tmp_path / "bound", concrete_args=given)(modes)(X), calibrated(X))
+
+
+class Two(nn.Module):
+    """Two tensors, one of them in a list, of one."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return (x * 2, [x.relu()]) if bool((x > -1e9).all()) else (x, [x])
+
+
+class OfTwo(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.two, self.a, self.b = nn.Linear(4, 4), Two(), nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, (right,) = self.two(self.first(x))[0], [self.two(self.first(x))[1][0]]
+        return self.a(left) + self.b(right)
+
+
+def test_a_leaf_of_several_values_is_quantized_behind_each() -> None:
+    model = OfTwo().eval()
+    quantized = qfunc.quantize(TARGET, leaves=Two)(model)
+    assert [s.tensor for s in qfunc.explain(quantized).sites if s.slot == "input"] == ["x", "getitem", "getitem_2"]
+    calibrated = qfunc.calibrate([X])(quantized)
+    assert torch.allclose(calibrated(X), model(X), atol=0.1)  # some codes of 8 bits
+
+
+class Writes(nn.Module):
+    """What is added in place is seen by who has the tensor, and what is written into its part."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        z = y
+        z += 1
+        z[:, 0] = 0.5
+        return y, z
+
+
+@pytest.mark.parametrize("tracer", [None, fx.Tracer, fx.Tracer()], ids=["ours", "class", "instance"])
+def test_writes_are_seen_by_every_tracer(tracer: Any) -> None:
+    model = Writes().eval()
+    for found, wanted in zip(capture(tracer=tracer)(model)(X), model(X), strict=True):
+        assert torch.equal(found, wanted)

@@ -83,14 +83,14 @@ FOLDING = (
     ),
     Mutation(
         "own-fold-where-it-may-not", FOLD,
-        "(fusion.when is None or selects(fusion.when, op, self.context))",
-        "True",
+        "if fusion.when is None or selects(fusion.when, op, self.context):",
+        "if True:",
         f"{OWN}test_when_holds_for_folding_too",
     ),
     Mutation(
         "own-fold-unchecked", FOLD,
-        "_require_like(found, weight, bias, step, self.context.fact(op.node).path)",
-        "pass",
+        "found = _folded(step, weight, bias, given, kwargs, self.context.fact(op.node).path)",
+        "found: Any = step.fold(weight.clone(), bias.clone(), *given, **kwargs)",
         f"{OWN}test_what_the_function_returns_is_checked",
     ),
     Mutation(

@@ -124,7 +124,9 @@ def test_load_refuses_another_model(index: int, tmp_path: Path) -> None:
         qfunc.load(place)(model)
     assert caught.value.where == f"load('{place}')"
     assert found in caught.value.found
-    assert str(caught.value).endswith("wanted the saved network. Build the model as it was when it was saved.")
+    assert str(caught.value).endswith(
+        "wanted the saved network. Build the model as it was when it was saved, and give what quantize was given."
+    )
 
 
 def test_load_refuses_other_directories(tmp_path: Path) -> None:

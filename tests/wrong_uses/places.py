@@ -54,7 +54,7 @@ ROWS: tuple[Row, ...] = (
      "too small, wanted the files of qfunc.save. Save the model again: files were cut or changed."),
     ("loading into another model", lambda w: qfunc.load(w.folder / "saved")(nn.Linear(3, 2)), "CalibrationError",
      "load('{folder}/saved'): found other tensors than the saved ones: 0.bias, 0.weight, 3.bias, 3.weight, bias, wanted "
-     "the saved network. Build the model as it was when it was saved."),
+     "the saved network. Build the model as it was when it was saved, and give what quantize was given."),
     ("loading into a quantized model", lambda w: qfunc.load(w.folder / "saved")(w.quantized), "CalibrationError",
      "quantize: found a quantized model, wanted a float model. Quantize the float model that it came from."),
     ("an artifact with folders in its names", lambda w: Artifact({"../model.onnx": b'', "qfunc.json": b'{}'}), "DeployError",

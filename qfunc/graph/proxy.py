@@ -1,0 +1,31 @@
+"""The value of a symbolic trace."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+
+class Proxy(fx.Proxy):
+    """A proxy that records `x += y` and `x[i] = y` as the in-place ops they are."""
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
+
+def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    function = getattr(operator, name)
+
+    def method(self: fx.Proxy, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    return method
+
+
+for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"):
+    setattr(Proxy, f"__{_name}__", _in_place(_name))
+
+__all__ = ["Proxy"]
