@@ -114,7 +114,7 @@ class _Placement:
         there = self.of_tensor.get(source)
         if there is not None:
             have, want = there.site.scheme.format, value.scheme.format if isinstance(value, Fixed) else value.format
-            if have != want:
+            if have != want and not isinstance(there.site.value, Fixed):  # what the hardware fixes is read as it is
                 raise SpecError(
                     where=f"target {self.target.name!r}, tensor {self.context.fact(source).path!r}",
                     found=f"{have} by its producer's rule and {want} by the rule of {self.context.fact(node).path!r}",

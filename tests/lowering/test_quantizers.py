@@ -251,6 +251,40 @@ def test_codes_that_no_kernel_takes_are_left_to_float_by_the_optimiser_too(bits:
         assert sum(r.mismatches for r in report.of("codes")) <= report.elements // 1000
 
 
+class Attended(nn.Module):
+    """A softmax, whose output the hardware fixes, and a product that reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.value = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.key(x) @ x.transpose(1, 2), -1) @ self.value(x)
+
+
+@pytest.mark.parametrize("bits", [2, 5, 7, 10, 16])
+def test_a_softmax_stays_as_the_hardware_fixes_it_and_its_reader_takes_that(bits: int) -> None:
+    torch.manual_seed(bits)
+    target, batch = edit.activations(bits=bits)(targets.onnxruntime), torch.randn(3, 5, 6)
+    done = qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(Attended().eval()))
+    formats = {s.tensor: s.format for s in qfunc.explain(done).sites if s.slot == "output"}
+    assert (formats["softmax"], formats["value"]) == ("Int(8, signed=False)", f"Int({bits}, signed=False)")
+    report = qfunc.verify(target)(done, [batch])
+    assert report.verdict.startswith("bit-exact"), report
+    assert report.disagreements == ()
+
+
+def test_two_rules_that_want_one_tensor_in_two_formats_are_refused() -> None:
+    target = edit.inputs(edit.name("matmul_1"), Scheme(Int(8)))(targets.onnxruntime)
+    own = edit.outputs(edit.op("softmax"), Scheme(Int(8, signed=False), zero_point=ZeroPoint()))(target)
+    with pytest.raises(SpecError) as caught:
+        qfunc.quantize(own)(Attended().eval())
+    assert str(caught.value) == (
+        "target 'onnxruntime', tensor 'softmax': found Int(8, signed=False) by its producer's rule and Int(8) by the rule of "
+        "'matmul_1', wanted one format, for no two quantizers stand in series. Edit one of the two rules."
+    )
+
+
 def test_integers_wider_than_quantize_linear_makes_are_refused_by_quantize() -> None:
     with pytest.raises(SpecError) as caught:
         qfunc.quantize(edit.activations(bits=24)(targets.onnxruntime))(nn.Linear(3, 2))
