@@ -53,12 +53,13 @@ Call = Callable[[Sequence[Any]], Any]
 
 class Place(NamedTuple):
     """A runtime: how a file of the target's is loaded once for many runs; whether it interprets; whether it has to agree;
-    whether it runs the network in float too."""
+    whether it runs the network in float too, in times that mean something; whether its arithmetic is public."""
 
     load: Callable[[Any, Any], Call]
     interprets: bool = False
     exact: bool = True
     real: bool = True
+    public: bool = True
 
 
 def _onnx(runner: Any, files: Any) -> Call:
@@ -86,6 +87,10 @@ def _ncnn(runner: Any, files: Any) -> Call:
     return runner.opened(files).run  # type: ignore[no-any-return]
 
 
+def _qnn_htp(runner: Any, files: Any) -> Call:
+    return runner.opened(files).run  # type: ignore[no-any-return]
+
+
 PLACES = {
     "onnxruntime": Place(_onnx),
     "onnx_qnn": Place(_onnx),
@@ -95,23 +100,25 @@ PLACES = {
     "litert_optimised": Place(_litert),
     "executorch_xnnpack": Place(_executorch),
     "ncnn": Place(_ncnn),
+    "qnn_htp": Place(_qnn_htp, exact=False, real=False, public=False),
     "tosa": Place(_tosa, interprets=True, real=False),
 }
 """By the name of the target, whose own runner runs its files."""
 
 
 class Given(NamedTuple):
-    """A network, batches to calibrate it, and batches to compare."""
+    """A network, batches to calibrate it, batches to compare, and the labels of images."""
 
     model: Any
     calibration: list[Any]
     batches: list[Any]
     inputs: int
+    labels: Any = None
 
 
 def given(folder: Path, network: str, quick: bool, interprets: bool) -> Given:
     """What DIR has for a network."""
-    model, (calib, _), (test, _) = loader(folder)(*NETWORKS[network])
+    model, (calib, _), (test, labels) = loader(folder)(*NETWORKS[network])
     small, large, few = (100, 4, 2) if quick else (1000, 64, 8)
     if isinstance(test, dict):
         _, ids, mask = by_length(*sentences(calib), 32)[-1]
@@ -125,7 +132,8 @@ def given(folder: Path, network: str, quick: bool, interprets: bool) -> Given:
     model = with_statistics(RANDOM[network], calib[:50]) if network in RANDOM else model
     big = test[0].numel() > 3 * 64 * 64
     count = (few if interprets else large) if big else small
-    return Given(model, list(calib[: 50 if quick else 200].split(50)), list(test[:count].split(4 if big else 100)), count)
+    calibration, tried = calib[: 50 if quick else 200].split(50), test[:count].split(4 if big else 100)
+    return Given(model, list(calibration), list(tried), count, labels[:count])
 
 
 def with_statistics(made_by: Callable[[], nn.Module], images: torch.Tensor) -> nn.Module:
@@ -146,11 +154,14 @@ def measured(folder: Path, network: str, name: str, quick: bool) -> dict[str, An
     case = given(folder, network, quick, place.interprets)
     try:
         model = qfunc.calibrate(case.calibration, progress=False)(qfunc.quantize(target)(case.model))
-        report = qfunc.verify(target)(model, case.batches)
+        kept = None if place.public else Kept(place.load(target.runtime.runner, qfunc.deploy(target)(model).files), [])
+        report = qfunc.verify(target, kept)(model, case.batches)
         row["latency"] = latency(target, place, model, case) if place.real else "-"
     except QfuncError as e:
         return row | {"refused": f"{type(e).__name__}: {e}"}
     inside = [r for r in report.of("alone") if not r.name.startswith("output ")]
+    if kept is not None:
+        row["distances"] = distances(target, model, case, kept.outputs)
     row |= {
         "inputs": case.inputs, "tensors": report.tensors, "codes": report.elements, "differ": report.mismatches,
         "alone": [sum(r.mismatches for r in inside), sum(r.elements for r in inside)],
@@ -159,6 +170,33 @@ def measured(folder: Path, network: str, name: str, quick: bool) -> dict[str, An
     if (first := report.first) is not None:
         row["first"] = [first.name, first.mismatches, first.elements, first.largest_lsb]
     return row
+
+
+def distances(target: Any, model: Any, case: Given, outputs: Sequence[Any]) -> str:
+    """How far the outputs are from the simulation's, in steps of their scale; and the accuracy of each on images."""
+    scale = qfunc.deploy(target)(model).report["tensors"][-1]["scale"][0]
+    with torch.inference_mode():
+        want, real = (torch.cat([called(x) for x in case.batches]) for called in (model, case.model))
+    found = torch.cat([torch.as_tensor(o) for o in outputs])
+    steps = ((found - want) / scale).abs().round().int().flatten().bincount()
+    told = ", ".join(f"{100 * int(n) / found.numel():.2g} % by {k}" for k, n in enumerate(steps) if k and n) or "none"
+    if case.labels is None:
+        return told
+    right = [f"{100 * float((v.argmax(1) == case.labels).double().mean()):.1f}" for v in (real, want, found)]
+    return f"{told}; accuracy {right[0]} % in float, {right[1]} % simulated, {right[2]} % run"
+
+
+class Kept(NamedTuple):
+    """A runner of one loaded model that keeps the first output of each batch."""
+
+    call: Call
+    outputs: list[Any]
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch."""
+        found = list(self.call(inputs))
+        self.outputs.append(found[0])
+        return found
 
 
 def latency(target: Any, place: Place, model: Any, case: Given) -> str:
@@ -203,11 +241,18 @@ deployed model as a ratio to the same network in float, as the same lowering wri
 """
 
 
+DISTANCES = """Where a runtime's arithmetic is not public, its outputs are compared with the simulation's. How many are off, and
+by how many steps of their scale:
+"""
+
+
 def page(rows: list[dict[str, Any]]) -> str:
     """The table in Markdown, the networks in order, below what it says and the command that made it."""
     order = sorted(rows, key=lambda r: (list(NETWORKS).index(r["network"]), list(PLACES).index(r["target"])))
     lines = [HEAD, ["---"] * len(HEAD), *map(line, order)]
-    return HEADING + "".join("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n" for cells in lines)
+    written = "".join("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n" for cells in lines)
+    far = "".join(f"- {r['network']}, {r['as']}: {r['distances']}\n" for r in order if "distances" in r)
+    return HEADING + written + (f"\n{DISTANCES}\n{far}" if far else "")
 
 
 def done(path: Path, *quick: bool) -> list[dict[str, Any]]:

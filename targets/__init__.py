@@ -14,6 +14,7 @@ from qfunc.targets.openvino import openvino
 from qfunc.targets.ppl_cuda import ppl_cuda
 from qfunc.targets.ppl_w8a16 import ppl_w8a16
 from qfunc.targets.qdq import qdq
+from qfunc.targets.qnn_htp import qnn_htp
 from qfunc.targets.snpe import snpe
 from qfunc.targets.stpu import stpu
 from qfunc.targets.tengine_u8 import tengine_u8
@@ -24,6 +25,6 @@ from qfunc.targets.vitis import vitis
 
 __all__ = [
     "academic", "academic_nlp", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "ncnn", "nnie",
-    "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "snpe", "stpu", "tengine_u8", "tensorrt",
-    "tensorrt_nlp", "tosa", "vitis",
+    "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8",
+    "tensorrt", "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ ROWS = (*models.ROWS, *steps.ROWS, *chips.ROWS, *places.ROWS, *edits.ROWS, *sele
 
 NAMES = (
     "academic, academic_nlp, executorch_xnnpack, litert, litert_optimised, litert_reference, ncnn, nnie, onnx_qnn, "
-    "onnxruntime, openvino, ppl_cuda, ppl_w8a16, qdq, snpe, stpu, tengine_u8,"
+    "onnxruntime, openvino, ppl_cuda, ppl_w8a16, qdq, qnn_htp, snpe, stpu, tengine_u8,"
 )
 GIVE = "Give a name in qfunc.targets, module:attribute, or a JSON file."
 LINES = (

@@ -5,6 +5,7 @@ from qfunc.lowering.encodings import Encodings
 from qfunc.lowering.executorch import ExecuTorch
 from qfunc.lowering.fake_quantize_onnx import FakeQuantizeOnnx
 from qfunc.lowering.gfpq import Gfpq
+from qfunc.lowering.htp_qdq import HtpQdq
 from qfunc.lowering.litert import LiteRt
 from qfunc.lowering.ncnn import Ncnn
 from qfunc.lowering.ncnn_files import NcnnFiles
@@ -15,6 +16,7 @@ from qfunc.lowering.ppl_cuda import PplCuda
 from qfunc.lowering.ppl_json import PplJson
 from qfunc.lowering.qdq import ExplicitQdq, Qdq
 from qfunc.lowering.qlinear import QLinear
+from qfunc.lowering.qnn_htp import QnnHtp
 from qfunc.lowering.stpu_files import StpuFiles
 from qfunc.lowering.tengine_scale import TengineScale
 from qfunc.lowering.tflite import Tflite
@@ -31,6 +33,7 @@ __all__ = [
     "ExplicitQdq",
     "FakeQuantizeOnnx",
     "Gfpq",
+    "HtpQdq",
     "LiteRt",
     "Ncnn",
     "NcnnFiles",
@@ -42,6 +45,7 @@ __all__ = [
     "Pte",
     "QLinear",
     "Qdq",
+    "QnnHtp",
     "StpuFiles",
     "TengineScale",
     "Tflite",

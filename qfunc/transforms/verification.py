@@ -87,6 +87,8 @@ class Verification:
             return list(outputs), {}
         try:
             run = self.inside.run(leaves) if self.inside is not None else (self.runner.run(self.artifact, leaves), {})
+        except VerifyError:
+            raise
         except Exception as e:
             raise VerifyError(
                 where=where,

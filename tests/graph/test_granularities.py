@@ -43,6 +43,7 @@ TAKEN = {
     "ppl_cuda": (EACH, "one number a tensor", "PPL_CUDA_INT8"),
     "ppl_w8a16": (EACH, "PPL_DSP_INT8", "a list over their output channels"),
     "qdq": (ANY, "", ""),
+    "qnn_htp": (EACH, "QNN execution provider", "quantsim_config of the HTP"),
     "snpe": (TENSOR, "hardware/snpe", "hardware/snpe"),
     "stpu": (TENSOR, "one range a tensor", "one range a tensor"),
     "tengine_u8": (TENSOR, "one line", "one line"),

@@ -254,7 +254,7 @@ def test_without_a_runtime_of_its_own_a_target_names_the_road(name: str) -> None
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
     if target.runtime.runner is not None:
         known = ("executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "onnx_qnn", "onnxruntime", "openvino",
-                 "ncnn", "tosa")  # fmt: skip
+                 "ncnn", "qnn_htp", "tosa")  # fmt: skip
         assert name in (*known, "qdq")
         return
     own = "runtime=run, where run(artifact, inputs) -> outputs."
