@@ -25,7 +25,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError
-from qfunc.lowering import NcnnFiles, OnnxRuntime, OpenVino, Pte, Tflite, TosaFile
+from qfunc.lowering import NcnnFiles, OnnxRuntime, OpenVino, Pte, QnnHtp, Tflite, TosaFile
 from qfunc.lowering.session import Session
 from qfunc.specs import Int, Scheme, Target, edit
 
@@ -67,6 +67,9 @@ def runners_of(target: Target, files: Any) -> Iterator[tuple[Any, str]]:
     if isinstance(own, OpenVino):
         if not own.missing():
             yield own, f"OpenVINO, {_integer_layers(own.compiled(files['model.onnx']))}"
+    elif isinstance(own, QnnHtp):
+        runner = OnnxRuntime(optimise=False) if own.missing() else own
+        yield runner, "ONNX Runtime, as written" if own.missing() else "HTP emulator"
     elif own is not None or reader is quantizers:
         runner = own or OnnxRuntime(optimise=False)
         yield runner, "ONNX Runtime" if runner.optimise else "ONNX Runtime, as written"

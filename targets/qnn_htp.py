@@ -46,7 +46,7 @@ CURVES = Op(
 )  # fmt: skip
 BILINEAR = Op("resize") & ~Attr("mode", "nearest")
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize",
-         "tile", "repeat", "repeat_interleave", "take", "flip", "roll", "pixel_shuffle", "pixel_unshuffle",
+         "tile", "repeat", "repeat_interleave", "take", "flip", "pixel_shuffle", "pixel_unshuffle",
          "channel_shuffle", "pad")  # fmt: skip
 NOT_TAKEN = Op(
     ("selu", "celu", "softsign", "erf", "group_norm", "instance_norm", "prod", "var", "std", "logsumexp", "cumsum", "where")

@@ -312,7 +312,7 @@ def test_a_softplus_has_its_slope_and_its_threshold(beta: float, threshold: floa
     assert torch.allclose(torch.from_numpy(got), done.eval()(x), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["snpe", "ppl_cuda", "nnie", "vitis", "openvino", "onnx_qnn", "tengine_u8", "stpu"])
+@pytest.mark.parametrize("name", ["snpe", "ppl_cuda", "nnie", "vitis", "openvino", "onnx_qnn", "qnn_htp", "tengine_u8", "stpu"])
 def test_a_lowering_names_the_opset_of_its_models(name: str) -> None:
     target = getattr(targets, name)
     target = edit.deploy(evolve(target.lowering, opset=13))(target)
