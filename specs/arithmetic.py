@@ -139,9 +139,11 @@ class SumFma:
 class SumShifted:
     """Both inputs are shifted left by `left_shift`, rescaled to a common scale and added in int32; then `steps`.
 
-    What they make has `bits` bits; scales with which it might need more are refused.
+    What they make has `bits` bits; scales with which it might need more are refused.  Whole runs of `lanes` entries in
+    memory, of tensors of one shape or of rows that join rows, round each input once: the shift of its rescaling is taken
+    from `left_shift`.  None: no entries do.
 
-    Source: TFLite reference_ops Add (2^20); TOSA 1.0 add between rescales.
+    Source: TFLite reference_ops Add (2^20), optimized_integer_ops AddElementwise (16 lanes); TOSA 1.0 add between rescales.
 
     >>> SumShifted(left_shift=20)
     SumShifted()
@@ -150,6 +152,7 @@ class SumShifted:
     left_shift: int = field(default=20, validator=integer(0, 31))
     steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
     bits: int = field(default=32, validator=integer(9, 32))
+    lanes: int | None = field(default=None, validator=integer(1, optional=True))
 
 
 @readable

@@ -2,7 +2,7 @@
 
 Products by ruy double the high half of the product and round the shift half up; grouped convolutions, and all that the
 optimised set leaves to the reference one, round it half away from zero.  Floats become codes, and codes floats, by
-vectors of 8, those left over one by one with other roundings.
+vectors of 8, and sums are made by vectors of 16, those left over one by one with other roundings.
 """
 
 from attrs import evolve
@@ -33,7 +33,7 @@ litert_optimised = evolve(
         Kernel(TRANSPOSED | Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
         Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES),
         Kernel(Op(("matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
-        Kernel(Op("add"), SumShifted(bits=16), formats=BYTES),
+        Kernel(Op("add"), SumShifted(bits=16, lanes=16), formats=BYTES),
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         Kernel(Op("quantize"), QuantizeLanes()),

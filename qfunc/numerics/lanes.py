@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -35,4 +39,28 @@ def quantize_lanes(
     return torch.cat([runs, last.float()]).reshape(x.shape)
 
 
-__all__ = ["dequantize_sum", "quantize_lanes"]
+def in_runs(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
+    """Which entries of a sum of two tensors a vector kernel makes: see `specs.SumShifted`; of shapes as they lie in memory.
+
+    Rows of equal trailing sizes are gone through one after the other, each by whole runs of `lanes`.  Where one number
+    joins many, or the axes that broadcast change sides twice, there are no vectors.
+
+    >>> in_runs((2, 5), (5,), 2).long().tolist()
+    [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]]
+    """
+    shape = torch.broadcast_shapes(a, b)
+    whole = ((1,) * (len(shape) - len(given)) + tuple(given) for given in (a, b))
+    axes = [pair for pair in zip(*whole, strict=True) if pair != (1, 1)][::-1]
+    groups = [(kind, math.prod(map(max, some))) for kind, some in itertools.groupby(axes, _kind)]
+    sides = [kind for kind, _ in groups if kind]
+    by_rows = bool(groups) and not groups[0][0] and len(set(sides)) == len(sides)
+    run = groups[0][1] if by_rows else 0
+    return torch.arange(math.prod(shape)).view(shape) % max(run, 1) < run // lanes * lanes
+
+
+def _kind(sizes: tuple[int, int]) -> str:
+    # Which of two tensors is repeated along an axis.
+    return "" if sizes[0] == sizes[1] else "first" if sizes[0] == 1 else "second"
+
+
+__all__ = ["dequantize_sum", "in_runs", "quantize_lanes"]

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import slots
 from qfunc.numerics import fixed_point, integer
+from qfunc.numerics.lanes import in_runs
 from qfunc.specs import Shift, SumScaled, SumShifted
 from qfunc.transforms.job import Job, exponents, two
 
@@ -73,6 +74,8 @@ def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
         list(arithmetic.steps),
         *job.range(),
         sign,
+        arithmetic.lanes,
+        near_convolution(job),
         name=job.name,
         result=True,
     )
@@ -80,14 +83,25 @@ def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
 
 def add_shifted(
     a: Tensor, b: Tensor, zeros: tuple[int, int], pairs: list[tuple[int, int]], left_shift: int, steps: list[str],
-    zero_point: int, low: int, high: int, sign: int = 1,
+    zero_point: int, low: int, high: int, sign: int = 1, lanes: int | None = None, channels_last: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Codes of a + sign * b in fixed point: see `specs.SumShifted`."""
+    """Codes of a + sign * b in fixed point: see `specs.SumShifted`; the runtime has them with `channels_last`, or as here."""
     m = [(torch.tensor(p), torch.tensor(e)) for p, e in pairs]
     terms = [
         fixed_point.scale_fixed((t - z).long() << left_shift, *q, steps) for t, z, q in zip((a, b), zeros, m, strict=False)
     ]
+    for i, (t, z, (multiplier, e)) in enumerate(zip((a, b), zeros, pairs, strict=False)):
+        if lanes is not None and 31 < e <= 31 + left_shift:
+            once = (t - z).long() << left_shift - (e - 31)
+            once = fixed_point.scale_fixed(once, torch.tensor(multiplier), torch.tensor(31), steps)
+            terms[i] = torch.where(_in_runs(a, b, lanes, channels_last), once, terms[i])
     return (fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
+
+
+def _in_runs(a: Tensor, b: Tensor, lanes: int, channels_last: bool) -> Tensor:
+    if channels_last and a.ndim == b.ndim == 4:
+        return in_runs(*(t.permute(0, 2, 3, 1).shape for t in (a, b)), lanes).permute(0, 3, 1, 2)
+    return in_runs(a.shape, b.shape, lanes)
 
 
 def sum_scaled(job: Job, arithmetic: SumScaled) -> fx.Node:

@@ -160,7 +160,7 @@ arithmetics = st.one_of(
     st.builds(FixedPoint, steps, st.integers(7, 31)),
     st.builds(Shift, roundings),
     st.builds(SumFma, roundings),
-    st.builds(SumShifted, st.integers(0, 31), steps, st.integers(9, 32)),
+    st.builds(SumShifted, st.integers(0, 31), steps, st.integers(9, 32), st.none() | st.integers(1, 64)),
     st.builds(SumScaled, roundings),
     st.builds(AveragePool, roundings, st.just(()) | st.just((((3, 3), 7, 6),))),
     st.builds(SoftmaxTable, positive, roundings),

@@ -176,6 +176,7 @@ def test_what_can_change_is_refused_everywhere(junk):
         FixedPoint,
         lambda j: FixedPoint(("srdhm", j)),
         SumShifted,
+        lambda j: SumShifted(lanes=j),
         lambda j: AveragePool("half_up", j),
         lambda j: AveragePool("half_up", (((3, j), 7, 6),)),
         Interior,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from attrs import evolve
 from torch import Tensor, nn
 
 import qfunc
@@ -17,7 +18,7 @@ from qfunc import targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.graph.network import seats
 from qfunc.lowering import LiteRt
-from qfunc.specs import Fixed, edit
+from qfunc.specs import Fixed, SumShifted, edit
 from tests.conformance.modules import FLOAT, INTEGER
 
 INSTALLED = importlib.util.find_spec("ai_edge_litert") is not None
@@ -244,3 +245,39 @@ def test_one_file_serves_three_kernel_sets():
     assert all(r.output.scheme.rounding == "half_away" for r in targets.litert_reference.rules if isinstance(r.output, Fixed))
     assert len({t.kernels for t in SETS.values()}) == 3
     assert {repr(t.lowering) for t in SETS.values()} == {"Tflite()"}
+
+
+class Sum(nn.Module):
+    """Two inputs."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Their sum."""
+        return a + b
+
+
+BY_VECTORS = SumShifted(bits=16, lanes=16)
+# Ranges of the inputs, and codes less zero points, at which rounding an input twice falls beside the tie of the sum.
+TWICE = (
+    ((-1.365120269618666, 2.9727369062196836), (-0.8742194439071596, 0.3623645796417788), 140, -2),
+    ((-3.1483123077937067, 2.5074499086722257), (-0.46421793465331007, 0.3188869359590215), -96, -133),
+)
+
+
+@needs_litert
+@pytest.mark.parametrize(("first", "second", "a", "b"), TWICE)
+def test_whole_vectors_of_a_sum_round_each_input_once(first, second, a, b) -> None:
+    right, wrong = targets.litert_optimised, dict[tuple[int, ...], int]()
+    each = (evolve(k, arithmetic=evolve(k.arithmetic, lanes=None)) if k.arithmetic == BY_VECTORS else k for k in right.kernels)
+    without = evolve(right, kernels=tuple(each))
+    for one, other in (
+        ((40,), (40,)), ((2, 17), (1, 17)), ((3, 4, 24), (3, 1, 24)), ((2, 3, 20), (20,)), ((1, 40), (2, 40)),
+        ((2, 3, 1, 18), (18,)), ((2, 40), (2, 1)), ((2, 3, 24), (2, 3, 1)), ((2, 3, 5, 20), (1, 3, 1, 20)),
+        ((2, 3, 5, 20), (2, 1, 5, 1)), ((9,), (9,)),
+    ):  # fmt: skip
+        few = [torch.tensor([*r, 0.0]).view(*[1] * (len(s) - 1), 3) for r, s in ((first, one), (second, other))]
+        for target in (right, without):
+            model = qfunc.calibrate([tuple(few)], progress=False)(qfunc.quantize(target)(Sum()))
+            scales = {s.tensor: s.module.qparams().scale for s in seats(model)}
+            given = torch.full(one, float(a * scales["a"])), torch.full(other, float(b * scales["b"]))
+            wrong[target.kernels == right.kernels, *one, *other] = qfunc.verify(target)(model, [given]).mismatches
+    assert [bool(n) for n in wrong.values()] == [False, True] * 6 + [False, False] * 5
