@@ -12,6 +12,7 @@ from torch import fx
 from qfunc.graph.float_ops import addcdiv, addcmul, deviation, sorted_by, squeeze_all, take, variance
 from qfunc.graph.index_ops import index
 from qfunc.graph.indexing import Call, Rewrite, element
+from qfunc.graph.rare_ops import deviation_mean, rounded, variance_mean
 
 
 def _given(names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
@@ -40,6 +41,14 @@ def _moments(target: Any) -> Rewrite:
         return target, (given["input"], _dims(given.get("dim")), degrees, given.get("keepdim", False))
 
     return rewrite
+
+
+def _round(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = _given("input decimals", args, kwargs)
+    if given is None:
+        return None
+    decimals = given.get("decimals", 0)
+    return (rounded, (given["input"], decimals)) if decimals else (torch.round, (given["input"],))
 
 
 def _norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -199,6 +208,9 @@ def _is_device(value: Any) -> bool:
 FLOAT_REWRITES: dict[str, Rewrite] = {
     "var": _moments(variance),
     "std": _moments(deviation),
+    "var_mean": _moments(variance_mean),
+    "std_mean": _moments(deviation_mean),
+    "round": _round,
     "norm": _norm,
     "sort": _sort,
     "sum": whole(torch.sum),

@@ -12,6 +12,7 @@ from torch import fx
 from qfunc.graph.float_spellings import FLOAT_REWRITES, entries, extremum, whole
 from qfunc.graph.index_spellings import INDEX_REWRITES, dtype_of, is_sizes
 from qfunc.graph.indexing import INDEXING, Call, Rewrite
+from qfunc.graph.rare_ops import between, plus, truncated
 from qfunc.graph.vocabulary import BY_NAME, EMPTY, Op, global_avg_pool
 
 
@@ -45,18 +46,25 @@ def _varargs(name: str) -> Rewrite:
 
 def _with_alpha(name: str) -> Rewrite:
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        return bind(BY_NAME[name], args, kwargs) if kwargs.pop("alpha", 1) == 1 else None
+        alpha = kwargs.pop("alpha", 1)
+        call = bind(BY_NAME[name], args, kwargs)
+        if call is None or alpha == 1:
+            return call
+        return (plus, (*call[1], alpha if name == "add" else -alpha)) if isinstance(alpha, int | float) else None
 
     return rewrite
 
 
 def _rsub(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     call = _with_alpha("sub")(args[:2], kwargs) if len(args) < 3 or args[2] == 1 else None
-    return call and (call[0], (call[1][1], call[1][0]))
+    return call and (call[0], (call[1][1], call[1][0], *call[1][2:]))
 
 
 def _div(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     mode = kwargs.pop("rounding_mode", None)
+    if mode == "trunc":
+        call = bind(BY_NAME["div"], args, kwargs)
+        return call and (truncated, call[1])
     name = {None: "div", "floor": "floor_divide"}.get(mode)
     return bind(BY_NAME[name], args, kwargs) if name else None
 
@@ -105,7 +113,9 @@ def _clip(low: float | None, high: float | None) -> Rewrite:
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         given = dict(zip(("input", "min", "max"), args, strict=False)) | {k.removesuffix("_val"): v for k, v in kwargs.items()}
         lo, hi = given.get("min", low), given.get("max", high)
-        if isinstance(lo, fx.Node | torch.Tensor) or isinstance(hi, fx.Node | torch.Tensor):
+        if any(isinstance(v, fx.Node) for v in (lo, hi)):
+            return between, (given["input"], lo, hi)
+        if any(isinstance(v, torch.Tensor) for v in (lo, hi)):
             return None
         hi = None if hi == math.inf else hi
         return (F.relu, (given["input"],)) if lo == 0 and hi is None else (torch.clamp, (given["input"], lo, hi))

@@ -158,6 +158,8 @@ def canonical(node: fx.Node) -> Call | None:
     args, kwargs = node.args, {_RENAMED.get(k, k): v for k, v in node.kwargs.items() if k not in _IGNORED}
     if is_number(node):
         return _size(node)
+    if node.target is F.unfold:
+        name = "im2col"  # the method unfold makes windows of one axis
     if name in CASTS:
         return cast_of(node, name)
     if name == "where" and node.op == "call_method" and len(args) == 3:

@@ -19,6 +19,7 @@ from torch import fx
 
 from qfunc.graph.float_ops import FLOAT_OPS, MOVES
 from qfunc.graph.index_ops import INDEX_OPS, dense
+from qfunc.graph.rare_ops import RARE_OPS
 from qfunc.graph.recurrent import RECURRENT_OPS
 
 EMPTY = Parameter.empty
@@ -162,7 +163,10 @@ OPS: tuple[Op, ...] = (
     _op("minimum", torch.minimum, "input other", "minimum"),
     _op("maximum", torch.maximum, "input other", "maximum"),
     _op("linear", dense, "input weight bias=None", "dense", axis=1),
-    *(_op(kind, target, parameters, *names) for kind, target, parameters, *names in (*INDEX_OPS, *FLOAT_OPS, *RECURRENT_OPS)),
+    *(
+        _op(kind, target, parameters, *names)
+        for kind, target, parameters, *names in (*INDEX_OPS, *FLOAT_OPS, *RARE_OPS, *RECURRENT_OPS)
+    ),
     *(_op(kind, target, parameters, *names, view=True) for kind, target, parameters, *names in MOVES),
 )  # fmt: skip
 

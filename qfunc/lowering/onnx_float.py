@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,48 +10,11 @@ import torch
 from qfunc.errors import DeployError
 from qfunc.graph.float_ops import guarded
 from qfunc.lowering.onnx_call import Call, known
+from qfunc.lowering.onnx_formula import Write, formula, with_attributes
 from qfunc.lowering.onnx_places import PLACE_WRITERS
+from qfunc.lowering.onnx_rare import RARE_WRITERS
 from qfunc.lowering.onnx_reduce import REDUCE_WRITERS
 from qfunc.lowering.onnx_sizes import causal
-
-Write = Callable[[Call], str]
-
-
-def formula(text: str, **parameters: str) -> Write:
-    """An op as ONNX ops in order, "Abs x; Add . 1": x is the input, "." the value before, names are parameters.
-
-    A number is a constant of the input's type, `$n` the value of the n-th op.
-    """
-    steps = [step.split() for step in text.split(";")]
-
-    def write(c: Call) -> str:
-        made: list[str] = []
-
-        def operand(word: str) -> str:
-            if word in ("x", "."):
-                return c.input() if word == "x" else made[-1]
-            if word.startswith("$"):
-                return made[int(word[1:])]
-            value = float(c[word]) if c.takes(word) else float(word)
-            return c.graph.number(value, f"{c.name}.{word}")
-
-        for place, (op, *words) in enumerate(steps):
-            inputs = [operand(w) for w in words]
-            last = place == len(steps) - 1
-            made.append(c.write(op, *inputs) if last else c.graph.node(op, inputs, f"{c.name}.{op.lower()}"))
-        return made[-1]
-
-    return write
-
-
-def with_attributes(op: str, **attributes: Any) -> Write:
-    """One ONNX op; texts name the op's parameters."""
-
-    def write(c: Call) -> str:
-        given = {k: float(c[v]) if isinstance(v, str) else v for k, v in attributes.items()}
-        return c.write(op, c.input(), **given)
-
-    return write
 
 
 def _binary(op: str, last: str = "") -> Write:
@@ -202,6 +163,6 @@ FLOAT_WRITERS: dict[str, Write] = {
     "local_response_norm": _response_norm, "adaptive_max_pool": _adaptive_max, "instance_norm": _instance_norm,
     "scale": _scaled, "mask": _masked, "left_out": _left_out, "guard": _guard,
     "addcmul": _third("Mul"), "addcdiv": _third("Div"),
-    "lerp": _lerp, **REDUCE_WRITERS, **PLACE_WRITERS,
+    "lerp": _lerp, **REDUCE_WRITERS, **PLACE_WRITERS, **RARE_WRITERS,
 }  # fmt: skip
-"""The writers of this file and of those two, by kind."""
+"""The writers of this file and of those three, by kind."""

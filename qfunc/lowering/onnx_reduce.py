@@ -51,15 +51,31 @@ def _arg(op: str) -> Write:
     return write
 
 
+def _squares(c: Call) -> tuple[str, list[str]]:
+    # The mean, with its axes, and what is divided to make the variance.
+    g, dims = c.graph, dims_of(c)
+    count = math.prod(known(c, c.shape().dims[d]) for d in dims)
+    mean = reduced(c, "ReduceMean", c.input(), dims, True, f"{c.name}.mean")
+    apart = g.node("Sub", [c.input(), mean], f"{c.name}.centred")
+    total = reduced(c, "ReduceSumSquare", apart, dims, bool(c["keepdim"]), f"{c.name}.squares")
+    return mean, [total, g.number(max(count - float(c["correction"]), 0.0), f"{c.name}.degrees")]
+
+
 def _variance(root: bool) -> Write:
     def write(c: Call) -> str:
-        g, dims, keep = c.graph, dims_of(c), bool(c["keepdim"])
-        count = math.prod(known(c, c.shape().dims[d]) for d in dims)
-        mean = reduced(c, "ReduceMean", c.input(), dims, True, f"{c.name}.mean")
-        apart = g.node("Sub", [c.input(), mean], f"{c.name}.centred")
-        total = reduced(c, "ReduceSumSquare", apart, dims, keep, f"{c.name}.squares")
-        degrees = g.number(max(count - float(c["correction"]), 0.0), f"{c.name}.degrees")
-        return c.write("Sqrt", g.node("Div", [total, degrees], f"{c.name}.var")) if root else c.write("Div", total, degrees)
+        _, parts = _squares(c)
+        return c.write("Sqrt", c.graph.node("Div", parts, f"{c.name}.var")) if root else c.write("Div", *parts)
+
+    return write
+
+
+def _moments(root: bool) -> Callable[[Call], list[str]]:
+    def write(c: Call) -> list[str]:
+        g, (mean, parts) = c.graph, _squares(c)
+        spread = g.node("Div", parts, f"{c.name}.var")
+        if not c["keepdim"]:
+            mean = g.node("Squeeze", [mean, g.integers(*dims_of(c), name=f"{c.name}.gone")], f"{c.name}.mean_alone")
+        return [g.node("Sqrt", [spread], f"{c.name}.std") if root else spread, mean]
 
     return write
 
@@ -134,5 +150,6 @@ REDUCE_WRITERS: dict[str, Write] = {
 
 SEVERAL_WRITERS: dict[str, Callable[[Call], list[str]]] = {
     "topk": _topk, "sort": _sort, "max": _along("Max"), "min": _along("Min"), "unbind": _unbind,
+    "var_mean": _moments(False), "std_mean": _moments(True),
 }  # fmt: skip
 """Writers of ops with several results: the name of each."""

@@ -63,6 +63,17 @@ FLOAT_GROUPS: dict[str, Group] = {
     "fmod": _group("fmod", lambda m, x: x.fmod(0.7), lambda m, x: torch.fmod(x, 0.7)),
     "addcmul": _group("addcmul", lambda m, x: torch.addcmul(x, x, x, value=0.5), lambda m, x: x.addcmul(x, x)),
     "addcdiv": _group("addcdiv", lambda m, x: torch.addcdiv(x, x, x.exp(), value=0.5)),
+    "scaled_add": _group("scaled_add", lambda m, x: torch.add(x, x.exp(), alpha=2), lambda m, x: x.sub(x.exp(), alpha=0.5),
+                         lambda m, x: torch.rsub(x, x.exp(), alpha=3), lambda m, x: x.clone().add_(x.exp(), alpha=-2)),
+    "trunc_divide": _group("trunc_divide", lambda m, x: torch.div(x, 0.7, rounding_mode="trunc"),
+                           lambda m, x: x.div(x.exp(), rounding_mode="trunc")),
+    "bound": _group("bound", lambda m, x: torch.clamp(x, x.sin(), x.exp()), lambda m, x: x.clamp(min=x.sin()),
+                    lambda m, x: x.clamp_max(x.sin()), lambda m, x: x.clamp(max=x.sin())),
+    "round_decimals": _group("round_decimals", lambda m, x: torch.round(x, decimals=1), lambda m, x: x.round(decimals=-1)),
+    "nan_to_num": _group("nan_to_num", lambda m, x: torch.nan_to_num(x, 1.0), lambda m, x: x.nan_to_num(posinf=3.0)),
+    **{k: _group(k, lambda m, x, k=k: getattr(torch, k)(x, x.exp())) for k in ("logaddexp", "hypot", "atan2", "xlogy")},
+    "im2col": _group("im2col", lambda m, x: F.unfold(x, 2), lambda m, x: F.unfold(x, (2, 1), 1, (1, 0), 2),
+                     lambda m, x: F.unfold(x, kernel_size=2, stride=(1, 2)), shape=(2, 3, 5, 4)),
     "lerp": _group("lerp", lambda m, x: torch.lerp(x, x.exp(), 0.3), lambda m, x: x.lerp(x.exp(), 0.3)),
     "outer": Group("outer", (3,), (lambda m, x: torch.outer(x, m.w), lambda m, x: x.outer(m.w)), lambda: {"w": w(4)}),
     "one_hot": _group("one_hot", lambda m, x: F.one_hot(x.argmax(1), 4)),
@@ -77,6 +88,6 @@ FLOAT_GROUPS: dict[str, Group] = {
 
 ELSEWHERE = {
     "lstm", "gru", "rnn", "topk", "sort", "max", "min", "scale", "mask", "left_out", "guard", "repeat_heads", "normalize",
-    "softsign", "tanhshrink", "softmin", "local_response_norm", "adaptive_max_pool", "take",
+    "softsign", "tanhshrink", "softmin", "local_response_norm", "adaptive_max_pool", "take", "var_mean", "std_mean", "lp_pool",
 }  # fmt: skip
 """Kinds with several results, of attention, or that torch.export spells in other ops: tests/networks deploys them."""

@@ -38,8 +38,8 @@ GRAPH = (
     # spellings
     Mutation(
         "rsub-not-swapped", REWRITES,
-        "(call[0], (call[1][1], call[1][0]))",
-        "(call[0], (call[1][0], call[1][1]))",
+        "(call[0], (call[1][1], call[1][0], *call[1][2:]))",
+        "call",
         f"{ROAD}[rsub]",
     ),
     Mutation("axis-is-no-dim", SPELLING, '"axis": "dim"', '"axis": "axis"', f"{ROAD}[concat]"),
@@ -52,9 +52,9 @@ GRAPH = (
     Mutation("pool-stride-one", REWRITES, "call[1][2] or call[1][1]", "call[1][2] or 1", f"{ROAD}[max_pool]"),
     Mutation(
         "alpha-dropped", REWRITES,
-        'if kwargs.pop("alpha", 1) == 1 else None',
-        'if kwargs.pop("alpha", 1) else None',
-        f"{ROAD}[unknown]",
+        "if call is None or alpha == 1:",
+        "if True:",
+        f"{ROAD}[scaled_add]",
     ),
     Mutation(
         "mean-over-other-axes-is-a-pool", REWRITES,

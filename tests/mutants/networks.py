@@ -8,6 +8,30 @@ WRITES = "tests/graph/test_capture_part_writes.py::test_a_captured_program_equal
 
 NETWORKS = (
     Mutation(
+        "values-of-a-leaf-are-one", "qfunc/graph/moving.py",
+        "return not picks(node)",
+        "return True",
+        "tests/graph/test_leaves.py::test_a_leaf_of_several_values_is_quantized_behind_each",
+    ),
+    Mutation(
+        "own-tracers-forget-writes", "qfunc/graph/leaves.py",
+        "if type(made).proxy is fx.Tracer.proxy:",
+        "if False:",
+        "tests/graph/test_leaves.py::test_writes_are_seen_by_every_tracer",
+    ),
+    Mutation(
+        "readers-ask-for-what-the-hardware-fixes", "qfunc/graph/plan.py",
+        "if have != want and not isinstance(there.site.value, Fixed):",
+        "if have != want:",
+        "tests/lowering/test_quantizers.py::test_a_softmax_stays_as_the_hardware_fixes_it_and_its_reader_takes_that",
+    ),
+    Mutation(
+        "hypot-overflows", "qfunc/lowering/onnx_rare.py",
+        "_DOUBLE = element_type(torch.float64)",
+        "_DOUBLE = element_type(torch.float32)",
+        "tests/lowering/test_rare_ops.py::test_the_runtime_computes_what_torch_does[hypot-fx]",
+    ),
+    Mutation(
         "wrappers-inside-stay", "qfunc/graph/capture.py",
         "if any([unwrap_inside(mine), bake(mine)]):",
         "if bake(mine):",
