@@ -25,8 +25,8 @@ ROWS: tuple[Row, ...] = (
      "QnnHtp.arch: found 67, wanted an int in [68, inf]. Give such a number."),
     ("a pool that the HTP gets wrong", lambda w: qfunc.quantize(targets.qnn_htp)(nn.Sequential(nn.AvgPool2d(2, padding=1))),
      "SpecError",
-     "target 'qnn_htp', op '0': found the kind 'avg_pool', wanted an op that HtpQdq() writes: onnxruntime-qnn 2.7, measured: the "
-     "HTP takes other values there. Use another stride than the window's size, or count_include_pad=False and "
+     "target 'qnn_htp', op '0': found the kind 'avg_pool', wanted an op that HtpQdq() writes: onnxruntime-qnn 2.7, measured: "
+     "the HTP takes other values there. Use another stride than the window's size, or count_include_pad=False and "
      "ceil_mode=False. To simulate it without a file, use attrs.evolve(target, lowering=None)."),
     ("emulate twice", lambda w: qfunc.emulate(TARGET)(w.emulation), "CalibrationError",
      "emulate: found an emulation, wanted a calibrated model. First run qfunc.calibrate(batches)(quantized)."),
