@@ -54,7 +54,7 @@ ROWS: tuple[Row, ...] = (
      "an op or a tensor. Near names: 0, 1, 2, 3, input."),
     ("an attribute that no op has", lambda w: quantized(edit.skip(edit.op("conv") & Attr("dephtwise", True)), w), "SpecError",
      "target 'onnxruntime', rules: found 'dephtwise', which is no attribute of an op, wanted an attribute of the "
-     "vocabulary. Near names: depthwise, eps, dims."),
+     "vocabulary. Near names: depthwise, eps, decimals."),
     ("a fusion of a name that is nowhere",
      lambda w: quantized(edit.fuse(Fusion(edit.op("conv") & edit.name("head"), Step(edit.op("relu")))), w), "SpecError",
      "target 'onnxruntime', fusions: found Name('head'), which matches nothing in the model, wanted a selector that "
