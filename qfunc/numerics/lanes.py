@@ -48,9 +48,11 @@ def in_runs(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
     >>> in_runs((2, 5), (5,), 2).long().tolist()
     [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]]
     """
-    shape = torch.broadcast_shapes(a, b)
-    whole = ((1,) * (len(shape) - len(given)) + tuple(given) for given in (a, b))
-    axes = [pair for pair in zip(*whole, strict=True) if pair != (1, 1)][::-1]
+    rank = max(len(a), len(b))
+    first, second = ((1,) * (rank - len(given)) + tuple(given) for given in (a, b))
+    pairs = list(zip(first, second, strict=True))
+    shape = [n if m == 1 else m for m, n in pairs]
+    axes = [pair for pair in pairs if pair != (1, 1)][::-1]
     groups = [(kind, math.prod(map(max, some))) for kind, some in itertools.groupby(axes, _kind)]
     sides = [kind for kind, _ in groups if kind]
     by_rows = bool(groups) and not groups[0][0] and len(set(sides)) == len(sides)

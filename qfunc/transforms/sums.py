@@ -100,7 +100,8 @@ def add_shifted(
 
 def _in_runs(a: Tensor, b: Tensor, lanes: int, channels_last: bool) -> Tensor:
     if channels_last and a.ndim == b.ndim == 4:
-        return in_runs(*(t.permute(0, 2, 3, 1).shape for t in (a, b)), lanes).permute(0, 3, 1, 2)
+        last = [t.permute(0, 2, 3, 1).shape for t in (a, b)]
+        return in_runs(last[0], last[1], lanes).permute(0, 3, 1, 2)
     return in_runs(a.shape, b.shape, lanes)
 
 
