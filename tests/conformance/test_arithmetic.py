@@ -15,6 +15,7 @@ from qfunc import targets
 from qfunc.errors import EmulationError
 from qfunc.graph.network import Walk
 from qfunc.graph.units import Partition
+from qfunc.numerics.fixed_point import fixed_multiplier
 from qfunc.specs import (
     FixedPoint,
     FloatMultiplier,
@@ -35,6 +36,7 @@ from qfunc.specs import (
 )
 from qfunc.testing import integer_oracle as oracle
 from qfunc.testing.oracle import clamp, float32, rounded
+from qfunc.transforms.sums import add_shifted
 from tests.conformance.running import batches_of, calibrated
 
 BASE = targets.onnxruntime
@@ -235,3 +237,13 @@ def test_an_arithmetic_that_an_op_cannot_have_is_an_error():
 def test_no_public_arithmetic_names_the_nearest_target():
     with pytest.raises(EmulationError, match=r"targets\.onnxruntime"):
         Traced(_with(Unknown("a secret", nearest="onnxruntime")))
+
+
+def test_runs_of_a_sum_lie_as_the_runtime_lays_images_out():
+    # Inputs of the scales 1 and 0.865, in float32: rounded twice, the second one makes the sum fall beside a half.
+    scales = (1 / 2, 0.865 / 2, 2 / (2.0**20 * 1.394))
+    pairs = [tuple(map(int, fixed_multiplier(torch.tensor(s).double()))) for s in scales]
+    codes = torch.full((1, 3, 3, 2), -186.0), torch.full((1, 3, 3, 2), 211.0)
+    given = (*codes, (0, 0), pairs, 20, ["srdhm", "half_away"], 0, -128, 127, 1)
+    rest = {last: (add_shifted(*given, 16, last) == add_shifted(*given)).nonzero().tolist() for last in (False, True)}
+    assert rest == {False: [[0, 2, 2, 0], [0, 2, 2, 1]], True: [[0, 1, 2, 1], [0, 2, 2, 1]]}
