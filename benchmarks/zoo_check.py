@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from artifacts import runnable
-from float64 import in_float64
 from torch import Tensor, fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -123,11 +122,9 @@ def _checked(entry: Entry, row: Row) -> None:
         real, simulated = (tensors(m(*held[0])) for m in (model, calibrated))
     row["cosine"] = min(cosine(a, b) for a, b in zip(runtime, simulated, strict=True))
     if row["cosine"] < COSINE:
-        wide = tuple(t.double() if t.is_floating_point() else t for t in held[0])
         with torch.no_grad():
-            exact = tensors(in_float64(calibrated)(*wide))
-        row["itself"] = min(cosine(a, b) for a, b in zip(exact, simulated, strict=True))
-        row["wide"] = min(cosine(a, b) for a, b in zip(runtime, exact, strict=True))
+            exact = tensors(qfunc.emulate(target)(calibrated)(*held[0]))
+        row["emulation"] = min(cosine(a, b) for a, b in zip(runtime, exact, strict=True))
     row["cosine_float"] = min(cosine(a, b) for a, b in zip(real, simulated, strict=False))
     row["alike"] = min((cosine(v[0], v[1]) for v in real if v.ndim and len(v) == 2), default=1.0)
     partition = Partition(calibrated, target)
@@ -152,10 +149,9 @@ def _failure(row: Row) -> str:
     found = []
     if row["quantized"] < QUANTIZED:
         found.append(f"{row['quantized']:.2%} of the MACs quantized; {'; '.join(row['left'][:3])}")
-    if not max(row["cosine"], row.get("wide", 0.0)) >= COSINE:
-        itself = f", with sums in float64 {row['wide']:.6f}, of the two {row['itself']:.6f}" if "itself" in row else ""
-        exact = f", and of the emulation: {row['verdict']}" if "verdict" in row else ""
-        found.append(f"cosine artifact-simulation {row['cosine']:.6f}{itself}{exact}")
+    if not max(row["cosine"], row.get("emulation", 0.0)) >= COSINE:
+        exact = f", artifact-emulation {row['emulation']:.6f}" if "emulation" in row else ""
+        found.append(f"cosine artifact-simulation {row['cosine']:.6f}{exact}")
     found += row.get("disagreements", [])[:2]
     return " || ".join(found)
 

@@ -43,7 +43,8 @@ class FloatMultiplier:
     """y = R(float32(acc) * M) + z in float32, with M = float32(float32(s_x*s_w) / s_y).
 
     `zero_point="before"`: z is added before R.  `fma`: that addition is fused with the product.
-    `float_bias`: the bias stays float and enters as bias/s_y (MNN) instead of into acc as an int32.
+    `float_bias`: the bias stays float and enters as bias/s_y (MNN) instead of into acc as an int32.  An output without
+    qparams is float32(acc) * float32(s_x*s_w).
 
     Source: ONNX Runtime MLAS, XNNPACK qs8 "fp32" requantization, MNN.
 
@@ -173,7 +174,7 @@ class SumScaled:
     bits: int = field(default=21, validator=integer(7, 31))
 
 
-_FUNCTIONS = ("mlas_logistic", "window_sum", "gelu_erfc", "xnn_average", "xnn_gelu", "xnn_hardswish", "xnn_logistic",
+_FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnn_average", "xnn_gelu", "xnn_hardswish", "xnn_logistic",
               "ncnn")  # fmt: skip
 
 
@@ -191,7 +192,8 @@ class Interior:
     `zero_point="before"`: z is added before R.  `function` names a runtime's own form of the op, where it
     has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order), "xnn_average"
     (pooling summed by columns, nine at a time), "xnn_hardswish" (x * clamp(x/6 + 1/2, 0, 1)), "xnn_gelu" and "xnn_logistic"
-    (in float64), "gelu_erfc", "ncnn" (pools, exponentials and hard curves as in `numerics.ncnn_real`).
+    (in float64), "gelu_erfc", "mlas" (norms, softmax and curves as in `numerics.mlas_real`), "ncnn" (pools, exponentials
+    and hard curves as in `numerics.ncnn_real`).
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 

@@ -19,8 +19,8 @@ class Kernel:
 
     `formats`: slot name -> formats that the kernel takes, as ((slot, (format, ...)), ...); () takes all.
     A unit that no kernel takes runs in float: dequantize, op, quantize.  FLOAT32 is a tensor without qparams: as the
-    output's format it is a kernel that dequantizes its accumulators; of all slots, one that computes in float32 exactly
-    as the runtime does.
+    output's format it is a kernel that dequantizes its accumulators.  A kernel that takes FLOAT32 alone is a form of the
+    op in float32, bit for bit as the runtime's, between dequantize and quantize where there are codes.
 
     Raises:
         SpecError: a slot or a format that does not exist, or a slot twice.

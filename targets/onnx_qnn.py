@@ -36,6 +36,7 @@ from qfunc.specs import (
     Target,
     ZeroPoint,
 )
+from qfunc.targets.onnxruntime import FLOAT_KERNELS
 
 U8 = Int(8, signed=False)
 BYTE = Scheme(U8, zero_point=ZeroPoint())
@@ -67,6 +68,7 @@ onnx_qnn = Target(
         ),
         Kernel(Op("concat"), Interior(), formats=BYTES),
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
+        *FLOAT_KERNELS,
     ),
     commuting=(*MOVES, "pad"),
     legality=(

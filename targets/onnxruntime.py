@@ -9,6 +9,7 @@ from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import OnnxRuntime, Qdq
 from qfunc.specs import (
+    FLOAT32,
     Algorithm,
     Attr,
     Copy,
@@ -44,10 +45,19 @@ MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", 
          "repeat_heads", "repeat", "tile", "repeat_interleave", "take", "flip", "pixel_shuffle",
          "pixel_unshuffle", "channel_shuffle")  # fmt: skip
 MASKS = ("mask", "where")  # they write -infinity, or what stands for it
+CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid")
+ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding",
+        *(kind for kind in MOVES if kind != "resize"))  # fmt: skip
 POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
 ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", *POOLS, "leaky_relu", "sigmoid"))
 VECTORS = "onnxruntime 1.31, QLinearConv: 'filter scale shape invalid' but for one scale, or one an output channel"
 BYTES = (("input", (U8,)), ("weight", (S8,)), ("output", (U8,)))
+INTO_REAL = (("input", (U8,)), ("weight", (S8,)), ("output", (FLOAT32,)))
+IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
+FLOAT_KERNELS = (
+    Kernel(Op(CURVES), Interior(function="mlas"), formats=IN_FLOAT),
+    Kernel(Op(ONCE), Interior(), formats=IN_FLOAT),
+)
 
 onnxruntime = Target(
     name="onnxruntime",
@@ -73,6 +83,8 @@ onnxruntime = Target(
         Kernel(Op("sigmoid"), Interior(function="mlas_logistic"), formats=BYTES),
         Kernel(Op("softmax"), SoftmaxTable(), formats=BYTES),
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
+        Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL),
+        *FLOAT_KERNELS,
     ),
     commuting=(*MOVES, "pad"),  # Pad runs in float, with the same qparams on both sides
     legality=(Require(Op(("conv", "linear", "matmul")), "weight", shared=(PerTensor(), PerChannel()), because=VECTORS),),

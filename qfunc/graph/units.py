@@ -19,6 +19,7 @@ from qfunc.specs import (
     FLOAT32,
     Copy,
     Format,
+    InsideActivation,
     Int,
     Kernel,
     NoZeroPoint,
@@ -35,9 +36,9 @@ INNER = "inner"
 
 @frozen(eq=False)
 class Unit:
-    """One unit: its nodes in the float network, the kernel that runs it, or why there is none.
+    """One unit: its nodes in the float network, the kernel that runs it, and why it is none on integers.
 
-    `integer`: the kernel reads or makes codes; one that does neither computes in float32, bit for bit as the runtime.
+    `integer`: the kernel reads or makes codes; one that does not computes in float32, bit for bit as the runtime.
     """
 
     group: Group
@@ -89,6 +90,7 @@ class Partition:
             for reader in seat.readers:
                 self._at_edge[seat.tensor, reader] = coding
         self.units = tuple(self._unit(g) for g in groups.groups)
+        self._by_output = {u.group.output.name: u for u in self.units}
 
     def path(self, node: fx.Node) -> str:
         """The user's path of a node of the network."""
@@ -120,10 +122,20 @@ class Partition:
         known = not wanted or any(not w or any(fmt in formats for formats in w.values()) for w in wanted)
         return not coding.seat.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
 
+    def exact(self, node: fx.Node) -> bool:
+        """Whether emulation gives every bit of a value, once the codes before it are the runtime's: kernels do."""
+        if node.op in ("placeholder", "get_attr"):
+            return True
+        unit = self._by_output.get(node.name)
+        return unit is not None and unit.kernel is not None and all(
+            self.coding(source, reader) is not None or self.exact(source)
+            for reader in unit.group.nodes for source in reader.all_input_nodes if source not in unit.group.nodes
+        )  # fmt: skip
+
     @property
     def float_units(self) -> tuple[Unit, ...]:
-        """The units that compute in float by no kernel of the target's; arithmetic on sizes is none."""
-        return tuple(u for u in self.units if u.kernel is None and not self._on_sizes(u.group.root))
+        """The units that have no integer kernel; arithmetic on sizes is none."""
+        return tuple(u for u in self.units if u.reason and not self._on_sizes(u.group.root))
 
     def _on_sizes(self, node: fx.Node) -> bool:
         inputs = node.all_input_nodes
@@ -151,7 +163,9 @@ class Partition:
 
     def _unit(self, group: Group) -> Unit:
         kernel, reason = self._kernel(group)
-        codes = kernel is None or any(coding is not None for _, coding in self._codings(group))
+        if kernel is None:
+            kernel = next((k for k in self.target.kernels if _in_float(k) and self._whole(group, k)), None)
+        codes = kernel is None or (not _in_float(kernel) and any(coding is not None for _, coding in self._codings(group)))
         kind = self.context.kind(group.root)
         return Unit(group, self.path(group.root), self.path(group.output), kind, kernel, reason, codes)
 
@@ -174,7 +188,7 @@ class Partition:
             if not selects(kernel.unit, group.root, self.context):
                 continue
             conditions = (*kernel.integer_if, *(group.fusion.integer_if if group.fusion and len(group.nodes) > 1 else ()))
-            unmet = [c for c in conditions if missing or not self._holds(c, group, known)]
+            unmet = [c for c in conditions if not self._holds(c, group, known, missing)]
             if not _takes_real(kernel, missing):
                 reason = bare
             elif unmet:
@@ -192,6 +206,9 @@ class Partition:
             else:
                 return kernel, ""
         return None, reason
+
+    def _whole(self, group: Group, kernel: Kernel) -> bool:
+        return selects(kernel.unit, group.root, self.context) and self._left(group, kernel) is None
 
     def _left(self, group: Group, kernel: Kernel) -> fx.Node | None:
         # Kernels compute their root; of what is fused with it they know bounds on the codes, and one sum in real units.
@@ -219,7 +236,9 @@ class Partition:
             return 0
         return sum(isinstance(a, int | float) for a in node.args)
 
-    def _holds(self, condition: Condition, group: Group, codings: list[tuple[str, Coding]]) -> bool:
+    def _holds(self, condition: Condition, group: Group, codings: list[tuple[str, Coding]], missing: list[str]) -> bool:
+        if missing:  # a real output is clamped by itself, not by its codes
+            return isinstance(condition, InsideActivation) and missing == ["output"]
         if isinstance(condition, NoZeroPoint):
             inputs = [c for slot, c in codings if slot in ("input", "weight")]
             return condition.operand < len(inputs) and not bool(inputs[condition.operand].qparams.zero_point.any())
@@ -262,6 +281,11 @@ def _inside(node: fx.Node, output: Coding, context: Context) -> bool:
 def _takes(kernel: Kernel, codings: list[tuple[str, Coding]]) -> bool:
     wanted: dict[str, tuple[Format, ...]] = dict(kernel.formats)
     return all(slot not in wanted or _fits(c.format, wanted[slot], slot == "weight") for slot, c in codings)
+
+
+def _in_float(kernel: Kernel) -> bool:
+    # Of codes it reads what they stand for.
+    return bool(kernel.formats) and all(formats == (FLOAT32,) for _, formats in kernel.formats)
 
 
 def _takes_real(kernel: Kernel, missing: list[str]) -> bool:

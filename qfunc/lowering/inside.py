@@ -19,7 +19,7 @@ class Inside:
     """A default-optimised model whose integer tensors are visible, and proof that it runs the same kernels.
 
     `units` maps each code tensor to "integer", "float" (quantized from a float tensor) or "gone" (neither
-    op nor codes stayed), as ONNX Runtime partitioned the model itself.
+    op nor codes stayed), as ONNX Runtime partitioned the model itself; and real tensors that integer kernels make.
     """
 
     plain: Session
@@ -147,7 +147,9 @@ def _units(original: Any, optimised: Any) -> dict[str, str]:
             found[q] = "integer" if is_integer and found.get(q) != "float" else "float"
     idle = _idle(optimised)
     kept = {_own(n.name) for n in optimised.graph.node if n.op_type == "QuantizeLinear" and n.name not in idle}
-    return {q: found.get(q, "float" if q in kept else "gone") for codes in codes_of.values() for q in codes}
+    products = [n for n in optimised.graph.node if n.op_type == "QGemm" and element[n.output[0]] not in _INTEGER_TYPES]
+    into_real = {n.output[0]: "integer" for n in products}
+    return into_real | {q: found.get(q, "float" if q in kept else "gone") for codes in codes_of.values() for q in codes}
 
 
 def _idle(model: Any) -> set[str]:

@@ -71,11 +71,19 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """
     product, c = a.double() * b.double(), c.double()
     total = product + c
+    if not _between(total):
+        return total.float()
     part = total - product
     error = (product - (total - part)) + (c - part)
     even = (total.contiguous().view(torch.int64) & 1) == 0
     nudged = torch.nextafter(total, torch.copysign(torch.full_like(total, torch.inf), error))
     return torch.where((error != 0) & even, nudged, total).float()
+
+
+def _between(total: Tensor) -> bool:
+    # Whether a float64 lies in the middle of two float32, where its own rounding decides, or among the subnormal ones.
+    bits = total.contiguous().view(torch.int64) & 0x1FFFFFFF
+    return bool(((bits == 0x10000000) | ((total.abs() < 2.0**-125) & (total != 0))).any())
 
 
 def add_codes(
@@ -174,7 +182,7 @@ def logistic(x: Tensor) -> Tensor:
     beta = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03, 1.16817656904453e-01,
             9.93151921023180e-01)  # fmt: skip
     x = x.float().clamp(-18.0, 18.0)
-    return (x * _horner(alpha, x * x) / _horner(beta, x * x) + 0.5).clamp(min=0.0)
+    return (x * horner(alpha, x * x) / horner(beta, x * x) + 0.5).clamp(min=0.0)
 
 
 def gelu_erfc(x: Tensor, approximate: str = "none") -> Tensor:
@@ -190,7 +198,7 @@ def gelu_erfc(x: Tensor, approximate: str = "none") -> Tensor:
     return 0.5 * x * torch.erfc((x * -math.sqrt(0.5)).double()).float()
 
 
-def _horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+def horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     value = torch.full_like(x, coefficients[0])
     for c in coefficients[1:]:
         value = fma(value, x, torch.tensor(c, dtype=torch.float32))

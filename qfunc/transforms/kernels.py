@@ -9,7 +9,7 @@ from torch import fx
 
 from qfunc.errors import EmulationError
 from qfunc.graph.vocabulary import attribute, slots
-from qfunc.numerics import integer, ncnn_real
+from qfunc.numerics import integer, mlas_real, ncnn_real
 from qfunc.numerics.xnn_real import gelu_in_double, hard_swish_by_sixths, logistic_in_double
 from qfunc.specs import (
     AverageCodes,
@@ -40,6 +40,7 @@ from qfunc.transforms.sums import sum_fma, sum_scaled, sum_shift, sum_shifted
 
 _PRODUCTS = ("conv", "conv_transpose", "linear", "matmul", "mul")
 _SUMS = ("add", "sub")
+_FORMS = {"mlas": mlas_real.FORMS, "ncnn": ncnn_real.FORMS}
 _FUNCTIONS = {
     "mlas_logistic": integer.logistic,
     "gelu_erfc": integer.gelu_erfc,
@@ -58,8 +59,9 @@ def write(job: Job) -> fx.Node:
     kernel = job.unit.kernel
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
-    if job.made is None and not isinstance(arithmetic, Interior | ThroughReal):
-        raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", "Interior or ThroughReal")
+    if job.made is None and not isinstance(arithmetic, Interior | ThroughReal | FloatMultiplier):
+        wanted = "Interior, ThroughReal or FloatMultiplier"
+        raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     match arithmetic:
         case Copy():
             return _copy(job)
@@ -143,13 +145,13 @@ def _softmax(job: Job) -> fx.Node:
 
 
 def _interior(job: Job, arithmetic: Interior) -> fx.Node:
-    sources = {n.name: job.real(n, job.root) for _, n in slots(job.root)}
+    sources = {n.name: job.real(n, job.root) for n in job.root.all_input_nodes}
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
     if arithmetic.function in ("window_sum", "xnn_average"):
         return window_sum(job, arithmetic)
-    own: Any = ncnn_real.FORMS.get(job.unit.kind) if arithmetic.function == "ncnn" else None
+    own: Any = _FORMS.get(arithmetic.function or "", {}).get(job.unit.kind)
     function: Any = own or _FUNCTIONS.get(arithmetic.function or "") or job.root.target
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
     if job.made is None:

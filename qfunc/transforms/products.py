@@ -33,7 +33,7 @@ def requantized(job: Job, arithmetic: Products) -> fx.Node:
     """The node of a product unit: its accumulator, then the arithmetic that makes codes of it."""
     acc, product, bias = _accumulator(job, arithmetic)
     path = job.unit.path
-    if isinstance(arithmetic, ThroughReal) and job.made is None:
+    if isinstance(arithmetic, ThroughReal | FloatMultiplier) and job.made is None:
         terms = _real_terms(job, arithmetic, product, bias)
         return bounded(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, name=f"{job.name}_value"))
     zero, low, high = job.range()
@@ -66,9 +66,12 @@ def requantized(job: Job, arithmetic: Products) -> fx.Node:
             return job.emitter.call(requantize_shift, acc, held, zero, low, high, rounding, name=job.name, result=True)
 
 
-def _real_terms(job: Job, arithmetic: ThroughReal, product: Tensor, bias: Tensor | None) -> tuple[fx.Node, fx.Node]:
+def _real_terms(
+    job: Job, arithmetic: ThroughReal | FloatMultiplier, product: Tensor, bias: Tensor | None
+) -> tuple[fx.Node, fx.Node]:
     # The multiplier and the bias, in real units.
-    m = _by_reciprocals(job, product) if arithmetic.reciprocals else product.float()
+    reciprocals = isinstance(arithmetic, ThroughReal) and arithmetic.reciprocals
+    m = _by_reciprocals(job, product) if reciprocals else product.float()
     held = torch.zeros(()) if bias is None else bias
     return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(held, f"{job.unit.path}.offset")
 

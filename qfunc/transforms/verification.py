@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.graph.arguments import with_fixed
 from qfunc.graph.coding import Coding
+from qfunc.graph.moving import moves_codes
 from qfunc.graph.network import Walk
 from qfunc.graph.trees import leaves, returned
 from qfunc.graph.units import INNER, Partition, Unit
@@ -43,13 +44,14 @@ class Verification:
         if self.emulation is None or self.inside is None:
             return found
         shown = self.inside.tensors
+        by_kernels = {u.group.output for u in self.partition.units if u.kernel is not None}
         for node in self.partition.network.graph.nodes:
             path, coding = self.partition.path(node), self.partition.output_coding(node)
             coding = coding or next((c for c in self.partition.at_path.values() if c.seat.tensor == node.name), None)
             if coding is None or f"{path}.codes" not in shown or node.op == "get_attr":
                 continue
             names = {n.name for n in self.emulation.graph.nodes}
-            made = self._integer(node) and self.partition.output_coding(node) is not None
+            made = node in by_kernels and self.partition.output_coding(node) is not None
             name = node.name if made else f"{node.name}_codes"
             if name in names:
                 found[name] = (path, coding)
@@ -143,20 +145,15 @@ class Verification:
             index = int(tally.name.removeprefix("output "))
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
-            leaf = leaves[index]
-            given = leaf.op in ("placeholder", "get_attr")
-            return given or self.partition.coding(leaf, node) is not None or self._integer(leaf)
+            return self.partition.coding(leaves[index], node) is not None or self.partition.exact(leaves[index])
         made = [n for n in self.partition.network.graph.nodes if n.op != "get_attr" and self.partition.path(n) == tally.name]
-        return all(n.op == "placeholder" or self._integer(n) for n in made)
-
-    def _integer(self, node: fx.Node) -> bool:
-        return any(u.kernel is not None and u.group.output is node for u in self.partition.units)
+        return all(self.partition.exact(n) for n in made)
 
     def report(self) -> Report:
         rows = tuple(
             Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values()
         )
-        floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.float_units)
+        floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.float_units if u.kernel is None)
         reason = getattr(self.runner, "comparable", lambda _: "")(self.artifact) if self.emulation is not None else ""
         return Report(
             target=self.target.name,
@@ -174,28 +171,35 @@ class Verification:
             return
         compared = {path for path, _ in self.codings.values()}
         for unit in self.partition.units:
-            actual = _state(unit, inside.units)
+            coded = self.partition.output_coding(unit.group.output) is not None
+            actual = _state(unit, inside.units, coded)
             if actual == "gone":
                 if not self.partition.vanishes(unit):
                     yield f"{unit.path}: predicted {_kind(unit)}, but the runtime has no such op"
             elif actual is None:
                 if unit.integer and not _several(unit):
                     yield f"{unit.path}: predicted integer, but its codes are not in the artifact"
-            elif unit.integer != (actual == "integer"):
+            elif unit.integer != (actual == "integer") and not (actual == "integer" and self._moves(unit)):
                 yield f"{unit.path}: predicted {_kind(unit)}, but the runtime runs it as {actual}"
-            elif unit.integer and unit.tensor not in compared:
+            elif unit.integer and coded and unit.tensor not in compared:
                 yield f"{unit.path}: its codes were not compared"
         if inside.difference:
             yield inside.difference
+
+    def _moves(self, unit: Unit) -> bool:
+        # Quantized before or behind it, a value that is only moved has the same codes.
+        return unit.kind in self.partition.target.commuting and moves_codes(unit.group.root)
 
 
 def _kind(unit: Unit) -> str:
     return "integer" if unit.integer else "float"
 
 
-def _state(unit: Unit, shown: Mapping[str, str]) -> str | None:
+def _state(unit: Unit, shown: Mapping[str, str], coded: bool) -> str | None:
     # An op may be written with its own quantizer inside, followed by a move: the op counts.
-    names = (f"{unit.tensor}.{INNER}.codes", f"{unit.tensor}.codes")
+    names = [f"{unit.tensor}.{INNER}.codes", f"{unit.tensor}.codes"]
+    if unit.integer and not coded:  # it leaves the integers, and is known by itself, or by its rows
+        names = [unit.path, f"{unit.path}.rows", *names]
     return next((shown[n] for n in names if n in shown), None)
 
 
