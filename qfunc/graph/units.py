@@ -90,7 +90,6 @@ class Partition:
             for reader in seat.readers:
                 self._at_edge[seat.tensor, reader] = coding
         self.units = tuple(self._unit(g) for g in groups.groups)
-        self._by_output = {u.group.output.name: u for u in self.units}
 
     def path(self, node: fx.Node) -> str:
         """The user's path of a node of the network."""
@@ -122,15 +121,15 @@ class Partition:
         known = not wanted or any(not w or any(fmt in formats for formats in w.values()) for w in wanted)
         return not coding.seat.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
 
-    def exact(self, node: fx.Node) -> bool:
-        """Whether emulation gives every bit of a value, once the codes before it are the runtime's: kernels do."""
-        if node.op in ("placeholder", "get_attr"):
-            return True
-        unit = self._by_output.get(node.name)
-        return unit is not None and unit.kernel is not None and all(
-            self.coding(source, reader) is not None or self.exact(source)
-            for reader in unit.group.nodes for source in reader.all_input_nodes if source not in unit.group.nodes
-        )  # fmt: skip
+    def exact(self) -> set[fx.Node]:
+        """The values of which emulation gives every bit, once the codes before them are the runtime's: those of kernels."""
+        found = {n for n in self.network.graph.nodes if n.op in ("placeholder", "get_attr")}
+        for unit in self.units:
+            inside = unit.group.nodes
+            read = [(source, n) for n in inside for source in n.all_input_nodes if source not in inside]
+            if unit.kernel is not None and all(s in found or self.coding(s, n) is not None for s, n in read):
+                found.add(unit.group.output)
+        return found
 
     @property
     def float_units(self) -> tuple[Unit, ...]:
@@ -173,7 +172,7 @@ class Partition:
         codings = self._codings(group)
         missing = [slot for slot, coding in codings if coding is None and slot != "bias"]
         bare = f"its {missing[0]} carries no qparams" if missing else ""
-        if missing and not any(_takes_real(kernel, missing) for kernel in self.target.kernels):
+        if missing and not any(_takes_real(k, missing) for k in self.target.kernels if not _in_float(k)):
             return None, bare
         by_channel = [slot for slot, coding in codings if coding is not None and coding.seat.module.site.by_channel]
         if by_channel:
@@ -185,7 +184,7 @@ class Partition:
         known = [(slot, c) for slot, c in codings if c is not None]
         reason = "the target has no integer kernel for it"
         for kernel in self.target.kernels:
-            if not selects(kernel.unit, group.root, self.context):
+            if _in_float(kernel) or not selects(kernel.unit, group.root, self.context):
                 continue
             conditions = (*kernel.integer_if, *(group.fusion.integer_if if group.fusion and len(group.nodes) > 1 else ()))
             unmet = [c for c in conditions if not self._holds(c, group, known, missing)]

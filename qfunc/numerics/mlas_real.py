@@ -146,7 +146,8 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 def _softmax(x: Tensor) -> Tensor:
     e = _exp(x - x.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min), (*_EXP, 1.0, 1.0))
     lanes = torch.zeros_like(x[..., :1]).repeat_interleave(_WIDE, -1)
-    for part in e.split(_WIDE, -1):
+    for at in range(0, e.shape[-1], _WIDE):
+        part = e[..., at : at + _WIDE]
         n = part.shape[-1]
         lanes = torch.cat([lanes[..., :n] + part, lanes[..., n:]], -1)
     eight = lanes[..., _LANES:] + lanes[..., :_LANES]
@@ -159,7 +160,7 @@ def _by_blocks(function: Callable[[Tensor], Tensor], x: Tensor, axes: int) -> Te
     # What keeps the last axes apart from the others, computed in parts that stay in the cache.
     flat = x.reshape(-1, *x.shape[x.ndim - axes :])
     rows = max(1, _BLOCK // max(1, math.prod(flat.shape[1:])))
-    return torch.cat([function(part) for part in flat.split(rows)]).reshape(x.shape)
+    return torch.cat([function(flat[at : at + rows]) for at in range(0, max(1, len(flat)), rows)]).reshape(x.shape)
 
 
 def _exp(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:

@@ -145,18 +145,17 @@ class _Emulation:
             self._unit(self.units[node.name])
 
     def _unit(self, unit: Unit) -> None:
-        output = self.partition.output_coding(unit.group.output)
+        output, last = self.partition.output_coding(unit.group.output), unit.group.output.name
         if unit.kernel is not None:
             inputs: dict[str, Value] = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
             others = {p.name: self.values[p.name] for n in unit.group.nodes for p in n.all_input_nodes if p.name in self.values}
-            job = Job(unit, self.partition, self.emitter, others | inputs, output)
-            self.values[unit.group.output.name] = Real(write(job)) if output is None else Codes(write(job), output)
-            return
-        for node in unit.group.nodes:
-            made = self.emitter.graph.node_copy(node, lambda n, node=node: self._real(n, node))  # type: ignore[misc]
-            self.values[node.name] = Real(made)
-        if output is not None:
-            last = unit.group.output.name
+            job = Job(unit, self.partition, self.emitter, others | inputs, output if unit.integer else None)
+            self.values[last] = Real(write(job)) if job.made is None else Codes(write(job), job.made)
+        else:
+            for node in unit.group.nodes:
+                made = self.emitter.graph.node_copy(node, lambda n, node=node: self._real(n, node))  # type: ignore[misc]
+                self.values[node.name] = Real(made)
+        if output is not None and not unit.integer:
             self.values[last] = Codes(self.emitter.codes(self.values[last], output, f"{last}_codes"), output)
 
     def _activations(self, node: fx.Node, unit: Unit) -> list[fx.Node]:

@@ -31,6 +31,7 @@ class Verification:
         self.model, self.target, self.runner = model, target, runner
         self.artifact = deploy(target)(model)
         self.partition = Partition(model, target)
+        self.exact = self.partition.exact()
         self.reason = _unknown(target)
         self.emulation = None if self.reason else emulated(self.partition)
         inside = getattr(runner, "inside", None)
@@ -44,14 +45,14 @@ class Verification:
         if self.emulation is None or self.inside is None:
             return found
         shown = self.inside.tensors
-        by_kernels = {u.group.output for u in self.partition.units if u.kernel is not None}
+        integer = {u.group.output for u in self.partition.units if u.integer}
         for node in self.partition.network.graph.nodes:
             path, coding = self.partition.path(node), self.partition.output_coding(node)
             coding = coding or next((c for c in self.partition.at_path.values() if c.seat.tensor == node.name), None)
             if coding is None or f"{path}.codes" not in shown or node.op == "get_attr":
                 continue
             names = {n.name for n in self.emulation.graph.nodes}
-            made = node in by_kernels and self.partition.output_coding(node) is not None
+            made = node in integer and self.partition.output_coding(node) is not None
             name = node.name if made else f"{node.name}_codes"
             if name in names:
                 found[name] = (path, coding)
@@ -145,9 +146,9 @@ class Verification:
             index = int(tally.name.removeprefix("output "))
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
-            return self.partition.coding(leaves[index], node) is not None or self.partition.exact(leaves[index])
+            return self.partition.coding(leaves[index], node) is not None or leaves[index] in self.exact
         made = [n for n in self.partition.network.graph.nodes if n.op != "get_attr" and self.partition.path(n) == tally.name]
-        return all(self.partition.exact(n) for n in made)
+        return all(n in self.exact for n in made)
 
     def report(self) -> Report:
         rows = tuple(

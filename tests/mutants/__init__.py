@@ -19,6 +19,7 @@ from mutants.legality import LEGALITY
 from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
 from mutants.lowerings_vendor import LOWERINGS_VENDOR
 from mutants.merging import MERGING
+from mutants.mlas import MLAS
 from mutants.mutation import Mutation
 from mutants.ncnn import NCNN
 from mutants.networks import NETWORKS
@@ -64,6 +65,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CORRECTIONS,
     *RECONSTRUCTION,
     *EMULATION,
+    *MLAS,
     *NCNN,
     *DEPLOYMENT,
     *OWN_OPS,
