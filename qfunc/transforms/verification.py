@@ -15,6 +15,7 @@ from qfunc.graph.moving import moves_codes
 from qfunc.graph.network import Walk
 from qfunc.graph.trees import leaves, returned
 from qfunc.graph.units import INNER, Partition, Unit
+from qfunc.graph.vocabulary import slots
 from qfunc.specs import Target
 from qfunc.transforms.as_evaluated import evaluated_value
 from qfunc.transforms.asked import named
@@ -188,8 +189,10 @@ class Verification:
             yield inside.difference
 
     def _moves(self, unit: Unit) -> bool:
-        # Quantized before or behind it, a value that is only moved has the same codes.
-        return unit.kind in self.partition.target.commuting and moves_codes(unit.group.root)
+        # Quantized before or behind it, a real value that is only moved has the same codes.
+        root = unit.group.root
+        coded = any(self.partition.coding(source, root) is not None for slot, source in slots(root) if slot == "input")
+        return not coded and unit.kind in self.partition.target.commuting and moves_codes(root)
 
 
 def _kind(unit: Unit) -> str:
