@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +14,11 @@ from torch import Tensor
 from qfunc.numerics.integer import fma, horner, logistic
 
 _LANES, _WIDE, _BLOCK = 8, 16, 2**15
-_LOG2_HIGH, _LOG2_LOW = -6.93145752e-1, -1.42860677e-6
 _ERF_EXP = (1.38319808e-3, 8.37550033e-3, 4.16689515e-2, 1.66664466e-1, 4.99999851e-1, 1.0, 1.0)
 _ERF_NEAR = (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.76124859e-1, 1.28379151e-1)
 _ERF_FAR = (1.72948930e-5, -3.83208680e-4, 3.88393435e-3, -2.42545605e-2, 1.06777847e-1, 6.34846687e-1, 1.28717512e-1)
-_EXP = tuple(float.fromhex(c) for c in ("0x1.694p-10", "0x1.125edcp-7", "0x1.555b5ap-5", "0x1.55545p-3", "0x1.fffff6p-2"))
+_EXP = tuple(float.fromhex(c) for c in ("0x1.694p-10", "0x1.125edcp-7", "0x1.555b5ap-5", "0x1.55545p-3", "0x1.fffff6p-2",
+                                            "1.0", "1.0"))  # fmt: skip
 
 _TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
               6.37261928875436e-04, 4.89352455891786e-03)  # fmt: skip
@@ -41,7 +40,7 @@ def layer_norm(
     """
     rows = input.float().reshape(*input.shape[: input.ndim - len(normalized_shape)], -1)
     size = rows.shape[-1]
-    w = torch.ones(size) if weight is None else weight.float().flatten()
+    w = rows.new_ones(size) if weight is None else weight.float().flatten()
     b = None if bias is None else bias.float().flatten()
     epsilon = torch.tensor(eps, dtype=torch.float32)
     if size < _LANES:
@@ -95,7 +94,7 @@ def erf(x: Tensor) -> Tensor:
     """
     size = x.float().abs().clamp(max=3.925)
     near = fma(horner(_ERF_NEAR, size * size), size, size)
-    far = 1 - _exp(-fma(horner(_ERF_FAR, size), size, size), _ERF_EXP)
+    far = 1 - _exp(-fma(horner(_ERF_FAR, size), size, size), _ERF_EXP, -88.3762626647949)
     return torch.copysign(torch.where(size > 0.921875, far, near), x)
 
 
@@ -132,7 +131,7 @@ def tanh(input: Tensor) -> Tensor:
     return x * horner(_TANH_OVER, x * x) / horner(_TANH_UNDER, x * x)
 
 
-def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+def softmax(input: Tensor, dim: int) -> Tensor:
     """e / sum(e) as e * (1 / sum(e)), e = exp(x - max(x)); the sum by sixteen lanes, joined by halves and then in pairs.
 
     Source: ONNX Runtime mlas/lib/x86_64/TransKernelAvx512F.S and compute.cpp.
@@ -144,7 +143,7 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 
 def _softmax(x: Tensor) -> Tensor:
-    e = _exp(x - x.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min), (*_EXP, 1.0, 1.0))
+    e = _exp(x - x.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min), _EXP, -103.9720840454)
     lanes = torch.zeros_like(x[..., :1]).repeat_interleave(_WIDE, -1)
     for at in range(0, e.shape[-1], _WIDE):
         part = e[..., at : at + _WIDE]
@@ -163,16 +162,13 @@ def _by_blocks(function: Callable[[Tensor], Tensor], x: Tensor, axes: int) -> Te
     return torch.cat([function(flat[at : at + rows]) for at in range(0, max(1, len(flat)), rows)]).reshape(x.shape)
 
 
-def _exp(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    # 2^m p(x - m ln 2), m the nearest integer to x / ln 2; x <= 0.
-    x = x.clamp(min=-88.3762626647949 if coefficients is _ERF_EXP else -103.9720840454)
-    m = _fma(x, math.log2(math.e), 12582912.0) - 12582912.0
-    rest = _fma(m, _LOG2_LOW, 0.0, _fma(m, _LOG2_HIGH, 0.0, x))
-    return (horner(coefficients, rest).double() * torch.exp2(m.double())).float()  # one rounding where the result is subnormal
-
-
-def _fma(a: Tensor, b: float, c: float, plus: Tensor | None = None) -> Tensor:
-    return fma(a, torch.tensor(b, dtype=torch.float32), torch.tensor(c) if plus is None else plus)
+def _exp(x: Tensor, coefficients: tuple[float, ...], low: float) -> Tensor:
+    # 2^m p(x - m ln 2), m the nearest integer to x / ln 2, as adding and subtracting 1.5 * 2^23 rounds it; low <= x <= 0.
+    x = x.clamp(min=low)
+    by_ln2, high, rest, magic = torch.tensor([math.log2(math.e), -6.93145752e-1, -1.42860677e-6, 12582912.0])
+    m = fma(x, by_ln2, magic) - magic
+    power = horner(coefficients, fma(m, rest, fma(m, high, x)))
+    return (power.double() * torch.exp2(m.double())).float()  # one rounding where the result is subnormal
 
 
 FORMS: dict[str, Callable[..., Tensor]] = {

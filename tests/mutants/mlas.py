@@ -49,7 +49,7 @@ MLAS = (
         f"{KERNELS}::test_softmax",
     ),
     Mutation(
-        "mlas-exponentials-end-at-88", REAL, "else -103.9720840454)", "else -88.3762626647949)", f"{KERNELS}::test_softmax"
+        "mlas-exponentials-end-at-88", REAL, "_EXP, -103.9720840454)", "_EXP, -88.3762626647949)", f"{KERNELS}::test_softmax"
     ),
     Mutation("mlas-erf-seam", REAL, "size > 0.921875", "size >= 0.921875", f"{KERNELS}::test_curves"),
     Mutation(
