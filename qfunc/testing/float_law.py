@@ -130,11 +130,17 @@ class _Law:
         # An op with weights into which others were folded gives what the last of those gave, to all that read it; a norm
         # that one of several readers took in leaves it what it was.
         readers = node.users if kind_of(node) in WEIGHTED else ()
-        read: set[str] = {self.old[r.name].all_input_nodes[r.all_input_nodes.index(node)].name for r in readers}
+        read = {self._read_before(r, node) for r in readers}
         if len(read) == 1 and not read & self.names:
             return read.pop()
         assert node.name in self.old, f"{node.name!r} is no op of the model"
         return node.name
+
+    def _read_before(self, reader: fx.Node, node: fx.Node) -> str:
+        # What the reader had in the model in the node's place; a convolution of its own stands for a norm.
+        if reader.name not in self.old:
+            return self.old[self._counterpart(reader)].all_input_nodes[0].name
+        return self.old[reader.name].all_input_nodes[reader.all_input_nodes.index(node)].name
 
     def worst(self) -> tuple[float, str]:
         found = [(self._excess(n), n.name) for n in self.changed.graph.nodes if n.op.startswith("call_")]

@@ -53,9 +53,25 @@ class Tokens(nn.Module):
         return x[..., :3] + self.head(x)
 
 
+class Aside(nn.Module):
+    """A norm beside a convolution that reads the same, which becomes a convolution of its own, and one behind both."""
+
+    size = (3, 6, 7)
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b = nn.Conv2d(3, 5, 3, bias=False), nn.BatchNorm2d(5), nn.Conv2d(5, 5, 3, 1, 1, groups=5)
+        self.own, self.aside, self.c = nn.BatchNorm2d(5), nn.BatchNorm2d(5), nn.Conv2d(5, 4, 2)
+
+    def forward(self, x):
+        """Four channels."""
+        x = self.norm(self.a(x))
+        return self.c(F.relu(self.own(self.b(x)) + self.aside(x)))
+
+
 CHANGES = {
     "equalize": (qfunc.equalize(), (Convs, Branches, Temporal, Joined)),
-    "folding": (fold_batch_norm, (Convs, Branches, Joined)),
+    "folding": (fold_batch_norm, (Convs, Branches, Joined, Aside)),
 }
 
 
