@@ -45,7 +45,7 @@ MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", 
          "repeat_heads", "repeat", "tile", "repeat_interleave", "take", "flip", "pixel_shuffle",
          "pixel_unshuffle", "channel_shuffle")  # fmt: skip
 MASKS = ("mask", "where")  # they write -infinity, or what stands for it
-CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid")
+CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid", "silu", "hardsigmoid", "hardswish")
 ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding",
         *(kind for kind in MOVES if kind != "resize"))  # fmt: skip
 POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")

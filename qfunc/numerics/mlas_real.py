@@ -131,6 +131,39 @@ def tanh(input: Tensor) -> Tensor:
     return x * horner(_TANH_OVER, x * x) / horner(_TANH_UNDER, x * x)
 
 
+def silu(input: Tensor) -> Tensor:
+    """x times its logistic, each as MLAS computes it.
+
+    Source: ONNX Runtime contrib_ops/cpu/activations.h, QuickGelu.
+
+    >>> silu(torch.tensor([0.0, 30.0])).tolist()
+    [0.0, 30.0]
+    """
+    return input.float() * logistic(input)
+
+
+def hard_sigmoid(input: Tensor) -> Tensor:
+    """clamp(x * float32(1/6) + 1/2, 0, 1), each step rounded.
+
+    Source: ONNX Runtime providers/cpu/activation/activations.h.
+
+    >>> hard_sigmoid(torch.tensor([-4.0, 0.0, 4.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return (input.float() * torch.tensor(1 / 6, dtype=torch.float32) + 0.5).clamp(0, 1)
+
+
+def hard_swish(input: Tensor) -> Tensor:
+    """x times its hard sigmoid.
+
+    Source: ONNX operator specification, HardSwish-14.
+
+    >>> hard_swish(torch.tensor([-4.0, 1.5, 4.0])).tolist()
+    [-0.0, 1.125, 4.0]
+    """
+    return input.float() * hard_sigmoid(input)
+
+
 def softmax(input: Tensor, dim: int) -> Tensor:
     """e / sum(e) as e * (1 / sum(e)), e = exp(x - max(x)); the sum by sixteen lanes, joined by halves and then in pairs.
 
@@ -174,7 +207,8 @@ def _exp(x: Tensor, coefficients: tuple[float, ...], low: float) -> Tensor:
 FORMS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": layer_norm, "gelu": gelu, "softmax": softmax, "erf": erf,
     "tanh": tanh, "sigmoid": logistic,
+    "silu": silu, "hardsigmoid": hard_sigmoid, "hardswish": hard_swish,
 }  # fmt: skip
 """By the kind of op."""
 
-__all__ = ["FORMS", "erf", "gelu", "layer_norm", "softmax", "tanh"]
+__all__ = ["FORMS", "erf", "gelu", "hard_sigmoid", "hard_swish", "layer_norm", "silu", "softmax", "tanh"]

@@ -83,7 +83,7 @@ class _Forced(fx.Interpreter):
         self.partition, self.emulation = partition, emulation
         self.codes: dict[str, Tensor] = {}
         self.beside = {u.group.output.name: beside(u, partition.output_coding(u.group.output)) for u in partition.units}
-        outputs = {u.group.output for u in partition.units if u.kernel is not None}
+        outputs = {u.group.output for u in partition.units if u.integer}
         self.integer = {n.name for n in outputs if partition.output_coding(n) is not None}
         self.at = {str(n.target): n.name for n in simulation.graph.nodes if n.op == "call_module"}
         self.seat = {self.at[s.path]: s for s in seats(simulation)}

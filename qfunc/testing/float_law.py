@@ -138,9 +138,9 @@ class _Law:
 
     def _read_before(self, reader: fx.Node, node: fx.Node) -> str:
         # What the reader had in the model in the node's place; a convolution of its own stands for a norm.
-        if reader.name not in self.old:
-            return self.old[self._counterpart(reader)].all_input_nodes[0].name
-        return self.old[reader.name].all_input_nodes[reader.all_input_nodes.index(node)].name
+        inputs = self.old[reader.name if reader.name in self.old else self._counterpart(reader)].all_input_nodes
+        found: str = inputs[reader.all_input_nodes.index(node)].name
+        return found
 
     def worst(self) -> tuple[float, str]:
         found = [(self._excess(n), n.name) for n in self.changed.graph.nodes if n.op.startswith("call_")]

@@ -29,7 +29,9 @@ def run(op: str, *given: Tensor, **attributes: Any) -> Tensor:
     names = [f"x{i}" for i in range(len(given))]
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in [*names, "y"]]
     graph = helper.make_graph([helper.make_node(op, names, ["y"], **attributes)], "g", infos[:-1], infos[-1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10
+    )
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     fed = {n: v.contiguous().numpy() for n, v in zip(names, given, strict=True)}
     return torch.from_numpy(session.run(None, fed)[0])
@@ -86,8 +88,11 @@ def test_softmax_over_another_axis() -> None:
         ("Erf", mlas_real.erf, {}, ()),
         ("Tanh", mlas_real.tanh, {}, ()),
         ("Sigmoid", logistic, {}, ()),
+        ("HardSigmoid", mlas_real.hard_sigmoid, {"alpha": 1 / 6, "beta": 0.5}, ()),
+        ("HardSwish", mlas_real.hard_swish, {}, ()),
+        ("QuickGelu", mlas_real.silu, {"alpha": 1.0, "domain": "com.microsoft"}, ()),
     ],
-    ids=["gelu", "gelu by tanh", "erf", "tanh", "sigmoid"],
+    ids=["gelu", "gelu by tanh", "erf", "tanh", "sigmoid", "hard sigmoid", "hard swish", "silu"],
 )
 def test_curves(op: str, form: Any, attributes: dict[str, str], arguments: tuple[str, ...]) -> None:
     """A fine grid over all that is no constant, what lies beside the seams, tiny, huge and subnormal numbers."""
