@@ -6,7 +6,8 @@ DIR holds `load.py` with `load("cifar10", 20, n_calib=N) -> (model, (inputs, lab
 1,000 training images calibrate and reconstruct, the first 5,000 test images count.  `targets.academic`: weights symmetric
 by channel, activations affine by tensor, first and last layer 8 bits.  A cell (a row at some bits with one seed) is a
 process of one thread, `--jobs` of them at a time; each that ends is appended to FILE, and not run again.  --full adds
-the papers' settings of 20,000 iterations a unit.  Rows stand in ptq_rows.py.
+the papers' settings of 20,000 iterations a unit, --bits W2A2 two bits for both.  Rows stand in ptq_rows.py.  "KL" is the
+divergence of the classes' probabilities from the float network's, on the images that reconstruct and on those that test.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from attrs import evolve, frozen
 from fidelity import loader
 from ptq_rows import EACH, NEAREST, PAPERS, SAME, Row
@@ -73,6 +75,14 @@ def accuracy(model: Any, test: tuple[Tensor, Tensor]) -> float:
     return 100 * float(torch.cat(right).double().mean())
 
 
+def divergence(model: Any, real: nn.Module, images: Tensor) -> float:
+    """The mean of KL(float || quantized) of the probabilities."""
+    with torch.inference_mode():
+        each = [F.kl_div(model(x).log_softmax(1), real(x).log_softmax(1), log_target=True, reduction="sum")
+                for x in images.split(BATCH)]  # fmt: skip
+    return float(torch.stack(each).sum()) / len(images)
+
+
 def measured(cell: Cell, data: Path) -> dict[str, Any]:
     """A cell's accuracy and the processor's seconds of calibration and reconstruction."""
     torch.set_num_threads(1)
@@ -86,7 +96,8 @@ def measured(cell: Cell, data: Path) -> dict[str, Any]:
         quantized = qfunc.reconstruct(evolve(method, seed=cell.seed), batches, progress=False)(quantized)
     seconds, waited = time.process_time() - start, time.perf_counter() - wall
     return {**cell.key(), "accuracy": accuracy(quantized, test), "seconds": round(seconds, 1), "wall": round(waited, 1),
-            "calibration": round(calibration, 1), "torch": torch.__version__}  # fmt: skip
+            "calibration": round(calibration, 1), "seen": round(divergence(quantized, model, x), 4),
+            "unseen": round(divergence(quantized, model, test[0]), 4), "torch": torch.__version__}  # fmt: skip
 
 
 def cells(rows: Sequence[Row], bits: Sequence[str], seeds: int) -> list[Cell]:
@@ -121,6 +132,7 @@ def line(row: Row, bits: str, found: Sequence[dict[str, Any]]) -> list[str]:
     return [
         row.group, row.name, bits, f"{mean:.2f}",
         f"{min(reached):.2f} to {max(reached):.2f}" if len(reached) > 1 else "",
+        *(f"{statistics.mean(f[k] for f in found):.3f}" if all(k in f for f in found) else "" for k in ("seen", "unseen")),
         "" if row.method is None else f"{row.method.iterations:,} x {row.units()}",
         f"{seconds:.0f}", "" if theirs is None else f"{theirs:.2f}", "" if took is None else f"{took:.0f}",
         faster + (" (under 5)" if faster and row.method and took / seconds < FASTER else ""),
@@ -129,8 +141,8 @@ def line(row: Row, bits: str, found: Sequence[dict[str, Any]]) -> list[str]:
     ]  # fmt: skip
 
 
-HEAD = ("group", "row", "bits", "top-1", "seeds", "iterations x units", "CPU s", "MQBench", "its s", "times faster",
-        "than MQBench", "goal")  # fmt: skip
+HEAD = ("group", "row", "bits", "top-1", "seeds", "KL", "unseen", "iterations x units", "CPU s", "MQBench", "its s",
+        "times faster", "than MQBench", "goal")  # fmt: skip
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from qfunc.reconstruction import Fisher, Method
 from qfunc.specs import Target, edit
 
 BITS = ("W8A8", "W4A8", "W4A4", "W3A3", "W2A4")
-FEW = ("W4A4", "W3A3", "W2A4")
+FEW = ("W4A4", "W3A3", "W2A4", "W2A2")
 LAYERS, BLOCKS = 20, 11
 """Units of the network for the layer-wise method, and for those by blocks."""
 
