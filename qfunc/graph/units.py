@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import field, frozen
 from torch import Tensor, fx
 
@@ -121,13 +123,18 @@ class Partition:
         known = not wanted or any(not w or any(fmt in formats for formats in w.values()) for w in wanted)
         return not coding.seat.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
 
-    def exact(self) -> set[fx.Node]:
-        """The values of which emulation gives every bit, once the codes before them are the runtime's: those of kernels."""
+    def exact(self, unlike: Sequence[str] = ()) -> set[fx.Node]:
+        """The values of which emulation gives every bit, once the codes before them are the runtime's: those of kernels.
+
+        Args:
+            unlike: Kinds of ops that the runtime computes otherwise in float, on this CPU say.
+        """
         found = {n for n in self.network.graph.nodes if n.op in ("placeholder", "get_attr")}
         for unit in self.units:
             inside = unit.group.nodes
             read = [(source, n) for n in inside for source in n.all_input_nodes if source not in inside]
-            if unit.kernel is not None and all(s in found or self.coding(s, n) is not None for s, n in read):
+            known = unit.kernel is not None and (unit.integer or unit.kind not in unlike)
+            if known and all(s in found or self.coding(s, n) is not None for s, n in read):
                 found.add(unit.group.output)
         return found
 

@@ -50,6 +50,10 @@ class OnnxRuntime:
         exact = has("vnni") or (artifact is not None and not _beyond_seven_bits(artifact.files["model.onnx"]))
         return other_kernels() or ("" if exact else SATURATES)
 
+    def unlike(self) -> tuple[str, ...]:
+        """The kinds of ops that this CPU computes in float in another order than is emulated: curves of AVX-512."""
+        return () if has("avx512f") else ("softmax", "gelu", "erf", "silu")
+
 
 def _beyond_seven_bits(model: bytes) -> bool:
     import onnx

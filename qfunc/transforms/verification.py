@@ -32,7 +32,8 @@ class Verification:
         self.model, self.target, self.runner = model, target, runner
         self.artifact = deploy(target)(model)
         self.partition = Partition(model, target)
-        self.exact = self.partition.exact()
+        self.unlike: tuple[str, ...] = getattr(runner, "unlike", tuple)()
+        self.exact = self.partition.exact(self.unlike)
         self.reason = _unknown(target)
         self.emulation = None if self.reason else emulated(self.partition)
         inside = getattr(runner, "inside", None)
@@ -155,7 +156,8 @@ class Verification:
         rows = tuple(
             Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values()
         )
-        floats = () if self.reason else tuple((u.path, u.reason) for u in self.partition.float_units if u.kernel is None)
+        unknown = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
+        floats = () if self.reason else tuple((u.path, u.reason) for u in unknown)
         reason = getattr(self.runner, "comparable", lambda _: "")(self.artifact) if self.emulation is not None else ""
         return Report(
             target=self.target.name,

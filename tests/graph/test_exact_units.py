@@ -44,3 +44,8 @@ def test_what_follows_an_unknown_float_op_is_not_exact_until_it_has_codes() -> N
     unknown = {u.path for u in partition.float_units if u.kernel is None}
     assert unknown == {"log1p"}
     assert exact == {"one", "gelu", "relu", "three", "norm"}
+
+
+def test_what_a_cpu_computes_otherwise_is_not_exact() -> None:
+    partition = parts()
+    assert {n.name for n in partition.exact() - partition.exact(("layer_norm", "linear"))} == {"norm"}
