@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics.integer import fma, horner, logistic
+from qfunc.numerics.xnn_real import hard_swish_by_sixths
 
 _LANES, _WIDE, _BLOCK = 8, 16, 2**15
 _ERF_EXP = (1.38319808e-3, 8.37550033e-3, 4.16689515e-2, 1.66664466e-1, 4.99999851e-1, 1.0, 1.0)
@@ -153,17 +154,6 @@ def hard_sigmoid(input: Tensor) -> Tensor:
     return (input.float() * torch.tensor(1 / 6, dtype=torch.float32) + 0.5).clamp(0, 1)
 
 
-def hard_swish(input: Tensor) -> Tensor:
-    """x times its hard sigmoid.
-
-    Source: ONNX operator specification, HardSwish-14.
-
-    >>> hard_swish(torch.tensor([-4.0, 1.5, 4.0])).tolist()
-    [-0.0, 1.125, 4.0]
-    """
-    return input.float() * hard_sigmoid(input)
-
-
 def softmax(input: Tensor, dim: int) -> Tensor:
     """e / sum(e) as e * (1 / sum(e)), e = exp(x - max(x)); the sum by sixteen lanes, joined by halves and then in pairs.
 
@@ -207,8 +197,8 @@ def _exp(x: Tensor, coefficients: tuple[float, ...], low: float) -> Tensor:
 FORMS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": layer_norm, "gelu": gelu, "softmax": softmax, "erf": erf,
     "tanh": tanh, "sigmoid": logistic,
-    "silu": silu, "hardsigmoid": hard_sigmoid, "hardswish": hard_swish,
+    "silu": silu, "hardsigmoid": hard_sigmoid, "hardswish": hard_swish_by_sixths,
 }  # fmt: skip
 """By the kind of op."""
 
-__all__ = ["FORMS", "erf", "gelu", "hard_sigmoid", "hard_swish", "layer_norm", "silu", "softmax", "tanh"]
+__all__ = ["FORMS", "erf", "gelu", "hard_sigmoid", "layer_norm", "silu", "softmax", "tanh"]
