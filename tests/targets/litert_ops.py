@@ -219,7 +219,9 @@ def move(model: Any, seed: int, spread: float = 0.7) -> None:
             u, exact, any_zero = torch.rand(3, generator=g).tolist()
             scale = old[0] * math.exp(spread * (2 * u - 1))
             scale = 2.0 ** round(math.log2(scale)) if exact < 0.5 else scale
-            ends = (-128, 127, 0, -1, int(torch.randint(-128, 128, (), generator=g)))
+            low, high = module.site.scheme.format.qmin, module.site.scheme.format.qmax
+            middle = (low + high + 1) // 2
+            ends = (low, high, middle, middle - 1, int(torch.randint(low, high + 1, (), generator=g)))
             new[old] = float(torch.tensor(scale)), ends[int(5 * any_zero)]
         scale, zero = new[old]
         module.scale.fill_(scale)
@@ -230,7 +232,8 @@ def image(model: Any, shape: Shape, seed: int) -> Tensor:
     """Values on every code of the input, between them where rounding has its ties, and beyond the ends."""
     (module,) = (s.module for s in seats(model) if s.tensor == "x" and s.module.site.slot == "input")
     g = torch.Generator().manual_seed(seed)
-    q = torch.randint(-131, 131, shape, generator=g) + 0.5 * torch.randint(0, 2, shape, generator=g)
+    low, high = module.site.scheme.format.qmin - 3, module.site.scheme.format.qmax + 4
+    q = torch.randint(low, high, shape, generator=g) + 0.5 * torch.randint(0, 2, shape, generator=g)
     return (q - module.zero_point) * module.scale
 
 
