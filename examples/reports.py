@@ -36,6 +36,10 @@ print(f"{losses.worst(1)[0].site} costs most; {losses.ops} ops in place of {loss
 without = qfunc.compare(batches)(qfunc.bypass(edit.name("3"), roles=("weight",))(calibrated))
 print(f"outputs: {errors.outputs[0].sqnr:.0f} dB, without {losses.worst(1)[0].site} {without.outputs[0].sqnr:.0f} dB")
 
+verified = qfunc.verify(target, score=lambda outputs, x: outputs[0].argmax(1) == model(x).argmax(1))(calibrated, batches)
+print(f"the float network's answer in {dict(verified.scores)['simulation']:.0%} of the examples")
+
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
-pages = [report.save(folder / f"{name}.html") for name, report in (("errors", errors), ("losses", losses))]
+reports = {"errors": errors, "losses": losses, "verified": verified}
+pages = [report.save(folder / f"{name}.html") for name, report in reports.items()]
 print("pages:", ", ".join(page.name for page in pages))

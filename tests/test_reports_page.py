@@ -29,7 +29,7 @@ def test_it_prints_what_the_page_says(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert [done.stdout] == blocks("text")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["errors.html", "losses.html"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["errors.html", "losses.html", "verified.html"]
     assert all(p.read_text().startswith("<!doctype html>") for p in tmp_path.iterdir())
 
 

@@ -81,7 +81,7 @@ def _table(one: Section) -> str:
 
 def _cell(text: str) -> str:
     try:
-        float(text)
+        float(text.replace(",", ""))
     except ValueError:
         return f"<td>{escape(text)}</td>"
     return f'<td class="n">{escape(text)}</td>'

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from attrs import asdict, evolve, field, frozen
 from torch import Tensor
 
+from qfunc.transforms.page import Section, page, write_page
 from qfunc.transforms.table import table
+
+_HEAD = ("tensor", "compared", "elements", "differ", "largest, LSB")
 
 
 class Tally:
@@ -48,13 +53,18 @@ class Comparison:
     largest_lsb: float
     exact: bool = True
 
+    def cells(self) -> tuple[str, ...]:
+        """The row of a table."""
+        return (self.name, self.kind, f"{self.elements:,}", f"{self.mismatches:,}", f"{self.largest_lsb:.3g}")
+
 
 @frozen
 class Report:
     """What `verify` found.
 
     `predicted` is the number of integer units that the target predicts; `disagreements` are units whose
-    integer or float nature the runtime decided otherwise; `float_units` pairs (unit, reason).
+    integer or float nature the runtime decided otherwise; `float_units` pairs (unit, reason); `scores` pairs (float,
+    simulation, emulation or runtime, the mean of the score that `verify` was given).
     """
 
     target: str
@@ -65,6 +75,7 @@ class Report:
     float_units: tuple[tuple[str, str], ...] = ()
     unknown: str = ""
     incomparable: str = ""
+    scores: tuple[tuple[str, float], ...] = ()
 
     def of(self, kind: str) -> tuple[Comparison, ...]:
         """The comparisons of one kind."""
@@ -118,11 +129,32 @@ class Report:
 
     def __str__(self) -> str:
         """The verdict and a table of the comparisons."""
-        head = ("tensor", "compared", "elements", "differ", "largest, LSB")
-        shown = [r for r in self.rows if r.kind != "alone"]
-        rows = [(r.name, r.kind, f"{r.elements:,}", f"{r.mismatches:,}", f"{r.largest_lsb:.3g}") for r in shown]
+        rows = [r.cells() for r in self.rows if r.kind != "alone"]
+        told = "".join(f"\nscore, {name}: {mean:.6g}" for name, mean in self.scores)
         floats = "".join(f"\nfloat unit {name}: {reason}" for name, reason in self.float_units)
-        return f"{self.target} by {self.runtime}: {self.verdict}\n{table(head, rows)}{floats}"
+        return f"{self._title}: {self.verdict}\n{table(_HEAD, rows)}{told}{floats}"
+
+    def html(self) -> str:
+        """One page that needs nothing else: the scores, every comparison in the order of execution, and the float units."""
+        parts = [
+            Section("Scores", ("computed by", "mean"), tuple((name, f"{mean:.6g}") for name, mean in self.scores)),
+            Section("Units that the runtime decided otherwise", ("unit",), tuple((text,) for text in self.disagreements)),
+            Section("Tensors", _HEAD, tuple(r.cells() for r in self.rows)),
+            Section("Float units", ("unit", "reason"), self.float_units),
+        ]
+        return page(self._title, self.verdict, parts)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the page.
+
+        Raises:
+            VerifyError: the path is a directory.
+        """
+        return write_page(path, self.html())
+
+    @property
+    def _title(self) -> str:
+        return f"{self.target} by {self.runtime}"
 
 
 def together(reports: Mapping[str, Report]) -> Report:

@@ -12,24 +12,25 @@ from qfunc.errors import EmulationError, VerifyError
 from qfunc.graph.arguments import with_fixed
 from qfunc.graph.coding import Coding
 from qfunc.graph.moving import moves_codes
-from qfunc.graph.network import Walk
+from qfunc.graph.network import Walk, float_network
 from qfunc.graph.trees import leaves, returned
 from qfunc.graph.units import INNER, Partition, Unit
 from qfunc.graph.vocabulary import slots
 from qfunc.specs import Target
-from qfunc.transforms.as_evaluated import evaluated_value
+from qfunc.transforms.as_evaluated import evaluated_value, run_evaluated
 from qfunc.transforms.asked import named
 from qfunc.transforms.batches import tensors_of
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulated, require_public
 from qfunc.transforms.report import Comparison, Report, Tally
+from qfunc.transforms.scores import Scores
 
 
 class Verification:
     """A calibrated model, its artifact in a runner and its emulation, compared batch by batch."""
 
-    def __init__(self, model: fx.GraphModule, target: Target, runner: Any) -> None:
-        self.model, self.target, self.runner = model, target, runner
+    def __init__(self, model: fx.GraphModule, target: Target, runner: Any, scores: Scores | None = None) -> None:
+        self.model, self.target, self.runner, self.scores = model, target, runner, scores
         self.artifact = deploy(target)(model)
         self.partition = Partition(model, target)
         self.unlike: tuple[str, ...] = getattr(runner, "unlike", tuple)()
@@ -80,6 +81,12 @@ class Verification:
             lsb = self._lsb(index, want)
             self._tally(f"output {index}", "output").add(want, got, lsb)
             self._tally(f"simulation {index}", "simulation").add(other, want, lsb)
+        if self.scores is not None:
+            self.scores.add("float", run_evaluated(float_network(self.model), leaves))
+            self.scores.add("simulation", simulated)
+            if self.emulation is not None:
+                self.scores.add("emulation", expected)
+            self.scores.add("runtime", runtime)
 
     def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
         if not hasattr(self.runner, "run"):  # the user's own
@@ -168,6 +175,7 @@ class Verification:
             float_units=floats,
             unknown=self.reason,
             incomparable=reason,
+            scores=() if self.scores is None else self.scores.means,
         )
 
     def _disagreements(self, inside: Any) -> Iterable[str]:

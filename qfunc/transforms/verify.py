@@ -12,15 +12,16 @@ from qfunc.graph.parts import require_parts
 from qfunc.graph.record import record_of
 from qfunc.specs import Target
 from qfunc.transforms.asked import named, require_a_target
-from qfunc.transforms.batches import require_batches, shaped
+from qfunc.transforms.batches import listed, require_batches, shaped
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import require_target
 from qfunc.transforms.outer import passed
 from qfunc.transforms.report import Report, together
+from qfunc.transforms.scores import Score, Scores
 from qfunc.transforms.verification import Verification
 
 
-def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable[Any]], Report]:
+def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -> Callable[[nn.Module, Iterable[Any]], Report]:
     """A function (calibrated, batches) -> `Report`: the artifact run by the real runtime against emulation.
 
     First the runtime's own partition into integer and float units is compared with the predicted one, unit
@@ -32,8 +33,10 @@ def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable
         target: The hardware that the model was quantized for.
         runtime: None for the target's own runner; or a runner; or run(artifact, inputs) -> outputs, a
             vendor's simulator say: `inputs` are tensors, `outputs` arrays in the model's order.
+        score: (outputs, batch) -> one number an example, as `outputs[0].argmax(1) == batch[1]` for batches of images and
+            labels. The report has its means for the float network, the simulation, the emulation and the runtime.
     Raises:
-        VerifyError: nothing to run (it says what can), no batches, or outputs of another shape.
+        VerifyError: nothing to run (it says what can), no batches, outputs of another shape, or a score of a model in parts.
 
     >>> import qfunc, torch
     >>> from qfunc import targets
@@ -49,6 +52,9 @@ def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable
     if runtime is not None and not callable(runtime) and not callable(getattr(runtime, "run", None)):
         do = "Pass a function run(artifact, inputs) -> outputs, or leave it out for the target's own."
         raise VerifyError(where="verify, runtime", found=named(runtime), wanted="a runner", do=do)
+    if score is not None and not callable(score):
+        do = "Pass a function (outputs, batch) -> one number an example."
+        raise VerifyError(where="verify, score", found=named(score), wanted="a function", do=do)
 
     def transform(calibrated: nn.Module, batches: Iterable[Any]) -> Report:
         require_batches(batches, "verify")
@@ -59,17 +65,22 @@ def verify(target: Target, runtime: Any = None) -> Callable[[nn.Module, Iterable
         if runner is None:
             found, do = "no runtime that can be run here", _road(target, next(iter(each.values())))
             raise VerifyError(where=f"verify({target.name})", found=found, wanted="a runner", do=do)
-        checks = {path: Verification(part, target, runner) for path, part in each.items() if _of_known_shapes(part)}
+        if score is not None and "" not in each:
+            found, do = f"a model of quantized parts: {listed(each)}", "Leave it out: the runtime has no outputs of the whole."
+            raise VerifyError(where="verify, score", found=found, wanted="a model that is quantized as a whole", do=do)
+        scores = None if score is None else Scores(score)
+        checks = {path: Verification(part, target, runner, scores) for path, part in each.items() if _of_known_shapes(part)}
+        shown = batches if scores is None else scores.watched(batches)
 
         def check(path: str) -> Callable[[tuple[Any, ...], int], Any]:
             def see(arguments: tuple[Any, ...], number: int) -> Any:
                 if path not in checks:
-                    checks[path] = Verification(shaped(each[path], arguments), target, runner)
+                    checks[path] = Verification(shaped(each[path], arguments), target, runner, scores)
                 return checks[path].add(arguments, number)
 
             return see
 
-        if not passed(calibrated, {path: check(path) for path in each}, batches, "verify", progress=False):
+        if not passed(calibrated, {path: check(path) for path in each}, shown, "verify", progress=False):
             do = "Pass a non-empty iterable, not one already used up."
             raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
         return together({path: checks[path].report() for path in each if path in checks})

@@ -122,6 +122,18 @@ EMULATION = (
         f"{VERIFIED}::test_differences_are_counted_exactly",
     ),
     Mutation(
+        "verify-scores-the-emulation-twice", VERIFY,
+        'self.scores.add("simulation", simulated)',
+        'self.scores.add("simulation", expected)',
+        "tests/transforms/test_scores.py::test_each_score_is_the_mean_over_all_examples_of_its_own_outputs",
+    ),
+    Mutation(
+        "verify-scores-the-last-batch-only", "qfunc/transforms/scores.py",
+        "torch.cat(values).mean()",
+        "values[-1].mean()",
+        "tests/transforms/test_scores.py::test_each_score_is_the_mean_over_all_examples_of_its_own_outputs",
+    ),
+    Mutation(
         "verify-ignores-the-partition", VERIFY,
         'elif unit.integer != (actual == "integer") and not (actual == "integer" and self._moves(unit)):',
         "elif False:",

@@ -1,0 +1,56 @@
+"""How well a task is done by whoever computes a model: the means of a figure that the user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qfunc.errors import VerifyError
+from qfunc.transforms.asked import named
+
+Score = Callable[[list[Tensor], Any], Any]
+"""(the outputs in the model's order, the batch as it was given) -> one number an example, or one for all."""
+
+
+class Scores:
+    """The means of a score over all examples, by what computed the outputs.
+
+    >>> scores = Scores(lambda outputs, batch: outputs[0].argmax(1) == batch[1])
+    >>> for _ in scores.watched([(torch.ones(2, 3), torch.tensor([0, 2]))]):
+    ...     scores.add("float", [torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])])
+    >>> scores.means
+    (('float', 0.5),)
+    """
+
+    def __init__(self, score: Score) -> None:
+        self.score, self.batch = score, None
+        self.found: dict[str, list[Tensor]] = {}
+
+    def watched(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches, each of which is kept until the next."""
+        for self.batch in batches:
+            yield self.batch
+
+    def add(self, name: str, outputs: list[Tensor]) -> None:
+        """What a model gave for the batch at hand.
+
+        Raises:
+            VerifyError: the score is no number.
+        """
+        found = self.score(outputs, self.batch)
+        try:
+            self.found.setdefault(name, []).append(torch.as_tensor(found, dtype=torch.float64).flatten().cpu())
+        except (TypeError, ValueError, RuntimeError) as e:
+            do = "Return a tensor of right and wrong, say: outputs[0].argmax(1) == batch[1]."
+            raise VerifyError(where="verify, score", found=named(found), wanted="one number an example", do=do) from e
+
+    @property
+    def means(self) -> tuple[tuple[str, float], ...]:
+        """(what computed it, its mean)."""
+        return tuple((name, float(torch.cat(values).mean())) for name, values in self.found.items())
+
+
+__all__ = ["Score", "Scores"]
