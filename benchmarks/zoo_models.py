@@ -7,6 +7,9 @@ Theory of Batch Normalization, arXiv:1902.08129), and rounding makes a small dif
 difference, d much less than 1, every d-th code flips by a whole one.  So one code in 50,000 that rounds otherwise at the
 front, because floats were added in another order, decides a tenth of the codes twenty layers on.  Training takes networks
 out of that state.  The table shows that the signal lives all the same: how alike the outputs of two images are.
+
+What waits for training to say anything speaks, too: layers whose weights are all 0 (heads, of which every output would be
+right) get normal ones, and scales of whole branches that are 0.01 or less (LayerScale) get 1/2 to 1.
 """
 
 from __future__ import annotations
@@ -67,6 +70,7 @@ def settled(model: nn.Module, inputs: Callable[[int, int], tuple[Tensor, ...]]) 
     A BatchNorm that sees a few numbers a channel (of pooled features) keeps the statistics that it was made with.
     """
     generator = torch.Generator().manual_seed(0)
+    _awaken(model, generator)
     shifted = set()
 
     def settle(norm: Any, given: tuple[Tensor, ...]) -> None:
@@ -98,6 +102,20 @@ def settled(model: nn.Module, inputs: Callable[[int, int], tuple[Tensor, ...]]) 
     for hook in hooks:
         hook.remove()
     return model
+
+
+def _awaken(model: nn.Module, generator: torch.Generator) -> None:
+    for layer in model.modules():
+        if isinstance(layer, _LAYERS) and not layer.weight.any():
+            nn.init.normal_(layer.weight, std=0.02, generator=generator)
+    for name, scale in model.named_parameters():
+        small = (
+            name.rpartition(".")[2] not in ("bias", "beta")
+            and scale.numel() == max(scale.shape, default=0) > 1
+            and scale.abs().max() <= 0.01
+        )
+        if small and bool((scale == scale.flatten()[0]).all()):
+            scale.data.copy_(torch.rand(scale.shape, generator=generator) / 2 + 0.5)
 
 
 def _torchvision(name: str, given: dict[str, Any]) -> nn.Module:

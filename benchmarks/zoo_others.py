@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from one_by_one import add_options, is_chosen, rows_of, run
 from torch import Tensor, nn
+from zoo_check import cosine
 from zoo_models import ZOO, Entry, shim
 
 shim()
@@ -106,11 +107,6 @@ def check(entry: Entry, tool: str) -> Row:
         row["reason"] = f"{type(e).__name__}: {' | '.join(str(e).strip().splitlines())[:400]}"
     row["total_seconds"] = time.monotonic() - began
     return row
-
-
-def cosine(a: Tensor, b: Tensor) -> float:
-    """The cosine of the angle between two tensors."""
-    return float(torch.cosine_similarity(a.double().flatten(), b.double().flatten(), 0))
 
 
 def child(name: str, sender: Any) -> None:

@@ -216,5 +216,6 @@ MOVES = (
     ("squeeze", squeeze_all, "input"),
     ("reshape", torch.Tensor.view_as, "input like", "view_as", "reshape_as"),
     ("expand", torch.Tensor.expand_as, "input like", "expand_as"),
+    ("windows", torch.Tensor.unfold, "input dimension size step", "unfold"),
 )
 """As FLOAT_OPS, for ops that only move codes and may share storage."""

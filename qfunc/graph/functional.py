@@ -21,9 +21,11 @@ from qfunc.graph.made import grid_arguments, grids, made_here
 from qfunc.graph.names import fresh
 from qfunc.graph.part_writes import filled, places, put
 from qfunc.graph.record import Fact, Record, attach
+from qfunc.graph.several import count, read_as_a_whole
 from qfunc.graph.sources import bears_its_module, module_stack, source_line
 from qfunc.graph.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
 from qfunc.graph.storage import SPLITS, VIEWS, Storage, refused
+from qfunc.graph.sum_start import start_of_a_sum
 
 _MADE_OF_PARTS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
@@ -116,6 +118,8 @@ class _Builder:
             return made
         if name == "scaled_dot_product_attention" and node.name in (self.dropouts or ()):
             return self._attention(node)
+        if (started := start_of_a_sum(node, self.owner)) is not None:
+            return self.env[started]
         if casts_nothing(node, name or "") or stays(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
         if name == "meshgrid" and (given := grid_arguments(node)) is not None:
@@ -126,7 +130,9 @@ class _Builder:
         call = made_here(_part(canonical(node)), node.graph)
         if call is not None:
             fx.map_arg(call[1], self.require)
-            return self._emit(node, "call_function", call[0], call[1], {})
+            made = self._emit(node, "call_function", call[0], call[1], {})
+            return tuple(self._create(node, "call_function", operator.getitem, (made, i), {}, self._unique(f"{made.name}.{i}"))
+                         for i in range(count(node, call))) if read_as_a_whole(node) else made  # fmt: skip
         if name == "detach_":
             return self._emit(node, "call_function", torch.detach, node.args, {})
         if is_in_place(node):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -74,6 +75,23 @@ def deviation_mean(input: Tensor, dim: Sequence[int] | None, correction: float, 
     return deviation, mean
 
 
+def antialiased(
+    input: Tensor,
+    size: Sequence[int] | int | None,
+    scale_factor: Sequence[float] | float | None,
+    mode: str,
+    align_corners: bool,
+    recompute_scale_factor: bool | None,
+) -> Tensor:
+    """`F.interpolate` with antialias=True.
+
+    >>> antialiased(torch.tensor([[[[0.0, 1.0, 2.0, 3.0]]]]), (1, 2), None, "bilinear", False, None)
+    tensor([[[[0.7143, 2.2857]]]])
+    """
+    given: dict[str, Any] = {"scale_factor": scale_factor, "recompute_scale_factor": recompute_scale_factor}
+    return F.interpolate(input, size, mode=mode, align_corners=align_corners, antialias=True, **given)
+
+
 _LP_POOL = "input norm_type kernel_size stride=None ceil_mode=False"
 
 RARE_OPS = (
@@ -89,6 +107,8 @@ RARE_OPS = (
     ("var_mean", variance_mean, "input dim correction keepdim"),
     ("std_mean", deviation_mean, "input dim correction keepdim"),
     ("im2col", F.unfold, "input kernel_size dilation=1 padding=0 stride=1", "im2col"),
+    ("col2im", F.fold, "input output_size kernel_size dilation=1 padding=0 stride=1", "fold", "col2im"),
+    ("antialias", antialiased, "input size scale_factor mode align_corners recompute_scale_factor"),
     ("lp_pool", F.lp_pool1d, _LP_POOL, "lp_pool1d"),
     ("lp_pool", F.lp_pool2d, _LP_POOL, "lp_pool2d"),
 )

@@ -12,7 +12,7 @@ from torch import fx
 from qfunc.graph.float_spellings import FLOAT_REWRITES, entries, extremum, whole
 from qfunc.graph.index_spellings import INDEX_REWRITES, dtype_of, is_sizes
 from qfunc.graph.indexing import INDEXING, Call, Rewrite
-from qfunc.graph.rare_ops import between, plus, truncated
+from qfunc.graph.rare_ops import antialiased, between, plus, truncated
 from qfunc.graph.vocabulary import BY_NAME, EMPTY, Op, global_avg_pool
 
 
@@ -139,26 +139,26 @@ def _softmax(name: str) -> Rewrite:
 
 
 def _interpolate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    if kwargs.pop("antialias", False) or any(args[6:]):
-        return None
+    smooth = kwargs.pop("antialias", False) or any(args[6:])
     call = bind(BY_NAME["interpolate"], args[:6], kwargs)
     if call is None:
         return None
     x, size, factor, mode, corners, recompute = call[1]
-    return call[0], (x, size, factor, mode, bool(corners) if mode in _SMOOTH else None, recompute)
+    target = antialiased if smooth else call[0]
+    return target, (x, size, factor, mode, bool(corners) if mode in _SMOOTH else None, recompute)
 
 
 _SMOOTH = ("linear", "bilinear", "bicubic", "trilinear")
 
 
-def _upsample(mode: str) -> Rewrite:
+def _upsample(mode: str, target: Any = F.interpolate) -> Rewrite:
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         names = ("input", "output_size", *(("align_corners",) if mode in _SMOOTH else ()), "scale_factors")
         given = dict(zip(names, args, strict=False)) | kwargs
         size, factors = given.get("output_size"), given.get("scale_factors")
         if len(args) > len(names) or (factors is not None and not isinstance(factors, list | tuple)):
             return None
-        return F.interpolate, (given["input"], size, None if size else factors, mode, given.get("align_corners"), None)
+        return target, (given["input"], size, None if size else factors, mode, given.get("align_corners"), None)
 
     return rewrite
 
@@ -227,6 +227,7 @@ REWRITES: dict[str, Rewrite] = {
             ("trilinear", 3),
         )
     },
+    **{f"_upsample_{m}2d_aa": _upsample(m, antialiased) for m in ("bilinear", "bicubic")},
     **{f"_upsample_nearest_exact{n}d": _upsample("nearest-exact") for n in (1, 2, 3)},
     **{f"max_pool{n}d": _pool(f"max_pool{n}d", 6) for n in (1, 2, 3)},
     "avg_pool1d": _pool("avg_pool1d", 6),

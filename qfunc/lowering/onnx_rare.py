@@ -7,11 +7,11 @@ import math
 import numpy as np
 import torch
 
-from qfunc.errors import DeployError
-from qfunc.lowering.onnx_call import Call, known
+from qfunc.lowering.onnx_call import Call
 from qfunc.lowering.onnx_formula import Write, formula
 from qfunc.lowering.onnx_graph import element_type
 from qfunc.lowering.onnx_index import operands
+from qfunc.lowering.onnx_windows import WINDOW_WRITERS, pair
 
 _DOUBLE = element_type(torch.float64)
 _LEAST = np.finfo(np.float32).tiny
@@ -63,27 +63,10 @@ def _hypot(c: Call) -> str:
     return c.write("Cast", root, to=element_type(c.result.dtype))
 
 
-def _im2col(c: Call) -> str:
-    # A grouped convolution that takes one entry of each window a channel.
-    if c.shape().rank != 4:
-        do = "Add a batch axis."
-        raise DeployError(where=f"op {c.name!r}", found=f"rank {c.shape().rank}", wanted="rank 4", do=do)
-    kernel, dilation, padding, stride = (_pair(c[p]) for p in ("kernel_size", "dilation", "padding", "stride"))
-    channels, entries = known(c, c.shape().dims[1]), math.prod(kernel)
-    one = np.tile(np.eye(entries, dtype=np.float32).reshape(entries, 1, *kernel), (channels, 1, 1, 1))
-    given = {"kernel_shape": kernel, "dilations": dilation, "strides": stride, "pads": padding * 2, "group": channels}
-    taken = c.graph.node("Conv", [c.input(), c.graph.constant(one, f"{c.name}.entries")], f"{c.name}.windows", **given)
-    return c.write("Reshape", taken, c.graph.integers(0, channels * entries, -1, name=f"{c.name}.shape"))
-
-
-def _pair(value: int | tuple[int, ...], rank: int = 2) -> list[int]:
-    return [value] * rank if isinstance(value, int) else [int(v) for v in value]
-
-
 def _lp_pool(c: Call) -> str:
     # The root of the sum of powers: ONNX's own LpPool takes their magnitudes.
-    g, order, kernel = c.graph, float(c["norm_type"]), _pair(c["kernel_size"], c.shape().rank - 2)
-    stride = _pair(c["stride"] or c["kernel_size"], len(kernel))
+    g, order, kernel = c.graph, float(c["norm_type"]), pair(c["kernel_size"], c.shape().rank - 2)
+    stride = pair(c["stride"] or c["kernel_size"], len(kernel))
     powers = g.node("Pow", [c.input(), g.number(order, f"{c.name}.order")], f"{c.name}.powers")
     given = {"kernel_shape": kernel, "strides": stride, "ceil_mode": int(c["ceil_mode"])}
     mean = g.node("AveragePool", [powers], f"{c.name}.mean", **given)
@@ -93,7 +76,7 @@ def _lp_pool(c: Call) -> str:
 
 RARE_WRITERS: dict[str, Write] = {
     "scaled_add": _scaled_add, "trunc_divide": _trunc_divide, "bound": _bound, "round_decimals": _round_decimals,
-    "nan_to_num": _nan_to_num, "hypot": _hypot, "im2col": _im2col, "lp_pool": _lp_pool,
+    "nan_to_num": _nan_to_num, "hypot": _hypot, "lp_pool": _lp_pool, **WINDOW_WRITERS,
     "logaddexp": formula("Sub x other; Equal x other; Where . 0 $0; Abs .; Neg .; Softplus .; Max x other; Add . $5"),
     "atan2": formula(f"Equal other 0; Where . {_LEAST} other; Div x .; Atan .; Less x 0; Where . {-math.pi} {math.pi}; "
                      "Less other 0; Where . $5 0; Add $3 ."),

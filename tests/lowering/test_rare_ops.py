@@ -63,12 +63,25 @@ CASES: dict[str, Case] = {
     "std_mean": (lambda x: torch.std_mean(x, -1, unbiased=False, keepdim=True), (drawn(*IMAGES),)),
     "unfold": (lambda x: F.unfold(x, (2, 3), dilation=2, padding=1, stride=(1, 2)), (drawn(*IMAGES),)),
     "unfold, a module": (nn.Unfold(3), (drawn(*IMAGES),)),
+    "fold": (lambda x: F.fold(F.unfold(x, 2, stride=2), (6, 5), 2, stride=2), (drawn(*IMAGES),)),
+    "fold, overlapping": (lambda x: F.fold(x, (5, 7), (2, 3), 2, 1, (1, 2)), (drawn(3, 12, 15),)),
+    "fold, a module": (nn.Fold((4, 4), 2, padding=1), (drawn(3, 8, 25),)),
+    "windows": (lambda x: x.unfold(2, 3, 1), (drawn(*IMAGES),)),
+    "windows, twice": (lambda x: x.unfold(2, 3, 2).unfold(-2, 2, 3), (drawn(*IMAGES),)),
+    "antialias": (lambda x: F.interpolate(x, (4, 3), mode="bilinear", antialias=True), (drawn(3, 2, 9, 7),)),
+    "antialias, larger": (lambda x: F.interpolate(x, (7, 11), mode="bicubic", antialias=True, align_corners=False),
+                          (drawn(*IMAGES),)),
+    "antialias, corners": (lambda x: F.interpolate(x, (4, 3), None, "bilinear", True, None, True), (drawn(3, 2, 9, 7),)),
+    "antialias, factors": (lambda x: F.interpolate(x, scale_factor=(0.6, 0.45), mode="bicubic", antialias=True),
+                           (drawn(3, 2, 9, 7),)),
+    "antialias, a factor": (lambda x: F.interpolate(x, scale_factor=0.6, mode="bilinear", antialias=True,
+                                                    recompute_scale_factor=True), (drawn(3, 2, 9, 7),)),
     "lp_pool2d": (lambda x: F.lp_pool2d(x, 2, (2, 3)), (drawn(*IMAGES),)),
     "lp_pool2d, ceil": (lambda x: F.lp_pool2d(x, 2.0, 2, stride=2, ceil_mode=True), (drawn(3, 2, 7, 5),)),
     "lp_pool2d, odd": (lambda x: F.lp_pool2d(x.abs(), 3, 2), (drawn(*IMAGES),)),
     "lp_pool1d": (nn.LPPool1d(2, 3, 2), (drawn(3, 2, 9),)),
 }  # fmt: skip
-EXACT = ("div", "clamp", "round", "nan", "unfold")
+EXACT = ("div", "clamp", "round", "nan", "unfold", "windows")
 
 
 class Both(nn.Module):

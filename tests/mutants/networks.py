@@ -26,6 +26,30 @@ NETWORKS = (
         "tests/lowering/test_quantizers.py::test_a_softmax_stays_as_the_hardware_fixes_it_and_its_reader_takes_that",
     ),
     Mutation(
+        "a-sum-of-masks-begins-with-the-first", "qfunc/graph/sum_start.py",
+        "return x if (_is_of_numbers(x, owner) if known is None else known == dtype_of(x)) else None",
+        "return x",
+        "tests/graph/test_sum_start.py::test_the_sum_is_what_torch_gives_by_so_many_additions[masks moved-fx]",
+    ),
+    Mutation(
+        "some-parts-are-read-as-one-tensor", "qfunc/graph/several.py",
+        "return isinstance(user.args[1], slice)",
+        "return False",
+        "tests/graph/test_several.py::test_they_are_parts_like_others[chunk, backwards]",
+    ),
+    Mutation(
+        "windows-are-put-where-none-was-taken", "qfunc/lowering/onnx_windows.py",
+        "left = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, d, p, s in axes]",
+        "left = [0 for n, k, d, p, s in axes]",
+        "tests/lowering/test_rare_ops.py::test_the_runtime_computes_what_torch_does[fold-fx]",
+    ),
+    Mutation(
+        "antialias-takes-one-factor-for-both", "qfunc/lowering/onnx_windows.py",
+        "columns = _matrix(c, width, (width, wide), (1.0, factors[1]))",
+        "columns = _matrix(c, width, (width, wide), (1.0, factors[0]))",
+        "tests/lowering/test_rare_ops.py::test_the_runtime_computes_what_torch_does[antialias, factors-fx]",
+    ),
+    Mutation(
         "hypot-overflows", "qfunc/lowering/onnx_rare.py",
         "_DOUBLE = element_type(torch.float64)",
         "_DOUBLE = element_type(torch.float32)",
