@@ -26,7 +26,7 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     try:
         return (yield)
     except (QfuncError, AssertionError) as e:  # check_target tells of an error by an AssertionError
-        for package in ("ai-edge-litert", "executorch", "ncnn", "tosa-tools"):
+        for package in ("ai-edge-litert", "executorch", "ncnn", "openvino", "tosa-tools"):
             if f"the package {package} is not installed" in str(e):
                 pytest.skip(f"{package} is not installed")
         raise
