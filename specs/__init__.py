@@ -42,7 +42,7 @@ from qfunc.specs.formats import (
     Levels,
     Log,
 )
-from qfunc.specs.kernel import Kernel
+from qfunc.specs.kernel import Bounds, Kernel
 from qfunc.specs.legality import Legality, Refuse, Require
 from qfunc.specs.microscaling import (
     GGUF_Q4_0,
@@ -95,7 +95,7 @@ from qfunc.specs.slots import Cases, Derived, Fixed, Keep
 from qfunc.specs.target import Algorithm, OpKind, Override, Runtime, Target
 
 __all__ = [
-    "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear", "Cases",
+    "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear", "Bounds", "Cases",
     "Constant", "Copy", "DequantizeSum", "Derived", "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0",
     "Estimator", "Everything", "FLOAT16", "FLOAT32", "First", "Fixed", "FixedBits", "FixedPoint", "FixedPointLanes", "Float",
     "FloatMultiplier", "Format", "From", "Function", "Fusion", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput",

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from qfunc.specs._check import SLOTS, as_tuple, instance_of, refuse, tuple_of
+from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, one_of, refuse, tuple_of
 from qfunc.specs._repr import readable
 from qfunc.specs.arithmetic import ARITHMETIC, Arithmetic
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import Condition, InsideActivation, NoZeroPoint, SameQParams
 from qfunc.specs.selectors import Selector, selector
+
+
+@readable
+@frozen
+class Bounds:
+    """How a bound v of an activation that is fused becomes a code: R(v / s_y) + z, in float32.
+
+    `zero_point="before"`: R(v / s_y + z).
+
+    Source: TensorFlow Lite kernel_util.cc, CalculateActivationRangeQuantized; XNNPACK, xnn_qs8_quantize of output_min and
+    output_max.
+
+    >>> Bounds(zero_point="before")
+    Bounds(zero_point='before')
+    """
+
+    rounding: str = field(default="half_even", validator=one_of(ROUNDINGS))
+    zero_point: str = field(default="after", validator=one_of(("after", "before")))
 
 
 @readable
@@ -20,7 +38,8 @@ class Kernel:
     `formats`: slot name -> formats that the kernel takes, as ((slot, (format, ...)), ...); () takes all.
     A unit that no kernel takes runs in float: dequantize, op, quantize.  FLOAT32 is a tensor without qparams: as the
     output's format it is a kernel that dequantizes its accumulators.  A kernel that takes FLOAT32 alone is a form of the
-    op in float32, bit for bit as the runtime's, between dequantize and quantize where there are codes.
+    op in float32, bit for bit as the runtime's, between dequantize and quantize where there are codes.  `bounds` says how those
+    of fused activations become codes; None: rounded as the arithmetic rounds, half away where it does so in steps.
 
     Raises:
         SpecError: a slot or a format that does not exist, or a slot twice.
@@ -39,6 +58,8 @@ class Kernel:
     integer_if: tuple[Condition, ...] = field(
         default=(), converter=as_tuple, kw_only=True, validator=tuple_of(InsideActivation, SameQParams, NoZeroPoint)
     )
+
+    bounds: Bounds | None = field(default=None, kw_only=True, validator=instance_of(Bounds, optional=True))
 
     def __attrs_post_init__(self) -> None:
         for entry in self.formats:

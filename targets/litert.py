@@ -13,6 +13,7 @@ from qfunc.specs import (
     Attr,
     AverageCodes,
     Bilinear,
+    Bounds,
     Copy,
     Derived,
     Everything,
@@ -59,9 +60,11 @@ BOUNDS = Op("relu") | RELU6 | RELU1
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize")
 BYTES = (("input", (S8,)), ("weight", (NARROW,)), ("output", (S8,)))
 SAME = (SameQParams(),)
+CLAMPED = Bounds(zero_point="before")
 UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
-    Kernel(CLIPS | Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
+    Kernel(CLIPS, Interior(rounding="half_away"), integer_if=SAME, formats=BYTES),
+    Kernel(Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
     Kernel(Op(("sigmoid", "tanh")), Interior(), formats=BYTES),
     Kernel(Op("gelu"), Interior(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
     Kernel(Op("softmax"), SoftmaxFloat(), formats=BYTES),
@@ -94,12 +97,12 @@ litert = Target(
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (Step(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
-        Kernel(WEIGHTED | BY_MATRIX | Op("mul"), FloatMultiplier(), formats=BYTES),
+        Kernel(WEIGHTED | BY_MATRIX | Op("mul"), FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
         Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES),  # of any batch, which XNNPACK leaves to the optimised kernel
         Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op("matmul"), FixedPoint(), formats=BYTES),
-        Kernel(SUMS, SumScaled(), formats=BYTES),
+        Kernel(SUMS, SumScaled(), formats=BYTES, bounds=CLAMPED),
         Kernel(Op("leaky_relu"), FixedBits(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
         *UNITS,

@@ -12,6 +12,7 @@ from qfunc.graph.fold import read_attr
 from qfunc.graph.units import Partition, Unit
 from qfunc.graph.vocabulary import attribute, slots
 from qfunc.numerics.rounding import round_by
+from qfunc.specs import Bounds
 from qfunc.transforms.emitter import Codes, Emitter, Value
 
 
@@ -53,17 +54,20 @@ class Job:
         Rounding is monotonic, so clamping codes to R(bound / s) + z is clamping the real value.
         """
         zero, low, high = self.output.zero_point, self.output.format.qmin, self.output.format.qmax
-        rounding = getattr(self.unit.kernel.arithmetic, "rounding", "half_away") if self.unit.kernel else "half_away"
-        scale = torch.tensor(self.output.scale, dtype=torch.float32)
         _, behind = self._around_the_sum()
         for node in behind:
-            codes = [
-                None if v is None else int(round_by(torch.tensor(float(v)) / scale, rounding)) + zero
-                for v in self._bounds(node)
-            ]
+            codes = [None if v is None else self._code(v) for v in self._bounds(node)]
             low = low if codes[0] is None else min(max(low, codes[0]), high)
             high = high if codes[1] is None else max(min(high, codes[1]), low)
         return zero, low, high
+
+    def _code(self, bound: float) -> int:
+        kernel, zero = self.unit.kernel, self.output.zero_point
+        given, arithmetic = (None, None) if kernel is None else (kernel.bounds, kernel.arithmetic)
+        how = given or Bounds(getattr(arithmetic, "rounding", "half_away"))
+        before = zero if how.zero_point == "before" else 0
+        ratio = torch.tensor(float(bound)) / torch.tensor(self.output.scale, dtype=torch.float32) + before
+        return int(round_by(ratio, how.rounding)) + zero - before
 
     def joined(self) -> tuple[list[tuple[float | None, float | None]], fx.Node | None]:
         """(bounds of what stands before an addition that is fused with the root, what is added in real units or None)."""

@@ -13,6 +13,18 @@ VERIFIED = "tests/transforms/test_verify_mutants.py"
 
 EMULATION = (
     Mutation(
+        "bounds-are-rounded-without-the-zero-point", "qfunc/transforms/job.py",
+        'before = zero if how.zero_point == "before" else 0',
+        "before = 0",
+        "tests/targets/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
+    ),
+    Mutation(
+        "bounds-are-rounded-as-sums-are", "qfunc/transforms/job.py",
+        'how = given or Bounds(getattr(arithmetic, "rounding", "half_away"))',
+        'how = Bounds(getattr(arithmetic, "rounding", "half_away"))',
+        "tests/targets/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
+    ),
+    Mutation(
         "float-bias-loses-the-zero-point", PRODUCTS,
         'offset = offset + zero_point if place == "before" else offset',
         "offset = offset",
