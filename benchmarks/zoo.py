@@ -11,8 +11,7 @@ that its import needs (`zoo_models.shim`).
 A network passes when at least 99 % of the multiply-accumulates of its convolutions, linears and matrix products have
 quantized operands, the artifact runs in ONNX Runtime at full optimisation, and each output's cosine between artifact and
 simulation is at least 0.9999 ("float" is that of float network and simulation, "alike" that of the outputs for two
-images, "apart" that of artifact and simulation in what the outputs for two images differ by); of a convolutional one the
-runtime's integer units must be the predicted ones too.
+images); of a convolutional one the runtime's integer units must be the predicted ones too.
 Where that cosine is lower, the emulation has to have it: sums in float32 put single codes to the other side of a tie, which
 push others over theirs, layer by layer (docs/exactness.md); the emulation's are the runtime's own.
 On a CPU whose int8 kernels saturate (x86-64 without VNNI) weights have 7 bits.
@@ -33,7 +32,7 @@ from zoo_models import ZOO
 
 HEAD = (
     "network", "passed", "road", "GMAC", "quantized %", "integer %", "units", "cosine",
-    "emulation", "float", "alike", "apart", "s", "CPU s", "MiB",
+    "emulation", "float", "alike", "s", "CPU s", "MiB",
     "why not",
 )  # fmt: skip
 
@@ -51,7 +50,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{row[k] / 1e9:.2f}" if k == "macs" else f"{100 * row[k]:.2f}" for k in ("macs", "quantized", "integer") if k in row
     ]
     figures += [""] * (3 - len(figures))
-    closeness = [f"{row[k]:.6f}" if k in row else "" for k in ("cosine", "emulation", "cosine_float", "alike", "apart")]
+    closeness = [f"{row[k]:.6f}" if k in row else "" for k in ("cosine", "emulation", "cosine_float", "alike")]
     resources = [f"{row[k]:.0f}" if k in row else "" for k in ("total_seconds", "cpu_seconds", "peak_mib")]
     why = f"{row['stage']}: {row['reason']}"[:150] if row["reason"] else ""
     passed = "yes" if row["passed"] else "NO"
