@@ -42,6 +42,8 @@ from qfunc.targets.litert import (
     POOLS,
     S8,
     SAME,
+    SQUARE,
+    SQUARED,
     SUMS,
     TRANSPOSED,
     WEIGHTED,
@@ -62,6 +64,7 @@ executorch_xnnpack = evolve(
     rules=(*litert.rules, Rule(Op("elu"), input=ACTIVATION, output=ACTIVATION)),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
+        Kernel(SQUARE, SQUARED, formats=BYTES, bounds=CLAMPED),
         Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | Op(("mul", "prelu")), FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
         Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),

@@ -61,6 +61,7 @@ MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", 
 BYTES = (("input", (S8,)), ("weight", (NARROW,)), ("output", (S8,)))
 SAME = (SameQParams(),)
 CLAMPED = Bounds(zero_point="before")
+SQUARE, SQUARED = Op("mul") & Attr("square", True), Interior(division=False, zero_point="before")
 UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
     Kernel(CLIPS, Interior(rounding="half_away"), integer_if=SAME, formats=BYTES),
@@ -97,6 +98,7 @@ litert = Target(
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (Step(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
+        Kernel(SQUARE, SQUARED, formats=BYTES, bounds=CLAMPED),
         Kernel(WEIGHTED | BY_MATRIX | Op("mul"), FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
         Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES),  # of any batch, which XNNPACK leaves to the optimised kernel
         Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),

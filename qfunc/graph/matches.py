@@ -17,7 +17,9 @@ from qfunc.specs import selectors as s
 KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "constant", "output", "size", "unknown"))
 """Every kind of op that selectors can name."""
 
-ATTRIBUTES = frozenset((*(name for op in OPS for name in op.parameters), "kernel", "depthwise", "spatial", "constant"))
+ATTRIBUTES = frozenset(
+    (*(name for op in OPS for name in op.parameters), "kernel", "depthwise", "spatial", "constant", "square")
+)
 """Every attribute of an op that selectors can name."""
 
 

@@ -117,7 +117,7 @@ def attributes(node: fx.Node) -> dict[str, Any]:
     """The plain arguments of an op by canonical name; for convs also "kernel" and "depthwise", for them and pools "spatial".
 
     "spatial" counts the axes that the op slides along: 2 for conv2d and max_pool2d.  For matmul "constant" names the
-    operand that is one, or is None.
+    operand that is one, or is None; a mul is a "square" where both operands are one tensor.
     """
     op = op_of(node)
     if op is None:
@@ -138,6 +138,8 @@ def attributes(node: fx.Node) -> dict[str, Any]:
     if op.kind == "matmul":
         given = zip(op.parameters, node.args, strict=True)
         plain["constant"] = next((n for n, v in given if isinstance(v, fx.Node) and constant_shape(v) is not None), None)
+    if op.kind == "mul":
+        plain["square"] = node.args[0] is node.args[1]
     return plain
 
 

@@ -13,6 +13,12 @@ VERIFIED = "tests/transforms/test_verify_mutants.py"
 
 EMULATION = (
     Mutation(
+        "a-square-is-any-product", "qfunc/graph/select.py",
+        'plain["square"] = node.args[0] is node.args[1]',
+        'plain["square"] = False',
+        "tests/targets/test_squares.py::test_the_zero_point_is_added_before_rounding[litert--1]",
+    ),
+    Mutation(
         "bounds-are-rounded-without-the-zero-point", "qfunc/transforms/job.py",
         'before = zero if how.zero_point == "before" else 0',
         "before = 0",

@@ -38,7 +38,7 @@ OPS: dict[str, Callable[[], nn.Module]] = {
     "conv": lambda: nn.Conv2d(4, 6, 3), "depthwise": lambda: nn.Conv2d(4, 4, 3, groups=4),
     "transposed": lambda: nn.ConvTranspose2d(4, 5, 2, 2), "linear": lambda: nn.Linear(7, 5),
     "pool": lambda: nn.AvgPool2d(2), "add": lambda: Apply(_plus, nn.Conv2d(4, 4, 1)),
-    "mul": lambda: Apply(_times, nn.Conv2d(4, 4, 1)),
+    "mul": lambda: Apply(_times, nn.Conv2d(4, 4, 1)), "square": lambda: Apply(_times, nn.Identity()),
     "alone": lambda: nn.Identity(),
 }  # fmt: skip
 CLAMPS = {"relu1": nn.Hardtanh(-1.0, 1.0), "relu6": nn.ReLU6()}
