@@ -34,7 +34,6 @@ def skips_channels(op: Any) -> bool:
 
 
 LEGALITY = (
-    Refuse(Op("conv_transpose"), because=NO_LAYER, do="Resize the image and convolve it."),
     Refuse(Op("max_pool") & ~UNDILATED, because=f"{LAYERS}Pooling has no dilation", do="Use dilation=1."),
     Refuse(INTERPOLATED, because=NO_LAYER, do="Resize images by mode='nearest' or 'bilinear'."),
     Refuse(

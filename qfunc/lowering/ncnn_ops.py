@@ -7,11 +7,11 @@ from collections.abc import Callable
 from qfunc.lowering.ncnn_elementwise import binary, clip, elu, gelu, hard_sigmoid, leaky_relu, prelu, softmax, unary
 from qfunc.lowering.ncnn_moves import concat, pad, reshape, resize, sliced, split, transpose
 from qfunc.lowering.ncnn_pools import average_pool, global_average_pool, max_pool, reduced
-from qfunc.lowering.ncnn_products import conv, gemm, matmul
+from qfunc.lowering.ncnn_products import conv, deconv, gemm, matmul
 from qfunc.lowering.ncnn_writer import Step
 
 WRITERS: dict[str, Callable[[Step], None]] = {
-    "Conv": conv, "Gemm": gemm, "MatMul": matmul,
+    "Conv": conv, "ConvTranspose": deconv, "Gemm": gemm, "MatMul": matmul,
     "Add": binary(0, 0), "Sub": binary(1, 7), "Mul": binary(2, 2), "Div": binary(3, 8), "Max": binary(4, 4),
     "Min": binary(5, 5), "Pow": binary(6, 9),
     "MaxPool": max_pool, "AveragePool": average_pool, "GlobalAveragePool": global_average_pool,

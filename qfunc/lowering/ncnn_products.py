@@ -144,6 +144,21 @@ def _grouped(step: Step, p: Product, w: Window, groups: int, shape: Sequence[int
     step.keep(lying_like(step, step.layer("ShuffleChannel", [joined], "ordered", shape, p0=per) if alone else joined))
 
 
+def deconv(step: Step) -> None:
+    """Deconvolution, or DeconvolutionDepthWise of several groups, in float32: ncnn has none on codes."""
+    weight, bias, groups = step.held(1), step.held(2), int(step.attribute("group", 1))
+    if weight is None:
+        raise step.refuse("weights that are computed", "constant weights", "Keep them as a parameter or a buffer.")
+    value = weight.real.reshape(groups, -1, *weight.value.shape[1:]).swapaxes(1, 2)
+    rank, w = weight.value.ndim - 2, window(step, weight.value.shape[2:])
+    rows = np.ascontiguousarray(value).reshape(step.shape[0], value.shape[2], *w.kernel)
+    p = Product(image(step, step.given(), rank), rows, None if bias is None else bias.real, None)
+    below, right = ([0] + [int(v) for v in step.attribute("output_padding") or [0] * rank])[-2:]
+    kind = "Deconvolution" if groups == 1 else "DeconvolutionDepthWise"
+    said = {**_parameters(p, w), 18: right, 19: below, **({} if groups == 1 else {7: groups})}
+    made(step, kind, p, (len(rows), *signal(step.shape[1:], rank)), said)
+
+
 def gemm(step: Step) -> None:
     """InnerProduct of a matrix."""
     axis = 0 if step.attribute("transB", 0) else 1
@@ -168,4 +183,4 @@ def _linear(step: Step, p: Product) -> None:
     made(step, "InnerProduct", p, (*x.shape[:-1], len(p.weight)), said)
 
 
-__all__ = ["conv", "gemm", "matmul"]
+__all__ = ["conv", "deconv", "gemm", "matmul"]

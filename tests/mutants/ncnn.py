@@ -8,6 +8,12 @@ FILES, RULES = "tests/targets/test_ncnn.py", "tests/targets/test_ncnn_rules.py"
 READ = f"{FILES}::test_the_files_hold_the_models_qparams_and_codes"
 
 NCNN = (
+    Mutation(
+        "ncnn-transposed-weights-by-inputs", "qfunc/lowering/ncnn_products.py",
+        "value = weight.real.reshape(groups, -1, *weight.value.shape[1:]).swapaxes(1, 2)",
+        "value = weight.real.reshape(groups, weight.value.shape[1], -1, *weight.value.shape[2:])",
+        "tests/targets/test_ncnn_transposed.py::test_the_file_holds_each_output_s_weights[groups]",
+    ),
     Mutation("ncnn-scales-instead-of-reciprocals", FILE, "np.float32(1) / np.asarray(scale", "np.asarray(scale", READ),
     Mutation("ncnn-weights-without-padding", FILE, "bytes(-len(held) % 4)", 'b""', READ),
     Mutation("ncnn-never-requantizes", PRODUCTS, "said[8] = one + 100 * requantizes", "said[8] = one", READ),

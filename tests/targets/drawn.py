@@ -46,8 +46,9 @@ def held_against(run: Run, target: Any, refusals: set[str], kinds: Any = KINDS) 
             elements += count
 
     law()
-    assert set(refused) <= refusals
-    return f"{ops.total():,} ops, {elements:,} elements, 0 differ: {dict(sorted(ops.items()))}, refused: {dict(refused)}"
+    told = f"{ops.total():,} ops, {elements:,} elements, 0 differ: {dict(sorted(ops.items()))}, refused: {dict(refused)}"
+    assert set(refused) <= refusals, told
+    return told
 
 
 def compared(trial: Trial, target: Any, run: Run) -> Iterator[tuple[str, nn.Module, int, int]]:

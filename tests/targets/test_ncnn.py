@@ -130,7 +130,7 @@ class Read:
     def _weights(self, layer) -> None:
         if layer["kind"] == "Quantize":
             layer["scale"] = self._array(int(layer[0]), "<f4")
-        if layer["kind"] not in ("Convolution", "ConvolutionDepthWise", "InnerProduct"):
+        if not layer["kind"].startswith(("Convolution", "Deconvolution", "InnerProduct")):
             return
         linear = layer["kind"] == "InnerProduct"
         outputs, size, bias = int(layer[0]), int(layer[2 if linear else 6]), int(layer[1 if linear else 5])
