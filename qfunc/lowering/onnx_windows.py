@@ -73,7 +73,8 @@ def _windows(c: Call) -> str:
     taken = c.graph.node("Gather", [c.input(), indices], f"{c.name}.windows", axis=axis)
     order = [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1]
     # A copy: else ONNX Runtime would transpose codes.
-    return c.write("Max", c.graph.node("Transpose", [taken], f"{c.name}.last", perm=order))
+    last = c.graph.node("Transpose", [taken], f"{c.name}.last", perm=order)
+    return c.write("Max" if c.result.dtype == torch.float32 else "Identity", last)
 
 
 def _antialias(c: Call) -> str:

@@ -68,6 +68,7 @@ CASES: dict[str, Case] = {
     "fold, a module": (nn.Fold((4, 4), 2, padding=1), (drawn(3, 8, 25),)),
     "windows": (lambda x: x.unfold(2, 3, 1), (drawn(*IMAGES),)),
     "windows, twice": (lambda x: x.unfold(2, 3, 2).unfold(-2, 2, 3), (drawn(*IMAGES),)),
+    "windows of truth values": (lambda x: (x > 0).unfold(1, 2, 1), (drawn(*IMAGES),)),
     "antialias": (lambda x: F.interpolate(x, (4, 3), mode="bilinear", antialias=True), (drawn(3, 2, 9, 7),)),
     "antialias, larger": (lambda x: F.interpolate(x, (7, 11), mode="bicubic", antialias=True, align_corners=False),
                           (drawn(*IMAGES),)),
