@@ -30,8 +30,8 @@ def fixed_multiplier(real: Tensor, bits: int = 31) -> tuple[Tensor, Tensor]:
 def scale_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: tuple[str, ...] | list[str]) -> Tensor:
     """acc * m * 2^-e in int64 with the roundings of `specs.FixedPoint`.
 
-    One step: R(acc * m / 2^e).  ("srdhm", R): h = (a * m + 2^30) >> 31 with a = acc << max(0, 31-e) and the
-    doubling product rounded half away from zero by truncation, then R(h / 2^max(0, e-31)).
+    One step: R(acc * m / 2^e).  ("srdhm", R): h = (a * m + 2^30) >> 31 with a = acc << max(0, 31-e), wrapped around to 32
+    bits, and the doubling product rounded half away from zero by truncation, then R(h / 2^max(0, e-31)).
     Source: gemmlowp fixedpoint.h (SaturatingRoundingDoublingHighMul, RoundingDivideByPOT).
 
     >>> scale_fixed(torch.tensor([3]), *fixed_multiplier(torch.tensor(0.5)), ("srdhm", "half_away")).tolist()
@@ -41,7 +41,7 @@ def scale_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: tuple[str, ...] | list
     if len(steps) == 1:
         return shift_right(acc * m, e, steps[0])
     a = acc << (31 - e).clamp(min=0)
-    product = a * m
+    product = (torch.remainder(a + 2**31, 2**32) - 2**31) * m
     nudge = torch.where(product >= 0, 2**30, 1 - 2**30)
     high = torch.div(product + nudge, 2**31, rounding_mode="trunc")
     return shift_right(high, (e - 31).clamp(min=0), steps[1])

@@ -62,6 +62,12 @@ NUMERICS = (
         "a = acc",
         "tests/numerics/test_fixed_point.py::test_multipliers_above_one_shift_left_first",
     ),
+    Mutation(
+        "left-shift-has-room", FIXED_POINT,
+        "product = (torch.remainder(a + 2**31, 2**32) - 2**31) * m",
+        "product = a * m",
+        "tests/numerics/test_fixed_point.py::test_an_int32_that_is_shifted_to_the_left_wraps_around",
+    ),
     # requantize, fused multiply-add, sums
     Mutation(
         "requantize-before-is-after", INTEGER,

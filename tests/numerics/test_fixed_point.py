@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -55,6 +56,18 @@ def test_roundings_that_no_shift_has_are_refused(mode: str) -> None:
     """The message names the mode."""
     with pytest.raises(SpecError, match=f"^shift_right: found '{mode}', wanted a nearest mode, floor or trunc"):
         fixed_point.shift_right(torch.tensor([1]), torch.tensor(1), mode)
+
+
+@pytest.mark.parametrize("real", [5.5, 18022.4, 4613734.4])
+def test_an_int32_that_is_shifted_to_the_left_wraps_around(real: float) -> None:
+    m, e = exact.fixed_multiplier(real)
+    values = [-(2**31), 2**31 - 1, 2**24 + 1, -123456789, 99999, -7]
+    with np.errstate(over="ignore"):
+        shifted = (np.array(values, np.int32) << np.int32(31 - e)).tolist()
+
+    found = fixed_point.scale_fixed(torch.tensor(values), torch.tensor(m), torch.tensor(e), ("srdhm", "half_up"))
+
+    assert found.tolist() == [exact.scale_fixed(a, m, 31, ("srdhm", "half_up")) for a in shifted]
 
 
 @settings(max_examples=300)
