@@ -59,6 +59,14 @@ def alike(a: Tensor, b: Tensor) -> bool:
     return float(apart.square().sum()) <= 0.01 * float(b[b.isfinite()].square().sum()) + 1e-12
 
 
+def _tied(x: Tensor, module: FakeQuantize) -> Tensor:
+    # Entries that lie in the middle of two codes but for the rounding of a sum: either code is right.
+    if module.scale.numel() > 1:
+        return torch.zeros_like(x, dtype=torch.bool)
+    steps = x.double() / module.scale.double()
+    return (steps - steps.floor() - 0.5).abs() < 1e-5 * steps.abs().clamp(min=1)
+
+
 class _Led(fx.Interpreter):
     """Runs a simulation on another model's values: each quantizer's is compared with it, and replaced by it."""
 
@@ -76,7 +84,7 @@ class _Led(fx.Interpreter):
         if not held:
             return value
         nearest = min(held, key=lambda p: float((p.double() - value.double()).square().sum()))
-        if not self.difference and not alike(nearest, value):
+        if not self.difference and not alike(torch.where(_tied(args[0], module), value, nearest), value):
             self.difference = f"tensor {module.site.name!r}"
         return nearest.to(value.dtype)
 
