@@ -222,7 +222,7 @@ def move(model: Any, seed: int, spread: float = 0.7) -> None:
             low, high = module.site.scheme.format.qmin, module.site.scheme.format.qmax
             middle = (low + high + 1) // 2
             ends = (low, high, middle, middle - 1, int(torch.randint(low, high + 1, (), generator=g)))
-            new[old] = float(torch.tensor(scale)), ends[int(5 * any_zero)]
+            new[old] = float(torch.tensor(scale)), ends[int(5 * any_zero)] if module.site.scheme.zero_point else 0
         scale, zero = new[old]
         module.scale.fill_(scale)
         module.zero_point.fill_(zero)
