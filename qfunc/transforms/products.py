@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from qfunc.graph.coding import Coding, takes_float_bias
 from qfunc.graph.fold import read_attr
-from qfunc.graph.vocabulary import attribute, slots
+from qfunc.graph.vocabulary import attribute, channel_axis, slots
 from qfunc.numerics import fixed_point, integer
 from qfunc.numerics.accumulators import (
     EXACT_FLOAT32,
@@ -187,7 +187,7 @@ def _weighted(job: Job, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[f
     codes = job.constant_codes(tensors["weight"], weight_coding)
     weight = (codes - weight_coding.qparams.zero_point.to(codes.dtype)).float()  # its own zero point, where it has one
     matmul = job.unit.kind == "matmul"
-    weight = weight.T if matmul and weight.ndim == 2 else weight
+    weight = weight.T if weight.ndim == 2 and channel_axis(job.root) else weight  # outputs first
     if weight.ndim != 2 and matmul:
         held = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
         largest = float(_largest(x.coding) * weight.abs().max())

@@ -117,7 +117,7 @@ class Verification:
 
         def see(name: str, value: Any) -> None:
             path, _ = self.codings[name]
-            self._tally(path, "codes").add(value, torch.from_numpy(codes[f"{path}.codes"]), 1.0)
+            self._tally(path, "codes").add(value, _lying(codes[f"{path}.codes"], value), 1.0)
 
         with torch.inference_mode():
             given = with_fixed(self.emulation, leaves)
@@ -243,9 +243,15 @@ class _Forced(fx.Interpreter):
         if n.name not in self.codings:
             return value
         path, _ = self.codings[n.name]
-        actual = torch.from_numpy(self.codes[f"{path}.codes"]).float()
+        actual = _lying(self.codes[f"{path}.codes"], value).float()
         self.pairs.append((path, value, actual))
         return actual
+
+
+def _lying(codes: Any, like: Tensor) -> Tensor:
+    # Runtimes that take one example a call have the axes of each: in the model, an op may have merged them with the batch.
+    found = torch.from_numpy(codes)
+    return found.reshape(like.shape) if found.numel() == like.numel() else found
 
 
 def _unknown(target: Target) -> str:

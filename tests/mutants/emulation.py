@@ -13,6 +13,12 @@ VERIFIED = "tests/transforms/test_verify_mutants.py"
 
 EMULATION = (
     Mutation(
+        "dense-weights-by-inputs", "qfunc/transforms/products.py",
+        "weight = weight.T if weight.ndim == 2 and channel_axis(job.root) else weight",
+        "weight = weight.T if weight.ndim == 2 and matmul else weight",
+        "tests/transforms/test_dense.py::test_the_sum_runs_over_inputs",
+    ),
+    Mutation(
         "a-square-is-any-product", "qfunc/graph/select.py",
         'plain["square"] = node.args[0] is node.args[1]',
         'plain["square"] = False',
