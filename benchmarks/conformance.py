@@ -180,7 +180,7 @@ def distances(target: Any, model: Any, case: Given, outputs: Sequence[Any]) -> s
     found = torch.cat([torch.as_tensor(o) for o in outputs])
     steps = ((found - want) / scale).abs().round().int().flatten().bincount()
     told = ", ".join(f"{100 * int(n) / found.numel():.2g} % by {k}" for k, n in enumerate(steps) if k and n) or "none"
-    if case.labels is None:
+    if case.labels is None or found.ndim != 2:
         return told
     right = [f"{100 * float((v.argmax(1) == case.labels).double().mean()):.1f}" for v in (real, want, found)]
     return f"{told}; accuracy {right[0]} % in float, {right[1]} % simulated, {right[2]} % run"

@@ -18,7 +18,7 @@ KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "c
 """Every kind of op that selectors can name."""
 
 ATTRIBUTES = frozenset(
-    (*(name for op in OPS for name in op.parameters), "kernel", "depthwise", "spatial", "constant", "square")
+    (*(name for op in OPS for name in op.parameters), "kernel", "depthwise", "out_channels", "spatial", "constant", "square")
 )
 """Every attribute of an op that selectors can name."""
 

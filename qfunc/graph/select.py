@@ -114,7 +114,8 @@ _MISSING = object()
 
 
 def attributes(node: fx.Node) -> dict[str, Any]:
-    """The plain arguments of an op by canonical name; for convs also "kernel" and "depthwise", for them and pools "spatial".
+    """The plain arguments of an op by canonical name; for convs also "kernel", "depthwise" and "out_channels", for
+    them and pools "spatial".
 
     "spatial" counts the axes that the op slides along: 2 for conv2d and max_pool2d.  For matmul "constant" names the
     operand that is one, or is None; a mul is a "square" where both operands are one tensor.
@@ -134,7 +135,8 @@ def attributes(node: fx.Node) -> dict[str, Any]:
         for name in ("stride", "padding", "dilation", "output_padding"):
             if isinstance(plain.get(name), int):
                 plain[name] = (plain[name],) * spatial
-        plain |= {"kernel": tuple(shape[2:]), "depthwise": plain["groups"] > 1 and shape[1] == 1}
+        out = shape[0] if op.kind == "conv" else shape[1] * plain["groups"]
+        plain |= {"kernel": tuple(shape[2:]), "depthwise": plain["groups"] > 1 and shape[1] == 1, "out_channels": out}
     if op.kind == "matmul":
         given = zip(op.parameters, node.args, strict=True)
         plain["constant"] = next((n for n, v in given if isinstance(v, fx.Node) and constant_shape(v) is not None), None)

@@ -1,4 +1,4 @@
-"""Windows of which the HTP computes something else, by attributes: `quantize` refuses them."""
+"""Windows that the HTP does not take, or of which it computes something else, by attributes: `quantize` refuses them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from qfunc.specs import Op, Refuse, Where
 
 MEASURED = "onnxruntime-qnn 2.7, measured: the HTP takes other values there"
+LEFT = "onnxruntime-qnn 2.7, measured: the provider leaves it to the CPU"
 
 
 def tiles_over_the_border(op: Any) -> bool:
@@ -50,6 +51,37 @@ def reaches_nothing(op: Any) -> bool:
     return any(o > p for o, p in zip(has["output_padding"], has["padding"], strict=True))
 
 
+def one_output_a_channel(has: Any) -> bool:
+    """Whether a convolution, by its attributes, makes one channel of each."""
+    return bool(has["depthwise"]) and has["out_channels"] == has["groups"]
+
+
+def strides_over_holes(op: Any) -> bool:
+    """Whether a depthwise convolution has strides and dilations, which of one output a channel only 3x3 by 2 and 2 may.
+
+    >>> from types import SimpleNamespace
+    >>> conv = {"kernel": (3, 1), "dilation": (2, 2), "depthwise": True, "groups": 4, "out_channels": 4}
+    >>> [strides_over_holes(SimpleNamespace(attributes=conv | {"stride": (s, s)})) for s in (1, 2)]
+    [False, True]
+    """
+    has = op.attributes
+    taken = (has["kernel"], has["stride"], has["dilation"]) == ((3, 3), (2, 2), (2, 2))
+    return one_output_a_channel(has) and max(has["stride"]) > 1 and max(has["dilation"]) > 1 and not taken
+
+
+def small_windows_by_two(op: Any) -> bool:
+    """Whether a depthwise convolution of 2 to 4 channels takes every second window of 1x1 or 2x2.
+
+    >>> from types import SimpleNamespace
+    >>> conv = {"kernel": (2, 2), "stride": (2, 2), "dilation": (1, 1), "depthwise": True}
+    >>> [small_windows_by_two(SimpleNamespace(attributes=conv | {"groups": c, "out_channels": c})) for c in (4, 5)]
+    [True, False]
+    """
+    has = op.attributes
+    windows = has["kernel"] in ((1, 1), (2, 2)) and has["stride"] == (2, 2)
+    return one_output_a_channel(has) and has["groups"] <= 4 and windows
+
+
 LEGALITY = (
     Refuse(
         Op("avg_pool") & Where(tiles_over_the_border),
@@ -57,7 +89,12 @@ LEGALITY = (
         do="Use another stride than the window's size, or count_include_pad=False and ceil_mode=False.",
     ),
     Refuse(Op("conv") & Where(sees_nothing), because=MEASURED, do="Pad by less than the window."),
+    Refuse(Op("conv") & Where(strides_over_holes), because=LEFT, do="Stride or dilate it, or have two outputs a channel."),
+    Refuse(Op("conv") & Where(small_windows_by_two), because=MEASURED, do="Use five channels or more, or windows of 3x3."),
     Refuse(Op("conv_transpose") & Where(reaches_nothing), because=MEASURED, do="Let output_padding be at most the padding."),
 )
 
-__all__ = ["LEGALITY", "reaches_nothing", "sees_nothing", "tiles_over_the_border"]
+__all__ = [
+    "LEGALITY", "one_output_a_channel", "reaches_nothing", "sees_nothing", "small_windows_by_two", "strides_over_holes",
+    "tiles_over_the_border",
+]  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.lowering.htp_legality import LEGALITY
+from qfunc.lowering.htp_scales import require_scales
 from qfunc.lowering.opset import opset_field
 from qfunc.lowering.qdq import ExplicitQdq, Qdq
 from qfunc.specs import Refuse, Scheme
@@ -36,13 +37,18 @@ class HtpQdq:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The model's bytes, the same for the same model."""
+        """The model's bytes, the same for the same model.
+
+        Raises:
+            DeployError: a product whose scale is 2^8 times the output's or more.
+        """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.float_model import float_model, prune
 
         made = float_model(model, ())
         _bound_codes(made.graph)
         _one_bias_scale(made.graph)
+        require_scales(made.graph)
         prune(made)
         return Qdq().lower(made, sites)
 

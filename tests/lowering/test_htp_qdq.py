@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import DeployError
 from qfunc.graph.network import seats
 from qfunc.lowering import ExplicitQdq, HtpQdq, OnnxRuntime
 from qfunc.specs import Int, PerTensor, Scale, Scheme, edit
@@ -96,6 +97,91 @@ BOUNDS = {
     "relu": nn.ReLU(), "relu6": nn.ReLU6(), "around 0": nn.Hardtanh(-0.3, 0.7), "above": nn.Hardtanh(0.2, 0.9),
     "below": nn.Hardtanh(-0.9, -0.2),
 }  # fmt: skip
+STEPS = [  # a bound, its scale and zero point, and the codes that are left of it: none where the codes end inside
+    (nn.ReLU(), 0.05, 0, {}), (nn.ReLU(), 0.05, 100, {"Max": 100}), (nn.ReLU6(), 0.02, 0, {}),
+    (nn.ReLU6(), 0.05, 0, {"Min": 120}), (nn.Hardtanh(-0.3, 0.7), 0.05, 128, {"Max": 122, "Min": 142}),
+    (nn.Hardtanh(0.2, 0.9), 0.01, 0, {"Max": 20, "Min": 90}), (nn.Hardtanh(-9.0, 0.7), 0.05, 128, {"Min": 142}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bound", "scale", "zero", "wanted"), STEPS, ids=str)
+def test_of_a_bound_there_are_the_codes_that_it_cuts_off(bound: Any, scale: float, zero: int, wanted: Any) -> None:
+    done = calibrated(nn.Sequential(nn.Conv2d(3, 5, 2), bound), torch.randn(2, 3, 6, 7))
+    *_, last = (s.module for s in seats(done) if not s.module.site.constant)
+    last.scale.fill_(scale)
+    last.zero_point.fill_(zero)
+    model = qfunc.deploy(TARGET)(done).files["model.onnx"]
+    constants, nodes = held(model), {n.output[0]: n for n in onnx.load_from_string(model).graph.node}
+    found = {
+        n.op_type: int(constants[nodes[n.input[1]].input[0]].item()) for n in nodes.values() if n.op_type in ("Max", "Min")
+    }
+    assert found == wanted
+    assert not {"Relu", "Clip"} & {n.op_type for n in nodes.values()}
+
+
+class Shown(nn.Module):
+    """A relu that is an output as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second = nn.Conv2d(3, 5, 2), nn.Conv2d(5, 4, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, 3, 6, 7] -> [N, 5, 5, 6], [N, 4, 4, 5]."""
+        inner = F.relu(self.first(x))
+        return self.second(inner), inner
+
+
+def test_a_relu_that_is_an_output_in_float_stays_one() -> None:
+    x = torch.randn(2, 3, 6, 7)
+    target = edit.skip(edit.name("first"))(TARGET)
+    done = calibrated(Shown(), x, target)
+    model = qfunc.deploy(target)(done).files["model.onnx"]
+    assert "Relu" in {n.op_type for n in onnx.load_from_string(model).graph.node}
+    found = OnnxRuntime(optimise=False).session(model).run([x])
+    assert all(np.allclose(f, w.detach(), atol=1e-5) for f, w in zip(found, done(x), strict=True))
+
+
+PRODUCTS = {
+    "conv": (nn.Conv2d(3, 4, 2), (2, 3, 5, 6)), "transposed": (nn.ConvTranspose2d(3, 4, 2), (2, 3, 5, 6)),
+    "linear": (nn.Linear(3, 4), (5, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_products_of_2_to_the_8_steps_or_more_are_refused(kind: str) -> None:
+    """The largest s_x s_w / s_y of a channel counts: 128 * (1 / 128) / s_y."""
+    layer, shape = PRODUCTS[kind]
+    layer.weight.data.fill_(0.25)
+    layer.weight.data.select(1 if kind == "transposed" else 0, 2)[:] = 127 / 128
+    done = calibrated(nn.Sequential(layer), torch.randn(shape))
+    given, made = (s.module for s in seats(done) if not s.module.site.constant)
+    given.scale.fill_(128.0)
+    made.scale.fill_(1 / 255)
+    assert sorted(qfunc.deploy(TARGET)(done).files) == ["model.onnx", "qfunc.json"]
+    made.scale.fill_(1 / 256)
+    with pytest.raises(DeployError) as e:
+        qfunc.deploy(TARGET)(done)
+    assert str(e.value) == (
+        "tensor '0': found s_x * s_w / s_y of 256, wanted one below 2^8. Calibrate on values near those it meets."
+    )
+
+
+def test_products_of_two_tensors_have_steps_too() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            """[N, 5, 3] -> [N, 5, 5]."""
+            return x @ x.transpose(1, 2)
+
+    done = calibrated(Pair(), torch.randn(2, 5, 3))
+    first, *_, last = (s.module for s in seats(done))
+    first.scale.fill_(2.0)
+    last.scale.fill_(1 / 64)
+    with pytest.raises(DeployError, match=r"found s_x \* s_w / s_y of 256, wanted one below 2\^8"):
+        qfunc.deploy(TARGET)(done)
+
+
 MOVED = {  # (scale, zero point) that training may give: ends of the codes inside the bounds, at them, and beyond
     "as calibrated": None, "narrow": (0.001, 100), "wide": (0.05, 128), "at 0": (0.03, 0), "at the end": (0.03, 255),
 }  # fmt: skip

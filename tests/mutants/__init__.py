@@ -27,6 +27,7 @@ from mutants.numerics import NUMERICS
 from mutants.outer import OUTER_MODULES
 from mutants.own_ops import OWN_OPS
 from mutants.placement import PLACEMENT
+from mutants.qnn_htp import QNN_HTP
 from mutants.reconstruction import RECONSTRUCTION
 from mutants.reports import REPORTS
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
@@ -73,6 +74,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *LOWERINGS_RUNTIMES,
     *LOWERINGS_VENDOR,
     *EXECUTORCH,
+    *QNN_HTP,
     *SPECS,
     *TARGETS,
     *TARGET_LAWS,

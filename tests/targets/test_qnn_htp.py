@@ -70,6 +70,48 @@ def test_windows_that_the_htp_gets_wrong_are_refused(kind: str) -> None:
     assert cure in str(e.value)
 
 
+RIGHT_WINDOWS = [
+    nn.AvgPool2d(3, 2, padding=1), nn.AvgPool2d(2, padding=1, count_include_pad=False), nn.AvgPool2d(2),
+    nn.Conv2d(4, 4, 2, padding=2, dilation=2), nn.Conv2d(4, 4, (3, 1), padding=(2, 0)),
+    nn.ConvTranspose2d(4, 2, 4, 2, 1, output_padding=1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", RIGHT_WINDOWS, ids=str)
+def test_windows_that_the_htp_gets_right(layer: nn.Module) -> None:
+    qfunc.quantize(TARGET)(nn.Sequential(nn.Conv2d(3, 4, 1), layer))
+
+
+DEPTHWISE = {  # stride, dilation, kernel, channels, outputs a channel: refused, and its nearest that is taken
+    "strides over holes": [((2, 1), (1, 2), (3, 3), 6, 1), ((2, 1), (1, 1), (3, 3), 6, 1), ((1, 1), (1, 2), (3, 3), 6, 1)],
+    "3x1": [((2, 2), (2, 2), (3, 1), 6, 1), ((2, 2), (2, 2), (3, 3), 6, 1), ((2, 2), (2, 2), (3, 1), 6, 2)],
+    "3x3 by 3": [((3, 3), (2, 2), (3, 3), 6, 1), ((2, 2), (2, 2), (3, 3), 6, 1), ((3, 3), (2, 2), (3, 3), 1, 1)],
+    "small windows": [((2, 2), (1, 1), (2, 2), 4, 1), ((2, 2), (1, 1), (2, 2), 5, 1), ((2, 2), (1, 1), (2, 1), 4, 1)],
+    "points": [((2, 2), (1, 1), (1, 1), 2, 1), ((2, 2), (1, 1), (1, 1), 1, 1), ((2, 1), (1, 1), (1, 1), 2, 1)],
+}  # fmt: skip
+LEFT = "the provider leaves it to the CPU. Stride or dilate it, or have two outputs a channel."
+OTHER = "the HTP takes other values there. Use five channels or more, or windows of 3x3."
+
+
+def depthwise(stride: Any, dilation: Any, kernel: Any, channels: int, outputs: int) -> nn.Module:
+    """One convolution."""
+    layer = nn.Conv2d(channels, channels * outputs, kernel, stride, dilation=dilation, groups=channels)
+    return nn.Sequential(layer, nn.ReLU())
+
+
+@pytest.mark.parametrize("kind", DEPTHWISE)
+def test_depthwise_convolutions_that_the_htp_has_not(kind: str) -> None:
+    refused, *taken = DEPTHWISE[kind]
+    with pytest.raises(SpecError) as e:
+        qfunc.quantize(TARGET)(depthwise(*refused))
+    assert str(e.value) == (
+        "target 'qnn_htp', op '0': found the kind 'conv', wanted an op that HtpQdq() writes: onnxruntime-qnn 2.7, measured: "
+        f"{OTHER if refused[1] == (1, 1) else LEFT} To simulate it without a file, use attrs.evolve(target, lowering=None)."
+    )
+    for fine in taken:
+        qfunc.quantize(TARGET)(depthwise(*fine))
+
+
 def test_ops_that_are_not_taken_are_refused() -> None:
     for layer in (nn.SELU(), nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 2, 3, groups=2)):
         with pytest.raises(SpecError, match="the provider leaves it to the CPU, or the HTP does not compile it"):

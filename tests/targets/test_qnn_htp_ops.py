@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.errors import SpecError, VerifyError
+from qfunc.errors import DeployError, SpecError
 from qfunc.graph.network import seats
 from qfunc.lowering import QnnHtp
 from qfunc.specs import Fixed
@@ -36,6 +36,7 @@ needs_qnn = pytest.mark.skipif(
     importlib.util.find_spec("onnxruntime_qnn") is None, reason="onnxruntime-qnn is not installed"
 )  # fmt: skip
 TARGET, ARCH = targets.qnn_htp, int(os.environ.get("QFUNC_HTP", "73"))
+RULES = {"matmul", "mul", "maximum", "minimum"}  # that may differ by more than one code: test_qnn_htp_rules.py has their rules
 
 
 @st.composite
@@ -78,27 +79,28 @@ def image(model: Any, shape: Shape, seed: int) -> Tensor:
 
 
 def distances(trial: Trial) -> Tensor | None:
-    """In codes, of each output; None of an op that the target or the HTP refuses, or whose output is not quantized."""
+    """In codes, of each output; None of an op that the target or its lowering refuses, or whose output is not quantized."""
     try:
         model: Any = _calibrated(Side(trial.ops[:1]).eval(), TARGET, trial.shape)
     except SpecError:
         return None
     moved(model, trial.seed, trial.spread)
-    x, artifact = image(model, trial.shape, trial.seed), qfunc.deploy(TARGET)(model)
+    x = image(model, trial.shape, trial.seed)
+    try:
+        artifact = qfunc.deploy(TARGET)(model)
+    except DeployError:
+        return None
     scales = {t: s["scale"][0] for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
     (output,) = onnx.load_from_string(artifact.files["model.onnx"]).graph.output
     if (scale := scales.get(output.name.removesuffix(".real"))) is None:
         return None
-    try:
-        (found,) = QnnHtp(ARCH).run(artifact, [x])
-    except VerifyError:  # some convolutions, depthwise and dilated, are left to the CPU: an error, and no wrong number
-        return None
+    (found,) = QnnHtp(ARCH).run(artifact, [x])
     return ((torch.from_numpy(found) - model(x)[0]) / scale).abs()
 
 
 @needs_qnn
 def test_drawn_ops_differ_by_one_code_and_seldom():
-    counts, refused = defaultdict[str, Counter[int]](Counter), 0
+    counts, refused, wrong = defaultdict[str, Counter[int]](Counter), 0, list[str]()
 
     @settings(max_examples=EXAMPLES or 4, derandomize=not EXAMPLES, deadline=None, database=None,
               phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -110,11 +112,11 @@ def test_drawn_ops_differ_by_one_code_and_seldom():
             refused += 1
             return
         counts[trial.names[0]].update(far.round().int().flatten().tolist())
-        if not EXAMPLES:
-            limit = 3 if trial.names[0] == "matmul" else 1  # measured; 1e-3 for the last bits of real values
-            assert far.max() < limit + 1e-3, f"{trial.names[0]}, {trial.ops[0]} of {trial.shape}"
+        if trial.names[0] not in RULES and far.max() > 1 + 1e-3:  # 1e-3 for the last bits of real values
+            wrong.append(f"{far.max():g} codes: {trial.names[0]}, {trial.ops[0]} of {trial.shape}")
 
     law()
     for kind, found in sorted(counts.items()):
         print(f"\n{kind}: {found.total():,} codes, {dict(sorted(found.items()))}", end="")
-    print(f"\nrefused: {refused}")
+    print(f"\n{sum(c.total() for c in counts.values()):,} codes, refused: {refused}")
+    assert not wrong
