@@ -61,9 +61,10 @@ def alike(a: Tensor, b: Tensor) -> bool:
 
 def _tied(x: Tensor, module: FakeQuantize) -> Tensor:
     # Entries that lie in the middle of two codes but for the rounding of a sum: either code is right.
-    if module.scale.numel() > 1:
+    scale = torch.as_tensor(module.scale)
+    if scale.numel() > 1:
         return torch.zeros_like(x, dtype=torch.bool)
-    steps = x.double() / module.scale.double()
+    steps = x.double() / scale.double()
     return (steps - steps.floor() - 0.5).abs() < 1e-5 * steps.abs().clamp(min=1)
 
 
