@@ -93,7 +93,11 @@ tosa = Target(
         Refuse(Op("max_pool") & DILATED, because=PRO_INT, do="Use dilation=1."),
         Refuse(Op("softplus") & (~Attr("beta", 1) | ~Attr("threshold", 20)), because=PRO_INT, do="Use nn.Softplus()."),
         Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),
-        Refuse(Op(("softmax", "log_softmax")), because=PRO_INT, do="Leave it out: the largest logit is the same."),
+        Refuse(
+            Op(("softmax", "log_softmax")),
+            because=PRO_INT,
+            do="At the end leave it out: the largest logit is the same. Attention needs another target.",
+        ),
         Refuse(~KNOWN, because=PRO_INT, do="Keep it out of the model: compute it where codes are floats, or deploy Q/DQ ONNX."),
     ),
     runtime=Runtime("tosa", ">=2026.8", "", "reference model", Tosa()),

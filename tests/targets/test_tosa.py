@@ -193,7 +193,8 @@ def test_the_reader_of_tosa_finds_the_same():
     [
         (lambda: nn.Softmax(-1), (2, 5),
          "target 'tosa', op 'softmax': found the kind 'softmax', wanted an op that it runs: TOSA 1.0, profile PRO-INT: no such "
-         "operator on integers, or not in that form. Leave it out: the largest logit is the same."),
+         "operator on integers, or not in that form. At the end leave it out: the largest logit is the same. "
+         "Attention needs another target."),
         (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4)), (2, 3, 5, 4),
          "target 'tosa', op '1': found the kind 'group_norm', wanted an op that it runs: TOSA 1.0, profile PRO-INT: no such "
          "operator on integers, or not in that form. Keep it out of the model: compute it where codes are floats, or deploy "
