@@ -95,8 +95,8 @@ def test_a_fusion_that_no_kernel_computes_is_a_float_unit():
 @pytest.mark.parametrize(
     ("function", "vanishes"),
     [
-        (lambda x, a, b: b(a(x) + 0), True),
-        (lambda x, a, b: b(torch.relu(a(x) + 0)), True),
+        (lambda x, a, b: b(a(x) + 0.0), True),
+        (lambda x, a, b: b(torch.relu(a(x) + 0.0)), True),
         (lambda x, a, b: b(a(x) + 0.5), False),
         (lambda x, a, b: b(a(x) * 1.0), True),
         (lambda x, a, b: b(a(x) / 1), True),
