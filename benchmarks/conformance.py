@@ -13,7 +13,7 @@ A cell says how many codes were compared and how many differ; if any do, the fir
 how many differ where each unit gets the runtime's own inputs.  The latency is that of one input in the deployed model as a
 ratio to the same network in float in the same runtime, medians of runs by turns.
 
-Exits with 1 if a cell of a target that has to be exact differs in what is promised: in no float unit that is unknown, nor behind one.
+Exits with 1 if a cell of a target that has to be exact differs in what is promised: not in unknown float units and behind them.
 """
 
 from __future__ import annotations
