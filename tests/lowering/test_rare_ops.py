@@ -147,3 +147,17 @@ def test_unfold_needs_a_batch() -> None:
     with pytest.raises(DeployError) as caught:
         qfunc.deploy(targets.onnxruntime)(done)
     assert str(caught.value) == "op 'unfold': found rank 3, wanted rank 4. Add a batch axis."
+
+
+@pytest.mark.parametrize("op", [lambda x: F.unfold(x, 2), lambda x: x.unfold(2, 3, 1)], ids=["im2col", "windows"])
+def test_the_runtime_moves_no_codes_where_float_is_predicted(op: Callable[..., Any]) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(2, 3, 1)
+
+        def forward(self, x: Tensor) -> Any:
+            return op(self.layer(x)) * 2
+
+    done = qfunc.calibrate([drawn(*IMAGES)], progress=False)(qfunc.quantize(targets.onnxruntime)(Net()))
+    assert not qfunc.verify(targets.onnxruntime)(done, [drawn(*IMAGES)]).disagreements
