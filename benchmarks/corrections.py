@@ -5,7 +5,7 @@
 
 For each network of zoo_models.py: clips become ReLUs, then `equalize`, `smooth` and folding, each of the float network, and the
 largest difference of any op's output over its bound, which follows from the roundings of the weights to float32 alone
-(qfunc/testing/float_law.py): the law holds where it is at most 1.  "-" where there is nothing to change: attention has
+(qfunc/testing/laws/corrections.py): the law holds where it is at most 1.  "-" where there is nothing to change: attention has
 no BatchNorms to fold, say.  "outputs" is the largest relative change of the outputs in float64, of the three.
 
 Each network runs in a process of its own, on one thread, within --seconds of processor time; its row is appended to FILE
@@ -29,13 +29,13 @@ from zoo_check import tensors
 from zoo_models import ZOO, Entry
 
 import qfunc
-from qfunc.corrections.links import links
+from qfunc.analysis.report_format import table
+from qfunc.corrections.equalization_graph import links
 from qfunc.errors import CaptureError, SpecError
-from qfunc.graph.fold import fold_batch_norm
-from qfunc.graph.vocabulary import kind_of
-from qfunc.graph.written_norms import name_norms
-from qfunc.testing.float_law import farthest
-from qfunc.transforms.table import table
+from qfunc.ops.vocabulary import kind_of
+from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fuse_norms import name_norms
+from qfunc.testing.laws.corrections import farthest
 
 LAWS = ("equalize", "smooth", "folding")
 HEAD = ("network", "road", "pairs", "equalize", "smoothed", "smooth", "norms", "folding", "outputs", "at", "CPU s", "why not")

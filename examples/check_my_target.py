@@ -21,8 +21,8 @@ from custom_target import chip
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.testing.check import check_target
 from qfunc.testing.small_models import SmallNet, Step
+from qfunc.testing.target_check import check_target
 
 Shifter = Callable[[Tensor, int], Tensor]
 

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import Seat, seats
+from qfunc.graph.sites import Seat, seats
 from qfunc.targets.onnxruntime import onnxruntime
 
 

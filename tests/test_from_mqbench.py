@@ -15,8 +15,8 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import estimators, functions, targets
-from qfunc.graph.network import seats
-from qfunc.graph.vocabulary import kind_of
+from qfunc.graph.sites import seats
+from qfunc.ops.vocabulary import kind_of
 from qfunc.reconstruction import Method, mqbench
 from qfunc.specs import Algorithm, Target, edit
 

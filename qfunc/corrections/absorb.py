@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qfunc.corrections.commuting import keeps_constants
-from qfunc.corrections.ends import Rows
-from qfunc.corrections.links import Link, Miss, captured, links, require_links
+from qfunc.corrections.channel_scaling import keeps_constants
+from qfunc.corrections.equalization_graph import Link, Miss, captured, links, require_links
 from qfunc.corrections.norm_weights import hold_norm, moments
+from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.graph.vocabulary import kind_of
+from qfunc.ops.vocabulary import kind_of
 
 
 def absorb_biases() -> Callable[[nn.Module], fx.GraphModule]:

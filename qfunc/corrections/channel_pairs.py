@@ -8,11 +8,11 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from qfunc.corrections.ends import Rows
-from qfunc.corrections.links import Link, Miss, captured, links
+from qfunc.analysis.report_format import table
+from qfunc.corrections.equalization_graph import Link, Miss, captured, links
+from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.graph.vocabulary import kind_of
-from qfunc.transforms.table import table
+from qfunc.ops.vocabulary import kind_of
 
 
 @frozen

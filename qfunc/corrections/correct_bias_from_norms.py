@@ -7,16 +7,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.expected import expected
-from qfunc.corrections.links import captured
+from qfunc.corrections.correct_bias import correctable, shift_of
+from qfunc.corrections.equalization_graph import captured
+from qfunc.corrections.expected_means import expected
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.attention import prepared
-from qfunc.graph.fold import fold_batch_norm, read_attr
-from qfunc.graph.network import float_network, require, seats
-from qfunc.graph.vocabulary import attribute, kind_of, slots
-from qfunc.graph.weighted import Weighted
-from qfunc.transforms.correct_bias import correctable, shift_of
-from qfunc.transforms.norms import fold_norms
+from qfunc.graph.constants import read_attr
+from qfunc.graph.float_network import float_network
+from qfunc.graph.linear_op import Weighted
+from qfunc.graph.sites import seats
+from qfunc.graph.stages import require
+from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.pipeline import prepared
+from qfunc.transforms.batch_norm import fold_norms
 
 
 def correct_bias_from_norms(model: nn.Module) -> Callable[[fx.GraphModule], fx.GraphModule]:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.balance import factors
-from qfunc.corrections.ends import Rows
-from qfunc.corrections.links import Link, captured, links, require_links
+from qfunc.corrections.equalization_graph import Link, captured, links, require_links
 from qfunc.corrections.norm_weights import moments
+from qfunc.corrections.range_balancing import factors
+from qfunc.corrections.scalable_ops import Rows
 from qfunc.errors import SpecError
-from qfunc.graph.vocabulary import attribute, kind_of
+from qfunc.ops.vocabulary import attribute, kind_of
 
 _LEAST = 1e-30
 

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 def moments(model: fx.GraphModule, norm: fx.Node) -> tuple[Tensor, Tensor]:
     """Deviation |gamma| and mean beta of what a BatchNorm gives, by channel, in float64.
 
-    >>> from qfunc.graph.capture import capture
+    >>> from qfunc.frontend.capture import capture
     >>> net = capture()(nn.Sequential(nn.BatchNorm2d(2)))
     >>> moments(net, next(n for n in net.graph.nodes if n.op == "call_module"))
     (tensor([1., 1.], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64))

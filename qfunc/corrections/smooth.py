@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.ends import Columns
-from qfunc.corrections.links import Link, captured, links, require_links
+from qfunc.corrections.equalization_graph import Link, captured, links, require_links
+from qfunc.corrections.scalable_ops import Columns
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.network import Walk, float_network
+from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import of_ranks, ranks, require_group, told
+from qfunc.execution.feed import passed
+from qfunc.graph.float_network import float_network
+from qfunc.graph.interpreter import Walk
 from qfunc.graph.record import path_of
-from qfunc.graph.vocabulary import attribute
-from qfunc.graph.written_norms import name_norms
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.merging import of_ranks, ranks, require_group, told
-from qfunc.transforms.outer import passed
+from qfunc.ops.vocabulary import attribute
+from qfunc.passes.fuse_norms import name_norms
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

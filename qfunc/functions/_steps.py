@@ -11,8 +11,8 @@ from torch import Tensor
 from qfunc.errors import SpecError
 from qfunc.numerics import affine, codebook, minifloat
 from qfunc.numerics._learned_grads import summed
-from qfunc.numerics.affine import quantize, spread, step, widened
-from qfunc.numerics.qparams import Affine
+from qfunc.numerics.affine import quantize, step, widened
+from qfunc.numerics.qparams import Affine, spread
 from qfunc.numerics.scales import allowed
 from qfunc.specs import Float, Int, Levels, Scheme
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from qfunc.errors import SpecError, a_or_an
 from qfunc.functions import _steps as steps
 from qfunc.numerics._learned_grads import by_rule, summed
-from qfunc.numerics.affine import codes_of, quantize, spread, widened
-from qfunc.numerics.qparams import Affine
+from qfunc.numerics.affine import codes_of, quantize, widened
+from qfunc.numerics.qparams import Affine, spread
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Int, Scheme
 from qfunc.specs._check import as_tuple, refuse

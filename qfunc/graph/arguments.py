@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,9 +12,15 @@ from torch import Tensor, fx, nn
 
 from qfunc.errors import CaptureError, a_or_an
 from qfunc.graph.record import Argument, Record, attach, record_of
-from qfunc.graph.trees import leaves
+from qfunc.ops.indexing import element
+from qfunc.ops.spelling import short_name
+
+__all__ = ["fixed", "free", "key_of", "remember", "require_batch", "with_fixed"]
+
 
 _PLAIN = (type(None), bool, int, float, str)
+
+
 _FIXED = (type(None), bool, str)  # by their default
 
 
@@ -48,7 +55,7 @@ def free(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     Raises:
         CaptureError: a value that is another.
 
-    >>> from qfunc.graph.capture import capture
+    >>> from qfunc.frontend.capture import capture
     >>> free(capture(concrete_args={"gain": 2.0})(_Gain()), (1, 2.0), {})
     ((1,), {})
     """
@@ -77,7 +84,7 @@ def free(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def fixed(model: fx.GraphModule) -> dict[str, Any]:
     """The inputs of a graph that example_inputs fixed, by name, and their values: None, flags, numbers, words.
 
-    >>> from qfunc.graph.capture import capture
+    >>> from qfunc.frontend.capture import capture
     >>> fixed(capture((Tensor([1.0]), 2.0))(_Gain()))
     {'gain': 2.0}
     """
@@ -139,4 +146,40 @@ class _Gain(nn.Module):
         return x * gain
 
 
-__all__ = ["fixed", "free", "remember", "require_batch", "with_fixed"]
+def leaves(value: Any) -> list[Any]:
+    """The leaves of nested tuples, lists, dicts and dataclasses, in order; named tuples count as tuples, None as a leaf.
+
+    >>> leaves({"a": 1, "b": (2, [3])})
+    [1, 2, 3]
+    """
+    if isinstance(value, Mapping):
+        return [leaf for v in value.values() for leaf in leaves(v)]
+    if isinstance(value, tuple | list):
+        return [leaf for v in value for leaf in leaves(v)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [leaf for f in dataclasses.fields(value) for leaf in leaves(getattr(value, f.name))]
+    return [value]
+
+
+def returned(output: fx.Node) -> list[fx.Node]:
+    """The nodes of the tensors that a graph returns, in order; those inside the user's tuples and dataclasses, too.
+
+    >>> g = fx.symbolic_trace(lambda x: (x, {"y": [x.relu(), None]})).graph
+    >>> [n.name for n in returned(list(g.nodes)[-1])]
+    ['x', 'relu']
+    """
+    found: list[fx.Node] = []
+    for leaf in leaves(output.args[0] if output.op == "output" else (output.args, output.kwargs)):
+        if isinstance(leaf, fx.Node):
+            found += returned(leaf) if isinstance(leaf.target, type) else [leaf]
+    return found
+
+
+def key_of(node: fx.Node) -> str | None:
+    """A key that the model reads of an input, which is a dict then."""
+    keys = (user.args[1] for user in node.users if _reads(user, node) or user.target is element)
+    return next((k for k in keys if isinstance(k, str)), None)
+
+
+def _reads(user: fx.Node, node: fx.Node) -> bool:
+    return short_name(user) == "getitem" and user.args[0] is node and isinstance(user.args[1], str | int)

@@ -11,13 +11,12 @@ from attrs import field, frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.network import float_network
-from qfunc.graph.parts import require_parts
+from qfunc.graph.float_network import float_network
 from qfunc.graph.record import path_of
-from qfunc.graph.select import attributes
-from qfunc.graph.vocabulary import kind_of
-from qfunc.reconstruction.flow import Flow
-from qfunc.reconstruction.regions import Region, is_gate, regions
+from qfunc.graph.selectors import attributes
+from qfunc.graph.submodules import require_parts
+from qfunc.ops.vocabulary import kind_of
+from qfunc.reconstruction.data_flow import Flow, Region, is_gate, regions
 from qfunc.specs._check import integer, refuse
 
 _TAIL = ("relu", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "gelu", "silu", "hardswish", "hardsigmoid", "elu", 

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.fixed_sizes import require_any_batch
-from qfunc.graph.network import float_network
-from qfunc.graph.parts import rebuilt, require_parts
+from qfunc.execution.batches import require_batches
+from qfunc.execution.feed import feed
+from qfunc.graph.float_network import float_network
 from qfunc.graph.record import record_of
-from qfunc.reconstruction.finished import Finished
-from qfunc.reconstruction.inputs import Collector
+from qfunc.graph.static_shapes import require_any_batch
+from qfunc.graph.submodules import rebuilt, require_parts
+from qfunc.reconstruction.cache import Collector
+from qfunc.reconstruction.checkpoint import Finished
 from qfunc.reconstruction.methods import Method
-from qfunc.reconstruction.part import Part
+from qfunc.reconstruction.run_graph import Part
 from qfunc.specs.selectors import Selector, require_selector
-from qfunc.transforms.asked import named, require_a_place
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.norms import fold_norms
-from qfunc.transforms.outer import feed
+from qfunc.transforms.batch_norm import fold_norms
+from qfunc.transforms.validate import named, require_a_place
 
 Model = TypeVar("Model", bound=nn.Module)
 

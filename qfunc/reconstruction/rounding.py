@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qfunc.functions import AdaRound
 from qfunc.functions.adaround import Rounding as Parameters
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.reconstruction.dense import as_line, off_line
+from qfunc.quantizers.fake_quantize import FakeQuantize
+from qfunc.reconstruction.layout import as_line, off_line
 
 _PART = 1 << 16
 """Elements that go through all operations together: they stay in the processor's cache."""

@@ -10,8 +10,8 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.vocabulary import kind_of
-from qfunc.reconstruction.flow import Flow
+from qfunc.ops.vocabulary import kind_of
+from qfunc.reconstruction.data_flow import Flow
 from qfunc.reconstruction.partition import Unit
 
 

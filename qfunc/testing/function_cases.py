@@ -10,9 +10,9 @@ from attrs import frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.graph.params import named, rebuilt, template
 from qfunc.numerics.affine import dequantize, quantize, step
 from qfunc.numerics.qparams import Affine, of_tensor
+from qfunc.quantizers.params import named, rebuilt, template
 from qfunc.specs import E4M3FN, Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
 
 SHAPE = (3, 5, 8)

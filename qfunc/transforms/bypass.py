@@ -10,15 +10,17 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import SpecError
-from qfunc.graph.derived import sources
-from qfunc.graph.fuse import Groups, fuse, with_roots
-from qfunc.graph.matches import require_match
-from qfunc.graph.network import Seat, float_network, require, seats
-from qfunc.graph.parts import rebuilt, require_parts
+from qfunc.graph.evaluation_form import settled
+from qfunc.graph.float_network import float_network
 from qfunc.graph.record import attach
-from qfunc.graph.select import Context, selects
-from qfunc.graph.settled import settled
-from qfunc.graph.unfold import unquantized
+from qfunc.graph.selectors import Context, selects
+from qfunc.graph.sites import Seat, seats
+from qfunc.graph.stages import require
+from qfunc.graph.submodules import rebuilt, require_parts
+from qfunc.passes.unfold_batch_norm import unquantized
+from qfunc.placement.derived_scales import sources
+from qfunc.placement.fusion import Groups, fuse, with_roots
+from qfunc.placement.unmatched_selectors import require_match
 from qfunc.specs import Derived, Selector
 from qfunc.specs.selectors import require_selector
 

@@ -11,15 +11,16 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import CalibrationError
-from qfunc.graph.network import require, seats
-from qfunc.graph.parts import parts, rebuilt, require_parts, same_around
+from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import merge, ranks, require_group, require_mergeable, told
+from qfunc.execution.feed import bar, feed
+from qfunc.execution.observers import Observer, statistics
 from qfunc.graph.record import TensorInfo, attach
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.merging import merge, ranks, require_group, require_mergeable, told
-from qfunc.transforms.observing import Observer, statistics
-from qfunc.transforms.outer import bar, feed
+from qfunc.graph.sites import seats
+from qfunc.graph.stages import require
+from qfunc.graph.submodules import parts, rebuilt, require_parts, same_around
+from qfunc.transforms.calibration_source import Float, Quantized, other_networks, require_through
 from qfunc.transforms.reconcile import hold
-from qfunc.transforms.through import Float, Quantized, other_networks, require_through
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.fuse import Group, fuse
-from qfunc.graph.network import float_network, require, seats
-from qfunc.graph.parts import require_parts
-from qfunc.graph.select import Context
-from qfunc.graph.settled import settled
-from qfunc.transforms.agreement import Sums
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.errors_by_layer import LayerError, LayerErrors
+from qfunc.analysis.histogram import Counter
+from qfunc.analysis.layer_errors import LayerError, LayerErrors
+from qfunc.analysis.lockstep import Lockstep, Pair
+from qfunc.analysis.metrics import Sums
+from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import of_ranks, ranks, require_group, told
+from qfunc.execution.feed import passed
+from qfunc.graph.evaluation_form import settled
+from qfunc.graph.float_network import float_network
+from qfunc.graph.selectors import Context
+from qfunc.graph.sites import seats
+from qfunc.graph.stages import require
+from qfunc.graph.submodules import require_parts
+from qfunc.placement.fusion import Group, fuse
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.transforms.explain import explain
-from qfunc.transforms.histogram import Counter
-from qfunc.transforms.lockstep import Lockstep, Pair
-from qfunc.transforms.merging import of_ranks, ranks, require_group, told
-from qfunc.transforms.outer import passed
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -13,20 +13,18 @@ from torch import Tensor, fx
 from torch.optim.swa_utils import AveragedModel
 
 from qfunc.errors import DeployError, a_or_an
-from qfunc.graph.arguments import fixed
-from qfunc.graph.made import key_of
-from qfunc.graph.network import require, require_unwrapped
-from qfunc.graph.parts import parts
+from qfunc.execution.batches import Binder, infos
+from qfunc.execution.evaluate import AsWritten, run_evaluated
+from qfunc.graph.arguments import fixed, key_of
 from qfunc.graph.record import Record, TensorInfo
-from qfunc.graph.units import Partition
+from qfunc.graph.stages import require, require_unwrapped
+from qfunc.graph.submodules import parts
 from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.placement.partition import Partition, summary
+from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target, to_json
-from qfunc.transforms.as_evaluated import AsWritten, run_evaluated
-from qfunc.transforms.asked import require_a_target
-from qfunc.transforms.batches import Binder, infos
-from qfunc.transforms.emulate import require_target, summary
-from qfunc.transforms.limits import require_limits
-from qfunc.transforms.tensor_by_tensor import alike, first_difference
+from qfunc.transforms.onnx_check import alike, first_difference
+from qfunc.transforms.validate import require_a_target, require_target
 
 
 def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Callable[[fx.GraphModule], Artifact]:
@@ -61,8 +59,8 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
             do = "Give it one: edit.deploy(Qdq())."
             raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
         # onnx is imported here, where it is first needed: `import qfunc` stays light.
-        from qfunc.lowering.onnx_graph import OPSET
-        from qfunc.lowering.onnx_model import write_model
+        from qfunc.lowering.onnx.opset import OPSET
+        from qfunc.lowering.onnx.writer import write_model
 
         model = _without_fixed(model)
         inputs = _inputs(model, record, example_inputs)
@@ -167,7 +165,7 @@ def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[Tensor
     """
     import onnx
 
-    from qfunc.lowering.onnxruntime import OnnxRuntime
+    from qfunc.lowering.onnxruntime.runner import OnnxRuntime
 
     onnx.checker.check_model(proto)
     session = OnnxRuntime(optimise=False).session(proto.SerializeToString())
@@ -216,7 +214,7 @@ def _sample(info: TensorInfo, generator: torch.Generator, batched: bool, mask: b
 
 
 def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partition: Partition) -> dict[str, Any]:
-    from qfunc.lowering.tensors import plain
+    from qfunc.lowering.quantized_tensor import plain
 
     return {
         "versions": {name: _version(name) for name in ("qfunc-torch", "torch", "onnx", "onnxruntime")},

@@ -2,100 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from operator import attrgetter
-from pathlib import Path
 
-from attrs import field, fields, frozen
 from torch import Tensor, fx, nn
 
-from qfunc.graph.coding import in_integers
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.fuse import Group, fuse
-from qfunc.graph.network import float_network, require, seats
-from qfunc.graph.parts import around, require_parts
-from qfunc.graph.plan import speaks_of
-from qfunc.graph.select import Context
-from qfunc.graph.units import Partition
+from qfunc.analysis.explanation import Explanation, FloatRow, SiteRow
+from qfunc.analysis.histogram import Counter, Histogram
+from qfunc.graph.float_network import float_network
+from qfunc.graph.selectors import Context
+from qfunc.graph.sites import seats
+from qfunc.graph.stages import require
+from qfunc.graph.submodules import around, require_parts
+from qfunc.placement.encoding import in_integers
+from qfunc.placement.fusion import Group, fuse
+from qfunc.placement.partition import Partition
+from qfunc.placement.place import speaks_of
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Keep, PerTensor, Rule, Unknown
-from qfunc.transforms.histogram import Counter, Histogram
-from qfunc.transforms.page import Section, page, section, write_page
-from qfunc.transforms.plots import histogram_plot
-from qfunc.transforms.table import table
-
-
-@frozen
-class SiteRow:
-    """One quantized tensor: what holds it, which rule of the target asked, where the user's code made it.
-
-    `histogram` is that of a weight; activations need batches: `compare`.
-    """
-
-    tensor: str
-    slot: str
-    op: str
-    format: str
-    shared: str
-    scale: str
-    zero_point: str
-    rule: int
-    source: str
-    histogram: Histogram | None = field(default=None, repr=False)
-
-
-@frozen
-class FloatRow:
-    """One op that computes in float: what it is, why, where the user's code calls it."""
-
-    op: str
-    kind: str
-    why: str
-    source: str
-
-
-@frozen
-class Explanation:
-    """The sites, the rules that put them there (by their index in the target), the ops in float with the
-    reason, and the fusions that almost were; `print` shows tables, `html` a page.
-    """
-
-    target: str
-    sites: tuple[SiteRow, ...]
-    rules: tuple[tuple[int, str], ...]
-    floats: tuple[FloatRow, ...]
-    misses: tuple[tuple[str, str, str], ...] = field(default=())
-
-    def sections(self) -> tuple[Section, ...]:
-        """The tables: quantized tensors, rules, what is in float, what was nearly fused."""
-        names, float_names = [f.name for f in fields(SiteRow) if f.repr], [f.name for f in fields(FloatRow)]
-        head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
-        rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
-        floats = tuple([str(getattr(f, n)) for n in float_names] for f in self.floats)
-        return (
-            Section(f"{self.target}: {len(self.sites)} quantized tensors", head, rows),
-            Section("rules", ("rule", "selects"), tuple((str(i), text) for i, text in self.rules)),
-            Section("in float", tuple(float_names), floats),
-            Section("not fused", ("op", "with", "why"), self.misses),
-        )
-
-    def __str__(self) -> str:
-        """Tables as text."""
-        shown = [s for s in self.sections() if s.rows]
-        return "\n\n".join(f"{s.title}\n{table(s.head, s.rows, 220)}" for s in shown)
-
-    def html(self) -> str:
-        """The tables as one page, and a histogram of each weight with its clipping range."""
-        drawn = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
-        intro = "Each tensor with the rule that asked. `compare` draws activations, and what quantization costs."
-        return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", drawn)))
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the page.
-
-        Raises:
-            VerifyError: the path is a directory.
-        """
-        return write_page(path, self.html())
 
 
 def explain(model: nn.Module) -> Explanation:
@@ -170,6 +93,8 @@ def _explained(model: fx.GraphModule) -> Explanation:
 
 
 _GONE = "its quantizers were bypassed"
+
+
 _OUTSIDE = "it is outside of the submodules that were quantized"
 
 

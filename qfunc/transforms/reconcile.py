@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from qfunc.graph.derived import derived, sources
-from qfunc.graph.fold import read_attr
-from qfunc.graph.network import Seat, require, seats
-from qfunc.graph.settled import settled
-from qfunc.graph.vocabulary import kind_of
+from qfunc.graph.constants import read_attr
+from qfunc.graph.evaluation_form import settled
+from qfunc.graph.sites import Seat, seats
+from qfunc.graph.stages import require
 from qfunc.numerics.qparams import Affine
+from qfunc.ops.vocabulary import kind_of
+from qfunc.placement.derived_scales import derived, sources
+from qfunc.placement.shift_limits import limited
 from qfunc.specs import Derived
-from qfunc.transforms.limits import limited
 
 
 def reconcile(model: fx.GraphModule, places: tuple[Seat, ...], found: dict[str, Affine]) -> dict[str, Affine]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qfunc.errors import VerifyError
-from qfunc.transforms.asked import named
+from qfunc.transforms.validate import named
 
 Score = Callable[[list[Tensor], Any], Any]
 """(the outputs in the model's order, the batch as it was given) -> one number an example, or one for all."""

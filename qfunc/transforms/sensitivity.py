@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.network import seats
-from qfunc.graph.parts import require_parts
+from qfunc.analysis.lockstep import TRANSPARENT, Ops
+from qfunc.analysis.metrics import Sums
+from qfunc.analysis.replay import Trials
+from qfunc.analysis.site_losses import Losses, SiteLoss
+from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import of_ranks, ranks, require_group, told
+from qfunc.execution.feed import passed
+from qfunc.graph.evaluation_form import settled
 from qfunc.graph.record import record_of
-from qfunc.graph.settled import settled
-from qfunc.graph.vocabulary import kind_of
-from qfunc.transforms.agreement import Sums
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.lockstep import TRANSPARENT, Ops
-from qfunc.transforms.losses import Losses, SiteLoss
-from qfunc.transforms.merging import of_ranks, ranks, require_group, told
-from qfunc.transforms.outer import passed
-from qfunc.transforms.trials import Trials
+from qfunc.graph.sites import seats
+from qfunc.graph.submodules import require_parts
+from qfunc.ops.vocabulary import kind_of
+from qfunc.quantizers.fake_quantize import FakeQuantize
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -8,22 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from qfunc.analysis.verification_report import Comparison, Report, Tally
+from qfunc.emulation.emulation import emulated
 from qfunc.errors import EmulationError, VerifyError
-from qfunc.graph.arguments import with_fixed
-from qfunc.graph.coding import Coding
-from qfunc.graph.moving import moves_codes
-from qfunc.graph.network import Walk, float_network
-from qfunc.graph.trees import leaves, returned
-from qfunc.graph.units import INNER, Partition, Unit
-from qfunc.graph.vocabulary import slots
+from qfunc.execution.batches import tensors_of
+from qfunc.execution.evaluate import evaluated_value, run_evaluated
+from qfunc.graph.arguments import leaves, returned, with_fixed
+from qfunc.graph.data_movement import moves_codes
+from qfunc.graph.float_network import float_network
+from qfunc.graph.interpreter import Walk
+from qfunc.ops.vocabulary import slots
+from qfunc.placement.encoding import Coding
+from qfunc.placement.partition import INNER, Partition, Unit
 from qfunc.specs import Target
-from qfunc.transforms.as_evaluated import evaluated_value, run_evaluated
-from qfunc.transforms.asked import named
-from qfunc.transforms.batches import tensors_of
 from qfunc.transforms.deploy import deploy
-from qfunc.transforms.emulate import emulated, require_public
-from qfunc.transforms.report import Comparison, Report, Tally
 from qfunc.transforms.scores import Scores
+from qfunc.transforms.validate import named, require_public
 
 
 class Verification:

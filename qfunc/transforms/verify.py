@@ -7,17 +7,16 @@ from typing import Any
 
 from torch import fx, nn
 
+from qfunc.analysis.verification_report import Report, together
 from qfunc.errors import VerifyError
-from qfunc.graph.parts import require_parts
+from qfunc.execution.batches import listed, require_batches, shaped
+from qfunc.execution.feed import passed
 from qfunc.graph.record import record_of
+from qfunc.graph.submodules import require_parts
 from qfunc.specs import Target
-from qfunc.transforms.asked import named, require_a_target
-from qfunc.transforms.batches import listed, require_batches, shaped
 from qfunc.transforms.deploy import deploy
-from qfunc.transforms.emulate import require_target
-from qfunc.transforms.outer import passed
-from qfunc.transforms.report import Report, together
 from qfunc.transforms.scores import Score, Scores
+from qfunc.transforms.validate import named, require_a_target, require_target
 from qfunc.transforms.verification import Verification
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 
 
 class Masked(nn.Module):

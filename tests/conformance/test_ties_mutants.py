@@ -9,7 +9,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.numerics import Affine
 from tests.conformance.modules import Apply
 from tests.conformance.running import RUNNER

@@ -10,11 +10,11 @@ import torch
 from qfunc import targets
 from qfunc.specs import Target
 from qfunc.testing import check_target
-from qfunc.testing.arithmetic_laws import ARITHMETIC_LAWS
-from qfunc.testing.artifact_laws import ARTIFACT_LAWS
+from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
+from qfunc.testing.laws.artifact import ARTIFACT_LAWS
+from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
+from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.small_models import SmallNet, Step
-from qfunc.testing.target_laws import TARGET_LAWS
-from qfunc.testing.trial_laws import TRIAL_LAWS, transforms_are_pure
 from tests.conformance.running import RUNNER
 from tests.conformance.wrong_targets import ARITHMETIC, CHAIN, FORK, GOOD, RUN, WRONG
 

@@ -10,8 +10,8 @@ from torch import nn
 
 import qfunc
 from qfunc.errors import SpecError
-from qfunc.graph.fold import fold_batch_norm
-from qfunc.testing.float_law import farthest
+from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.testing.laws.corrections import farthest
 
 SEEDS = st.integers(0, 2**31)
 FEW = settings(max_examples=4, deadline=None, phases=[Phase.generate])

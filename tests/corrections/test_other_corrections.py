@@ -10,11 +10,11 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.corrections.expected import clipped_mean
+from qfunc.corrections.expected_means import clipped_mean
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.specs import edit
-from qfunc.testing.float_law import farthest
+from qfunc.testing.laws.corrections import farthest
 
 
 def block(padding=0):

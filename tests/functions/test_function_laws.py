@@ -17,7 +17,7 @@ from qfunc.numerics._grads import straight_through
 from qfunc.numerics.affine import inside
 from qfunc.specs import Float, Int, Log, PerChannel, Scale, Scheme, ZeroPoint
 from qfunc.testing import check_function
-from qfunc.testing.function_laws import LAWS
+from qfunc.testing.function_check import LAWS
 
 # torch.func has no fast rule for some in-place operations under vmap; values do not depend on it.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")

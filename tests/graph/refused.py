@@ -7,9 +7,9 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.graph.capture import capture
-from qfunc.graph.legality import breaches
-from qfunc.graph.plan import plan
+from qfunc.frontend.capture import capture
+from qfunc.placement.constraints import breaches
+from qfunc.placement.place import plan
 from qfunc.specs import Int, Op, Rule, Scheme, ZeroPoint
 
 U8 = Scheme(Int(8, signed=False), zero_point=ZeroPoint())

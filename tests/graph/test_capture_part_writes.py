@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.part_writes import places
+from qfunc.frontend.slice_writes import places
 from qfunc.lowering import OnnxRuntime
 
 SHAPE = (5, 3, 4)

@@ -13,10 +13,10 @@ from attrs import evolve
 from torch import Tensor, nn
 
 import qfunc
-from qfunc.graph.capture import capture
-from qfunc.graph.fold import fold_batch_norm
-from qfunc.graph.fuse import fuse
-from qfunc.graph.select import Context
+from qfunc.frontend.capture import capture
+from qfunc.graph.selectors import Context
+from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.placement.fusion import fuse
 from qfunc.specs import AnyInput, Attr, Constant, Fusion, Op, Rule, Step, edit
 from qfunc.targets.onnxruntime import onnxruntime
 from qfunc.targets.tensorrt import tensorrt

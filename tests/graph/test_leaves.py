@@ -12,8 +12,8 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError, SpecError
-from qfunc.graph.capture import capture
-from qfunc.graph.network import seats
+from qfunc.frontend.capture import capture
+from qfunc.graph.sites import seats
 from qfunc.specs import Op, OpKind, Rule, edit
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
@@ -73,7 +73,7 @@ def test_a_leaf_stays_float_and_selectors_see_it() -> None:
 
 
 def _units(model: fx.GraphModule) -> Any:
-    from qfunc.graph.units import Partition
+    from qfunc.placement.partition import Partition
 
     return Partition(model, TARGET).units
 

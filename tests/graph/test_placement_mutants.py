@@ -13,12 +13,12 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.capture import capture
-from qfunc.graph.network import seats
-from qfunc.graph.plan import plan
-from qfunc.graph.select import Context, selects
-from qfunc.graph.units import Partition
-from qfunc.graph.vocabulary import kind_of
+from qfunc.frontend.capture import capture
+from qfunc.graph.selectors import Context, selects
+from qfunc.graph.sites import seats
+from qfunc.ops.vocabulary import kind_of
+from qfunc.placement.partition import Partition
+from qfunc.placement.place import plan
 from qfunc.specs import Int, Keep, NonNegative, Op, Rule, Scheme, ZeroPoint, edit
 
 ORT, TENSORRT = targets.onnxruntime, targets.tensorrt

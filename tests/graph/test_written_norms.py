@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.units import Partition
-from qfunc.graph.vocabulary import kind_of
-from qfunc.graph.written_norms import name_norms
+from qfunc.ops.vocabulary import kind_of
+from qfunc.passes.fuse_norms import name_norms
+from qfunc.placement.partition import Partition
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(3)) * 4 + 1
 

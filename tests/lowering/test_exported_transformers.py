@@ -15,10 +15,10 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.graph.masking import of_positions
-from qfunc.graph.units import Partition
-from qfunc.graph.vocabulary import slots
+from qfunc.graph.dtypes import of_positions
 from qfunc.lowering import OnnxRuntime
+from qfunc.ops.vocabulary import slots
+from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names

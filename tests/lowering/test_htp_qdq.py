@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.lowering import ExplicitQdq, HtpQdq, OnnxRuntime
 from qfunc.specs import Int, PerTensor, Scale, Scheme, edit
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering.tosa_graph import TosaGraph
-from qfunc.lowering.xnn_graph import XnnGraph
+from qfunc.lowering.tosa.builder import TosaGraph
+from qfunc.lowering.xnnpack.builder import XnnGraph
 from qfunc.specs import Int
 
 WANTED = "wanted Int(8), of weights at most, biases Int(32). Use the schemes of targets."

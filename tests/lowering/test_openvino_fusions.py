@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc.errors import VerifyError
-from qfunc.graph.network import Walk, seats
-from qfunc.graph.units import Partition
+from qfunc.graph.interpreter import Walk
+from qfunc.graph.sites import seats
 from qfunc.lowering import OpenVino
+from qfunc.placement.partition import Partition
 
 
 class Block(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from tests.targets.test_executorch import Reader
 from tests.targets.test_litert import _calibrated
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qfunc
 from networks.general import CASES, Case
 from qfunc import targets
-from qfunc.graph.trees import leaves
+from qfunc.graph.arguments import leaves
 from qfunc.lowering import OnnxRuntime
 from qfunc.specs import edit
 

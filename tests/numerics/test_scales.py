@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from qfunc.errors import SpecError
 from qfunc.numerics import from_range
-from qfunc.numerics.qparams import allowed, of_tensor, qparams_shape
+from qfunc.numerics.qparams import of_tensor, qparams_shape
+from qfunc.numerics.scales import allowed
 from qfunc.specs import (
     BFLOAT16,
     E2M1,

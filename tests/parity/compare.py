@@ -12,9 +12,9 @@ from parity.table import FLOAT, KINDS, Backend, Difference, Explained
 from torch import fx, nn
 
 import qfunc
-from qfunc.graph.capture import capture
-from qfunc.graph.network import seats
-from qfunc.graph.vocabulary import kind_of
+from qfunc.frontend.capture import capture
+from qfunc.graph.sites import seats
+from qfunc.ops.vocabulary import kind_of
 from qfunc.specs import Int, PerChannel, Scheme, Target
 
 FUNCTIONS = {"add": "add", "concat": "cat"}  # torch.fx counts these in the order of the graph

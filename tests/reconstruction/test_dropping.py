@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from qfunc.functions.lsq import Learned
-from qfunc.reconstruction.dense import as_line, inner, is_channels_last
-from qfunc.reconstruction.dropping import LEARNED, Chance, is_plain, stepped
+from qfunc.reconstruction.layout import as_line, inner, is_channels_last
+from qfunc.reconstruction.random_drop import LEARNED, Chance, is_plain, stepped
 from qfunc.specs import Int, Scale, Scheme, ZeroPoint
 
 SCHEMES = {

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
+from qfunc.frontend.capture import capture
 from qfunc.functions import AdaRound
-from qfunc.graph.capture import capture
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.reconstruction import Fisher, Regulariser, SquaredError
 from qfunc.reconstruction.cache import Cache, Key
-from qfunc.reconstruction.fisher import divergence, importances
+from qfunc.reconstruction.layout import Mixed, NoTensor, Rows, Whole, layouts
+from qfunc.reconstruction.losses import divergence, importances
 from qfunc.reconstruction.rounding import Rounding, harden
-from qfunc.reconstruction.rows import Mixed, NoTensor, Rows, Whole, layouts
 from qfunc.specs import edit
 from tests.reconstruction.small_nets import Chain, calibrated, images
 
@@ -101,7 +101,7 @@ def test_the_schedule_of_the_exponent() -> None:
 @pytest.mark.parametrize("damping", [0.0, 0.5])
 def test_importances_are_squared_gradients_of_the_divergence_of_each_image(damping: float) -> None:
     """By autograd, image by image; damped, and divided by their mean."""
-    from qfunc.graph.network import float_network, network_so_far
+    from qfunc.graph.float_network import float_network, network_so_far
 
     x = images(5)
     model = calibrated(Chain(1), [x])

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import functions, targets
-from qfunc.graph.network import seats
-from qfunc.graph.units import Partition
+from qfunc.graph.sites import seats
 from qfunc.lowering import OnnxRuntime
-from qfunc.reconstruction import Blocks, Fisher, Method, SquaredError, part
+from qfunc.placement.partition import Partition
+from qfunc.reconstruction import Blocks, Fisher, Method, SquaredError
+from qfunc.reconstruction import run_graph as part
 from qfunc.specs import edit
 from tests.reconstruction.small_nets import (
     Attention,

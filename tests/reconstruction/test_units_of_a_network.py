@@ -11,10 +11,9 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.graph.capture import capture
+from qfunc.frontend.capture import capture
 from qfunc.reconstruction import Blocks, Layers, units
-from qfunc.reconstruction.flow import Flow
-from qfunc.reconstruction.regions import dominators, regions
+from qfunc.reconstruction.data_flow import Flow, dominators, regions
 from tests.reconstruction.small_nets import Attention, Chain, Inverted, Pair, Resnet
 
 

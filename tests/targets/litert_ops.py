@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.specs import Fixed
 from tests.conformance.modules import Apply
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from tests.conformance.modules import Apply
 from tests.targets.drawn import _calibrated
 from tests.targets.litert_ops import Side, image

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.lowering import ExecuTorch
 from tests.conformance.modules import FLOAT
 from tests.targets.test_litert import Ops, Residual, _calibrated, _moved, _refusal

@@ -17,7 +17,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.lowering import ExecuTorch
 from tests.targets.drawn import held_against
 from tests.targets.litert_ops import KINDS, curve, pool, softmax, transposed

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import Walk, seats
-from qfunc.graph.units import Partition
+from qfunc.graph.interpreter import Walk
+from qfunc.graph.sites import seats
 from qfunc.lowering import OnnxRuntime
 from qfunc.numerics.qparams import from_range
+from qfunc.placement.partition import Partition
 from qfunc.specs import Int
 from qfunc.testing.oracle import rounded
 from qfunc.testing.small_models import SmallNet, Step
@@ -161,7 +162,7 @@ def test_qdq_is_what_onnx_runtime_evaluates_without_optimisations() -> None:
 
 
 def _rounded(model):
-    from qfunc.testing.trial import _rounded as powers
+    from qfunc.testing.pipeline import _rounded as powers
 
     return powers(model)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.lowering import LiteRt
 from qfunc.specs import Fixed, SumShifted, edit
 from tests.conformance.modules import FLOAT, INTEGER

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
-from qfunc.graph.network import seats
-from qfunc.lowering.ncnn import FUSES, Ncnn
-from qfunc.lowering.runtimes import has
+from qfunc.graph.sites import seats
+from qfunc.lowering.ncnn.runner import FUSES, Ncnn
+from qfunc.lowering.runner_support import has
 from qfunc.specs import Int
 from tests.targets.test_litert import Residual, _calibrated
 

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
-from qfunc.graph.units import Partition
+from qfunc.graph.sites import seats
 from qfunc.lowering import Ncnn
+from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
 from tests.targets.drawn import EXAMPLES
 from tests.targets.litert_ops import ACTIVATIONS, Drawn, Shape, Side, convolution, linear, trials, weighted

@@ -10,8 +10,9 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import Walk, seats
-from qfunc.numerics import ncnn_real
+from qfunc.graph.interpreter import Walk
+from qfunc.graph.sites import seats
+from qfunc.numerics.kernels import ncnn as ncnn_real
 
 f32 = np.float32
 

@@ -9,7 +9,7 @@ from networks.transformer import Transformer
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.specs import Target
 
 

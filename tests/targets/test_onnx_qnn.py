@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import Walk, seats
+from qfunc.graph.interpreter import Walk
+from qfunc.graph.sites import seats
 from qfunc.specs import Int
 from qfunc.testing import integer_oracle as oracle
 

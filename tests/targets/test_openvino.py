@@ -13,7 +13,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.numerics.affine import fake_quantize, quantize
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Int, Scheme, edit

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
-from qfunc.graph.units import Partition
+from qfunc.graph.sites import seats
 from qfunc.lowering import OpenVino
+from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 from tests.conformance.modules import Apply
 from tests.targets import litert_ops as ops

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError, VerifyError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.lowering import ExplicitQdq, OnnxRuntime, QnnHtp
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Int, Scheme

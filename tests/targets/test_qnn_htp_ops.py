@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.lowering import QnnHtp
 from qfunc.specs import Fixed
 from tests.conformance.modules import Apply

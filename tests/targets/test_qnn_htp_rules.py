@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.lowering import ExplicitQdq, QnnHtp
 from tests.conformance.modules import Apply
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError, VerifyError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from tests.conformance.modules import Apply
 from tests.targets.test_executorch import Reader
 from tests.targets.test_litert import Residual, _calibrated, _moved, _refusal

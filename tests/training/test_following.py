@@ -13,7 +13,7 @@ import qfunc
 from qfunc import recipes, targets
 from qfunc.estimators import Mse
 from qfunc.functions import DoReFa
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.specs import PerTensor, Target, edit
 
 FOUR = edit.pipe(targets.onnxruntime, recipes.lsq(), edit.weights(bits=4, estimator=Mse()))

@@ -13,7 +13,7 @@ from qfunc import recipes, targets
 from qfunc.errors import SpecError
 from qfunc.estimators import Ema, Mse
 from qfunc.functions import Fixed, Lsq, LsqPlus
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.specs import Everything, GraphInput, Target, edit
 
 

@@ -13,7 +13,7 @@ from torch import fx, nn
 import qfunc
 from qfunc import estimators, functions, targets
 from qfunc.errors import SpecError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.specs import NVFP4, Log, Op, PerChannel, PerToken, Rule, Scale, Scheme, edit
 from tests.transforms.nets import network
 

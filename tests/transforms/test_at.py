@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
-from qfunc.graph.parts import parts
 from qfunc.graph.record import TensorInfo, record_of
+from qfunc.graph.submodules import parts
 from qfunc.specs import edit
 from tests.transforms.checks import same_state, state
 

@@ -10,7 +10,8 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import float_network, seats
+from qfunc.graph.float_network import float_network
+from qfunc.graph.sites import seats
 from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, quantized, same_state, state
 from tests.transforms.nets import NAMES

@@ -18,10 +18,11 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError
 from qfunc.estimators import Ema, MinMax
-from qfunc.graph.network import float_network, seats
+from qfunc.execution.observers import Observer, statistics
+from qfunc.graph.float_network import float_network
 from qfunc.graph.record import record_of
+from qfunc.graph.sites import seats
 from qfunc.specs import Op, Tie, edit
-from qfunc.transforms.observing import Observer, statistics
 from tests.transforms.checks import arguments, calibrated, quantized, same_state, state
 from tests.transforms.nets import DictInput, network
 

@@ -16,8 +16,8 @@ import qfunc
 from qfunc import lowering, targets
 from qfunc.errors import CalibrationError, DeployError
 from qfunc.functions import Lsq
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Int, PerChannel, PerTensor, Scale, Scheme, Target, ZeroPoint, edit
 from tests.transforms.checks import equal
 

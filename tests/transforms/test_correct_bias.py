@@ -7,7 +7,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.specs import edit
 
 

@@ -9,10 +9,10 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.lowering import Qdq
 from qfunc.specs import edit
-from qfunc.transforms import tensor_by_tensor
+from qfunc.transforms import onnx_check as tensor_by_tensor
 
 TARGET = edit.deploy(Qdq())(targets.litert)
 

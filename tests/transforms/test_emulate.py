@@ -11,7 +11,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, leaves
 from tests.transforms.nets import NAMES, network

@@ -12,7 +12,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Target, edit
 

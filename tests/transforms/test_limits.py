@@ -12,9 +12,9 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
+from qfunc.placement.shift_limits import Bound, kept
 from qfunc.specs import Limit, Op
-from qfunc.transforms.limits import Bound, kept
 
 REACH = range(-4, 5)
 CONV = Op("conv")

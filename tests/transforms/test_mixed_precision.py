@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.integer_program import least
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.specs import edit
-from qfunc.transforms.integer_program import least
 
 NUMBERS = st.floats(0, 4).map(lambda v: round(v, 2)) | st.sampled_from([0.0, 1e-9, 1.0, 1e6])
 ITEMS = st.lists(

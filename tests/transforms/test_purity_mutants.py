@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import qfunc
-from qfunc.graph.network import seats
 from qfunc.graph.record import record_of
+from qfunc.graph.sites import seats
 from tests.transforms.checks import quantized, same_state, state
 
 

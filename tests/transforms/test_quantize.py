@@ -9,7 +9,7 @@ import torch
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import seats
 from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, leaves, quantized
 from tests.transforms.nets import NAMES, network

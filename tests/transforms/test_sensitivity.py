@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import float_network, seats
+from qfunc.analysis.lockstep import Ops
+from qfunc.graph.float_network import float_network
+from qfunc.graph.sites import seats
 from qfunc.specs import edit
-from qfunc.transforms.lockstep import Ops
 from tests.transforms.checks import arguments, calibrated, leaves, same_state, state
 from tests.transforms.nets import NAMES, network
 from tests.transforms.test_errors import told
