@@ -30,12 +30,12 @@ from zoo_models import ZOO, Entry
 
 import qfunc
 from qfunc.analysis.report_format import table
-from qfunc.corrections.equalization_graph import links
+from qfunc.corrections.equalization_graph import equalization_links
 from qfunc.errors import CaptureError, SpecError
 from qfunc.ops.vocabulary import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norm
-from qfunc.passes.fuse_norms import name_norms
-from qfunc.testing.laws.corrections import farthest
+from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.testing.laws.corrections import worst_violation
 
 LAWS = ("equalize", "smooth", "folding")
 HEAD = ("network", "road", "pairs", "equalize", "smoothed", "smooth", "norms", "folding", "outputs", "at", "CPU s", "why not")
@@ -44,9 +44,9 @@ HEAD = ("network", "road", "pairs", "equalize", "smoothed", "smooth", "norms", "
 def _captured(entry: Entry) -> tuple[fx.GraphModule, str]:
     model = entry.make()
     try:
-        return name_norms(qfunc.capture()(model)), "fx"
+        return fuse_norms(qfunc.capture()(model)), "fx"
     except CaptureError:
-        return name_norms(qfunc.capture(entry.inputs(2, 3))(model)), "export"
+        return fuse_norms(qfunc.capture(entry.inputs(2, 3))(model)), "export"
 
 
 def _wide(model: fx.GraphModule, inputs: tuple[Tensor, ...]) -> list[Tensor]:
@@ -65,9 +65,9 @@ def check(entry: Entry) -> dict[str, Any]:
         with contextlib.suppress(SpecError):  # it has none
             model = qfunc.clips_as_relu()(model)
         wanted = _wide(model, inputs)
-        found = links(model, gains=True)[0]
+        found = equalization_links(model, gains=True)[0]
         row["changed"] = {
-            "equalize": len(links(model)[0]),
+            "equalize": len(equalization_links(model)[0]),
             "smooth": sum(all(end.op.kind == "linear" for end in link.ends) for link in found),
             "folding": sum(kind_of(n) == "batch_norm" for n in model.graph.nodes),
         }
@@ -79,7 +79,7 @@ def check(entry: Entry) -> dict[str, Any]:
         row["outputs"], row["at"] = 0.0, ""
         for law in (law for law in LAWS if row["changed"][law]):
             changed = changes[law](model)
-            row["worst"][law], at = farthest(model, changed, inputs)
+            row["worst"][law], at = worst_violation(model, changed, inputs)
             row["at"] = f"{law}: {at}" if row["worst"][law] == max(row["worst"].values()) else row["at"]
             for a, b in zip(_wide(changed, inputs), wanted, strict=True):
                 row["outputs"] = max(row["outputs"], float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)))

@@ -19,7 +19,7 @@ from zoo_models import Entry, shim
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
-from qfunc.graph.arguments import leaves
+from qfunc.graph.arguments import flatten
 from qfunc.lowering import OnnxRuntime
 from qfunc.ops.vocabulary import slots
 from qfunc.placement.partition import Partition
@@ -86,7 +86,7 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 def tensors(value: Any) -> list[Tensor]:
     """The tensors of an output, in order."""
-    return [v for v in leaves(value) if isinstance(v, Tensor)]
+    return [v for v in flatten(value) if isinstance(v, Tensor)]
 
 
 def check(entry: Entry) -> Row:

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.analysis.quantized_weights import Weight
-from qfunc.analysis.replay import Trials, outputs_of
+from qfunc.analysis.replay import Replays, outputs_of
 from qfunc.graph.constants import read_attr
 from qfunc.ops.vocabulary import kind_of
 from qfunc.specs._check import integer
@@ -60,7 +60,7 @@ class OutputLoss:
 class _Measured:
     def __init__(self, ops: Ops, weights: Sequence[Weight]) -> None:
         made = {(w.site, b): (w.node, lambda _, value=value: value) for w in weights for b, value in w.narrowed}
-        self.trials = Trials(ops, made, "mixed_precision")
+        self.trials = Replays(ops, made, "mixed_precision")
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
         with torch.inference_mode():

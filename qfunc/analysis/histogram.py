@@ -9,7 +9,7 @@ from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics import minifloat
-from qfunc.numerics.affine import inside
+from qfunc.numerics.affine import in_range
 from qfunc.numerics.qparams import Affine
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Float, Int, Levels, Log, Scheme
@@ -82,7 +82,7 @@ class Counter:
 
     def add(self, x: Tensor) -> None:
         """Counts the values of one batch; NaN is none."""
-        kept = inside(x, self.qparams, self.scheme)
+        kept = in_range(x, self.qparams, self.scheme)
         value = x.detach().flatten().float()
         if bool(value.isnan().any()):
             kept, value = kept | x.isnan(), value[~value.isnan()]

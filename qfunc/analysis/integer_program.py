@@ -10,7 +10,7 @@ import numpy as np
 Choice = TypeVar("Choice")
 
 
-def least(
+def minimize(
     items: Sequence[Sequence[Choice]], losses: Mapping[Choice, float], costs: Mapping[Choice, float], limit: float
 ) -> tuple[tuple[Choice, ...], float]:
     """(the choice of each item, the gap): minimise sum L(c_i) subject to sum C(c_i) <= limit, exactly.
@@ -24,7 +24,7 @@ def least(
     Raises:
         ImportError: scipy is not installed.
 
-    >>> least([["a4", "a8"], ["b4", "b8"]], dict(a4=9, a8=1, b4=3, b8=1), dict(a4=4, a8=8, b4=4, b8=8), 13)
+    >>> minimize([["a4", "a8"], ["b4", "b8"]], dict(a4=9, a8=1, b4=3, b8=1), dict(a4=4, a8=8, b4=4, b8=8), 13)
     (('a8', 'b4'), 0.0)
     """
     try:
@@ -53,4 +53,4 @@ def least(
 _BELOW = (0.0, 2e-6, 4e-6, 8e-6)
 """By how much the limit is lowered, try after try: the solver keeps to it but for its tolerance of 1e-6."""
 
-__all__ = ["least"]
+__all__ = ["minimize"]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from torch import fx
 
 from qfunc.errors import QfuncError
-from qfunc.graph.interpreter import refused
-from qfunc.graph.module import evaluated
+from qfunc.graph.interpreter import run_error
+from qfunc.graph.module import in_evaluation_mode
 from qfunc.ops.vocabulary import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
@@ -31,7 +31,7 @@ class Ops:
         self.model, self.interpreter = model, fx.Interpreter(model)
         self.nodes = tuple(model.graph.nodes)
         calls = {str(n.target) for n in self.nodes if n.op == "call_module"}
-        self.modules = {path: evaluated(model.get_submodule(path)) for path in calls}
+        self.modules = {path: in_evaluation_mode(model.get_submodule(path)) for path in calls}
 
     def inputs(self, arguments: tuple[Any, ...]) -> dict[fx.Node, Any]:
         """The values of the placeholders; those beyond the arguments have their defaults."""
@@ -86,7 +86,7 @@ class Lockstep:
             except QfuncError:
                 raise
             except Exception as e:
-                raise refused(self.ops.model, node, where, e) from e
+                raise run_error(self.ops.model, node, where, e) from e
             for value in self.done.get(node, ()):
                 del env[value]
         return self.ops.returned(env[self.ops.nodes[-1]].real)

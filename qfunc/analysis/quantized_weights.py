@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import TRANSPARENT as CODES_PASS
-from qfunc.graph.data_movement import moves_codes
+from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.record import record_of
 from qfunc.ops.vocabulary import kind_of
 from qfunc.placement.slot_values import narrow
@@ -82,7 +82,7 @@ def _input_bits(reader: fx.Node, weight: fx.Node, made: Mapping[fx.Node, FakeQua
     # Of the widest other operand that is no constant; what has no quantizer is a float.
     widths = [0]
     for operand in (n for n in reader.all_input_nodes if n is not weight and n.op != "get_attr"):
-        while kind_of(operand) in commuting and moves_codes(operand) and len(operand.all_input_nodes) == 1:
+        while kind_of(operand) in commuting and only_moves_codes(operand) and len(operand.all_input_nodes) == 1:
             operand = operand.all_input_nodes[0]
         site = made[operand].site if operand in made else None
         if site is None or not site.constant:

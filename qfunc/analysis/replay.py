@@ -13,18 +13,18 @@ from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.analysis.metrics import Sums
 from qfunc.errors import QfuncError
 from qfunc.execution.batches import tensors_of
-from qfunc.graph.interpreter import refused
+from qfunc.graph.interpreter import run_error
 from qfunc.ops.vocabulary import kind_of
 
 Key = TypeVar("Key", bound=Hashable)
-Trial = tuple[fx.Node, Callable[[Tensor], Tensor]]
+Replay = tuple[fx.Node, Callable[[Tensor], Tensor]]
 """The node whose value is replaced, and what replaces it, from its value in float."""
 
 
-class Trials(Generic[Key]):
+class Replays(Generic[Key]):
     """For each trial the running sums of the outputs; float values are computed once a batch and read by all trials."""
 
-    def __init__(self, ops: Ops, trials: Mapping[Key, Trial], step: str) -> None:
+    def __init__(self, ops: Ops, trials: Mapping[Key, Replay], step: str) -> None:
         self.ops, self.trials, self.step = ops, trials, step
         self.cones = {node: self._cone(node) for node, _ in trials.values()}
         self.sums: dict[Key, Sums] = {key: Sums() for key in trials}
@@ -65,7 +65,7 @@ class Trials(Generic[Key]):
         except QfuncError:
             raise
         except Exception as e:
-            raise refused(self.ops.model, node, where, e) from e
+            raise run_error(self.ops.model, node, where, e) from e
 
 
 def outputs_of(value: Any) -> list[Tensor]:

@@ -51,7 +51,7 @@ class SiteLoss:
 
 
 @frozen
-class Losses:
+class SiteLosses:
     """What `sensitivity` found: `rows` in graph order.  `naive_ops` is what whole passes for each site would have run."""
 
     target: str
@@ -99,4 +99,4 @@ class Losses:
         return f"{self.target}: one of {len(self.rows)} sites quantized at a time, {self.batches} batches"
 
 
-__all__ = ["Losses", "SiteLoss"]
+__all__ = ["SiteLosses", "SiteLoss"]

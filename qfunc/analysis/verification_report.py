@@ -156,7 +156,7 @@ class Report:
         return f"{self.target} by {self.runtime}"
 
 
-def together(reports: Mapping[str, Report]) -> Report:
+def combined(reports: Mapping[str, Report]) -> Report:
     """One report of the reports of submodules by path; that of "" is of the whole."""
     first = next(iter(reports.values()))
     if "" in reports:

@@ -37,13 +37,13 @@ class Layout:
         return given if given < 0 else None if self.rank is None else given - self.rank
 
 
-def passed(node: fx.Node, layout: Layout) -> Layout | None:
+def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
     """Where the channels are behind an op that reads x, if it commutes with positive factors of them; else None.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
     >>> net = capture()(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU6(), torch.nn.Flatten()))
-    >>> [passed(n, Layout(3, 4)) for n in net.graph.nodes if kind_of(n) in ("clip", "flatten")]
+    >>> [scaled_consumers(n, Layout(3, 4)) for n in net.graph.nodes if kind_of(n) in ("clip", "flatten")]
     [None, Layout(back=1, rank=2, merged=True)]
     """
     kind, op = kind_of(node), op_of(node)
@@ -122,4 +122,4 @@ def _rows(layout: Layout, shape: Any, node: fx.Node) -> Layout | None:
     return Layout(1, 2, layout.back > 1)
 
 
-__all__ = ["Layout", "clips_from_zero", "keeps_constants", "keeps_means", "passed"]
+__all__ = ["Layout", "clips_from_zero", "keeps_constants", "keeps_means", "scaled_consumers"]

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc.execution.batches import require_batches
-from qfunc.execution.distributed import of_ranks, ranks, require_group, told
-from qfunc.execution.feed import passed
+from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
+from qfunc.execution.feed import feed_all
 from qfunc.graph.constants import read_attr
 from qfunc.graph.float_network import float_network
-from qfunc.graph.interpreter import Walk
-from qfunc.graph.sites import seats
-from qfunc.graph.submodules import rebuilt, require_parts
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.ops.vocabulary import attribute, kind_of, slots
 from qfunc.transforms.batch_norm import fold_norms
 
@@ -55,17 +55,17 @@ def correct_bias(
     require_group(group, "correct_bias")
 
     def transform(calibrated: Model) -> Model:
-        each = require_parts(calibrated, "calibrated", "correct_bias")
+        each = require_submodules(calibrated, "calibrated", "correct_bias")
         results = {path: fold_norms(part) for path, part in each.items()}
         parts, all_of = {path: _Part(result) for path, result in results.items()}, ranks(group)
         with torch.no_grad():
-            with told(all_of):
-                count = passed(calibrated, {path: p.see for path, p in parts.items()}, batches, "correct_bias", progress)
-            sites = [s.module.site.name for result in results.values() for s in seats(result)]
+            with propagate_errors(all_of):
+                count = feed_all(calibrated, {path: p.see for path, p in parts.items()}, batches, "correct_bias", progress)
+            sites = [s.module.site.name for result in results.values() for s in quantizer_nodes(result)]
             states, _ = of_ranks({path: p.sums for path, p in parts.items()}, count, sites, all_of, "correct_bias")
             for path, part in parts.items():
                 part.correct([state[path] for state in states])
-        made: Any = rebuilt(calibrated, results, "correct_bias")
+        made: Any = with_submodules(calibrated, results, "correct_bias")
         return made  # type: ignore[no-any-return]
 
     return transform
@@ -76,12 +76,12 @@ class _Part:
 
     def __init__(self, result: fx.GraphModule) -> None:
         self.network = float_network(result)
-        self.quantized = {s.tensor: s.module for s in seats(result) if s.module.site.slot == "weight"}
+        self.quantized = {s.tensor: s.module for s in quantizer_nodes(result) if s.module.site.slot == "weight"}
         self.ops = [n for n in self.network.graph.nodes if correctable(n, self.quantized.keys())]
         # Axis 1 of a convolution's input, the last of a linear layer's.
         self.axes = {slots(op)[0][1].name: 1 if kind_of(op) == "conv" else -1 for op in self.ops}
         self.sums: dict[str, tuple[Tensor, int]] = {}
-        self.walk = Walk(self.network, self._add, set(self.axes))
+        self.walk = ObservingInterpreter(self.network, self._add, set(self.axes))
 
     def see(self, arguments: tuple[Any, ...], number: int) -> Any:
         """One batch; the value of the float network."""

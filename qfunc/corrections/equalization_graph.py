@@ -12,15 +12,15 @@ from typing import Any
 from attrs import frozen
 from torch import Tensor, fx
 
-from qfunc.corrections.channel_scaling import Layout, clips_from_zero, passed
-from qfunc.corrections.scalable_norms import Gain, gain
-from qfunc.corrections.scalable_ops import Columns, Ends, Rows
+from qfunc.corrections.channel_scaling import Layout, clips_from_zero, scaled_consumers
+from qfunc.corrections.scalable_norms import ScalableNorm, scalable_norm
+from qfunc.corrections.scalable_ops import Columns, Rows, ScalableOps
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.frontend.capture import capture
-from qfunc.graph.linear_op import WEIGHTED
+from qfunc.graph.linear_op import LINEAR_KINDS
 from qfunc.graph.record import path_of, record_of
 from qfunc.graph.stages import kind_of_model
-from qfunc.graph.submodules import parts
+from qfunc.graph.submodules import quantized_submodules
 from qfunc.ops.vocabulary import attribute, kind_of, slots
 
 
@@ -28,7 +28,7 @@ from qfunc.ops.vocabulary import attribute, kind_of, slots
 class Link:
     """A producer and everything that reads it."""
 
-    producer: Rows | Gain
+    producer: Rows | ScalableNorm
     ends: tuple[Columns, ...]
 
     def scale(self, by: Tensor) -> None:
@@ -39,7 +39,7 @@ class Link:
 
 
 @frozen
-class Miss:
+class NearMiss:
     """An op whose channels cannot be scaled: where it ends, and why."""
 
     op: str
@@ -51,44 +51,46 @@ class Miss:
         return f"{self.op!r}, at {self.at!r}: {self.why}"
 
 
-def captured(model: Any, step: str) -> fx.GraphModule:
+def capture_for_equalization(model: Any, step: str) -> fx.GraphModule:
     """A captured float model of our own.
 
     Raises:
         CalibrationError: the model is quantized.
     """
     record = record_of(model)
-    if (record is not None and record.target is not None) or parts(model):
+    if (record is not None and record.target is not None) or quantized_submodules(model):
         found = kind_of_model(record) if record is not None else "a model with a quantized submodule"
         do = f"Run qfunc.{step} before qfunc.quantize."
         raise CalibrationError(where=step, found=found, wanted="a float model", do=do)
     return capture()(model)
 
 
-def links(model: fx.GraphModule, gains: bool = False, clips: bool = False) -> tuple[tuple[Link, ...], tuple[Miss, ...]]:
+def equalization_links(
+    model: fx.GraphModule, gains: bool = False, clips: bool = False
+) -> tuple[tuple[Link, ...], tuple[NearMiss, ...]]:
     """The links of a captured model in graph order, and what is none.
 
     Args:
         gains: Also those that start at LayerNorms, RMSNorms and lone BatchNorms.
         clips: Also those in which a clip from 0 stands directly behind a BatchNorm: they scale where no value meets the bound.
     """
-    ends, found, misses = Ends(model), [], []
+    ends, found, misses = ScalableOps(model), [], []
     used: set[fx.Node] = set()
     for node in model.graph.nodes:
         kind = kind_of(node)
-        producer: Rows | Gain | str | None = ends.rows(node) if kind in WEIGHTED else None
+        producer: Rows | ScalableNorm | str | None = ends.rows(node) if kind in LINEAR_KINDS else None
         if producer is None and gains and node not in used:
-            producer = gain(ends, node)
+            producer = scalable_norm(ends, node)
         if producer is None:
             continue
         if isinstance(producer, str):
-            misses.append(Miss(path_of(model, node), path_of(model, node), producer))
+            misses.append(NearMiss(path_of(model, node), path_of(model, node), producer))
             continue
         used.add(producer.node)
         try:
             reached = tuple(_reached(ends, producer, clips))
         except _Stop as stop:
-            misses.append(Miss(path_of(model, node), path_of(model, stop.at), stop.why))
+            misses.append(NearMiss(path_of(model, node), path_of(model, stop.at), stop.why))
             continue
         if reached:
             found.append(Link(producer, reached))
@@ -101,17 +103,17 @@ class _Stop(Exception):
         self.at, self.why = at, why
 
 
-def _reached(ends: Ends, producer: Rows | Gain, clips: bool) -> Iterable[Columns]:
+def _reached(ends: ScalableOps, producer: Rows | ScalableNorm, clips: bool) -> Iterable[Columns]:
     todo: list[tuple[fx.Node, Layout, tuple[fx.Node, ...]]] = [(producer.node, producer.layout, ())]
     while todo:
         node, layout, through = todo.pop(0)
         for reader in node.users:
             if kind_of(reader) == "size":
                 continue
-            if kind_of(reader) in WEIGHTED:
+            if kind_of(reader) in LINEAR_KINDS:
                 yield _column(ends, producer, node, reader, layout, through)
                 continue
-            behind = passed(reader, layout) if reader.args and reader.args[0] is node else None
+            behind = scaled_consumers(reader, layout) if reader.args and reader.args[0] is node else None
             if clips and isinstance(producer, Rows) and node is producer.norm and clips_from_zero(reader):
                 behind = layout
             if behind is None:
@@ -120,7 +122,12 @@ def _reached(ends: Ends, producer: Rows | Gain, clips: bool) -> Iterable[Columns
 
 
 def _column(
-    ends: Ends, producer: Rows | Gain, node: fx.Node, reader: fx.Node, layout: Layout, through: tuple[fx.Node, ...]
+    ends: ScalableOps,
+    producer: Rows | ScalableNorm,
+    node: fx.Node,
+    reader: fx.Node,
+    layout: Layout,
+    through: tuple[fx.Node, ...],
 ) -> Columns:
     op = ends.weighted(reader)
     if isinstance(op, str):
@@ -149,7 +156,7 @@ def _why(reader: fx.Node, clips: bool) -> str:
     return f"{kind} does not commute with factors of channels"
 
 
-def require_links(found: tuple[Link, ...], misses: tuple[Miss, ...], step: str, wanted: str) -> None:
+def require_links(found: tuple[Link, ...], misses: tuple[NearMiss, ...], step: str, wanted: str) -> None:
     """Refuses a model in which nothing can be scaled.
 
     Raises:
@@ -160,4 +167,4 @@ def require_links(found: tuple[Link, ...], misses: tuple[Miss, ...], step: str, 
         raise SpecError(where=step, found=f"no such pair ({shown})", wanted=wanted, do=f"Leave out qfunc.{step}.")
 
 
-__all__ = ["Link", "Miss", "captured", "links", "require_links"]
+__all__ = ["Link", "NearMiss", "capture_for_equalization", "equalization_links", "require_links"]

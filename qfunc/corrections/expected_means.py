@@ -17,10 +17,10 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.channel_scaling import Layout, keeps_means, passed
+from qfunc.corrections.channel_scaling import Layout, keeps_means, scaled_consumers
 from qfunc.corrections.norm_weights import moments
 from qfunc.graph.constants import read_attr
-from qfunc.graph.linear_op import weighted
+from qfunc.graph.linear_op import linear_op
 from qfunc.ops.vocabulary import attribute, kind_of, slots
 
 
@@ -45,20 +45,20 @@ def _density(x: Tensor) -> Tensor:
 
 
 @frozen(eq=False)
-class Expected:
+class ExpectedMeans:
     """The mean of each channel of a tensor, in float64, and where it has its channels."""
 
     mean: Tensor
     layout: Layout
 
 
-def expected(model: fx.GraphModule, node: fx.Node) -> Expected | None:
+def expected_means(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None:
     """The means of a node's value; None where no BatchNorm tells them.
 
     >>> from torch import nn
     >>> from qfunc.frontend.capture import capture
     >>> net = capture()(nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.ReLU(), nn.AvgPool2d(2)))
-    >>> expected(net, next(n for n in net.graph.nodes if kind_of(n) == "avg_pool")).mean
+    >>> expected_means(net, next(n for n in net.graph.nodes if kind_of(n) == "avg_pool")).mean
     tensor([0.3989, 0.3989], dtype=torch.float64)
     """
     kind = kind_of(node)
@@ -68,29 +68,29 @@ def expected(model: fx.GraphModule, node: fx.Node) -> Expected | None:
     if kind in ("relu", "clip", "leaky_relu", "prelu"):
         return _behind(model, node, given[0])
     if kind in ("add", "concat"):
-        parts = [e for n in given if (e := expected(model, n)) is not None]
+        parts = [e for n in given if (e := expected_means(model, n)) is not None]
         if len(parts) < max(2, len(given)) or any(e.layout != parts[0].layout for e in parts):
             return None
         if kind == "add":
-            return Expected(parts[0].mean + parts[1].mean, parts[0].layout)
+            return ExpectedMeans(parts[0].mean + parts[1].mean, parts[0].layout)
         last, axis = parts[0].layout, parts[0].layout.axis(attribute(node, "dim"))
-        return Expected(torch.cat([e.mean for e in parts]), last) if axis == -last.back and not last.merged else None
-    before = expected(model, given[0]) if len(given) == 1 and (kind == "dropout" or keeps_means(node)) else None
-    layout = None if before is None else passed(node, before.layout)
-    return None if before is None or layout is None else Expected(before.mean, layout)
+        return ExpectedMeans(torch.cat([e.mean for e in parts]), last) if axis == -last.back and not last.merged else None
+    before = expected_means(model, given[0]) if len(given) == 1 and (kind == "dropout" or keeps_means(node)) else None
+    layout = None if before is None else scaled_consumers(node, before.layout)
+    return None if before is None or layout is None else ExpectedMeans(before.mean, layout)
 
 
-def _normed(model: fx.GraphModule, node: fx.Node) -> Expected | None:
+def _normed(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None:
     module: Any = model.get_submodule(str(node.target))
-    op, spatial = weighted(model, node.all_input_nodes[0]), {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}.get(type(module))
+    op, spatial = linear_op(model, node.all_input_nodes[0]), {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}.get(type(module))
     if op is not None:
         spatial = max(op.spatial, 0)
     if spatial is None or getattr(module, "running_var", None) is None:
         return None
-    return Expected(moments(model, node)[1], Layout(spatial + 1, spatial + 2))
+    return ExpectedMeans(moments(model, node)[1], Layout(spatial + 1, spatial + 2))
 
 
-def _behind(model: fx.GraphModule, node: fx.Node, norm: fx.Node) -> Expected | None:
+def _behind(model: fx.GraphModule, node: fx.Node, norm: fx.Node) -> ExpectedMeans | None:
     normed = _normed(model, norm) if kind_of(norm) == "batch_norm" else None
     if normed is None:
         return None
@@ -100,14 +100,14 @@ def _behind(model: fx.GraphModule, node: fx.Node, norm: fx.Node) -> Expected | N
         if isinstance(low, fx.Node) or isinstance(high, fx.Node):
             return None
         bounds = -math.inf if low is None else float(low), math.inf if high is None else float(high)
-        return Expected(clipped_mean(mean, deviation, *bounds), normed.layout)
+        return ExpectedMeans(clipped_mean(mean, deviation, *bounds), normed.layout)
     slope: Any = attribute(node, "negative_slope" if kind == "leaky_relu" else "weight")
     if isinstance(slope, fx.Node):
         if slope.op != "get_attr":
             return None
         slope = read_attr(model, slope).detach().double()
     above = clipped_mean(mean, deviation, 0.0, math.inf)
-    return Expected(above + slope * (mean - above), normed.layout)
+    return ExpectedMeans(above + slope * (mean - above), normed.layout)
 
 
-__all__ = ["Expected", "clipped_mean", "expected"]
+__all__ = ["ExpectedMeans", "clipped_mean", "expected_means"]

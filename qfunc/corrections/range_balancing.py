@@ -21,7 +21,7 @@ _LEAST = 1e-30
 """A range below this is one of zeros."""
 
 
-def factors(found: tuple[Link, ...], bounds: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+def balancing_factors(found: tuple[Link, ...], bounds: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """The s of each link, once nothing changes any more; `bounds` are the least and the largest."""
     ranges = _Ranges(found)
     totals = [torch.ones_like(least) for least, _ in bounds]
@@ -76,4 +76,4 @@ def _windows(weight: Tensor) -> Tensor:
     return (weight.abs().flatten(2).amax(2) if weight.ndim > 2 else weight.abs()).contiguous()
 
 
-__all__ = ["factors"]
+__all__ = ["balancing_factors"]

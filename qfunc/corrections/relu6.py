@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from qfunc.corrections.channel_scaling import clips_from_zero
-from qfunc.corrections.equalization_graph import captured
+from qfunc.corrections.equalization_graph import capture_for_equalization
 from qfunc.errors import SpecError
 
 
@@ -32,7 +32,7 @@ def clips_as_relu() -> Callable[[nn.Module], fx.GraphModule]:
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False):
-            network = captured(model, "clips_as_relu")
+            network = capture_for_equalization(model, "clips_as_relu")
             clips = [n for n in network.graph.nodes if clips_from_zero(n)]
             if not clips:
                 do = "Leave out qfunc.clips_as_relu."

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 from qfunc.corrections.channel_scaling import Layout
 from qfunc.corrections.norm_weights import divide_norm
-from qfunc.corrections.scalable_ops import Ends
+from qfunc.corrections.scalable_ops import ScalableOps
 from qfunc.errors import a_or_an
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import path_of
@@ -17,7 +17,7 @@ from qfunc.ops.vocabulary import attribute, kind_of
 
 
 @frozen(eq=False)
-class Gain:
+class ScalableNorm:
     """A LayerNorm or RMSNorm over the last axis, a product with one number a channel, or a BatchNorm.
 
     `constants` read what is divided: w, and b if there is one; none of a BatchNorm, whose module holds them.
@@ -44,7 +44,7 @@ class Gain:
                 setattr(holder, name, value.detach())  # a buffer stays one
 
 
-def gain(ends: Ends, node: fx.Node) -> Gain | str | None:
+def scalable_norm(ends: ScalableOps, node: fx.Node) -> ScalableNorm | str | None:
     """The norm that a node is; None if it is none, or why its weights cannot change."""
     kind, model = kind_of(node), ends.model
     if kind == "batch_norm":
@@ -62,21 +62,21 @@ def gain(ends: Ends, node: fx.Node) -> Gain | str | None:
         return None
     if not all(n.op == "get_attr" and ends.own(n) for n in given):
         return "its weight is computed, or also that of another op"
-    return Gain(model, node, tuple(given), read_attr(model, given[0]).numel(), Layout(1, None))
+    return ScalableNorm(model, node, tuple(given), read_attr(model, given[0]).numel(), Layout(1, None))
 
 
 def _is_row(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim == 1 and value.is_floating_point()
 
 
-def _batch_norm(ends: Ends, node: fx.Node) -> Gain | str:
+def _batch_norm(ends: ScalableOps, node: fx.Node) -> ScalableNorm | str:
     module: Any = ends.model.get_submodule(str(node.target))
     if getattr(module, "running_var", None) is None or ends.calls[str(node.target)] > 1:
         return f"{path_of(ends.model, node)!r} has no running statistics, or norms other tensors, too"
     spatial = {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}.get(type(module))
     if spatial is None:
         return f"the graph does not say where {a_or_an(type(module))} has its channels"
-    return Gain(ends.model, node, (), int(module.running_var.numel()), Layout(spatial + 1, spatial + 2))
+    return ScalableNorm(ends.model, node, (), int(module.running_var.numel()), Layout(spatial + 1, spatial + 2))
 
 
-__all__ = ["Gain", "gain"]
+__all__ = ["ScalableNorm", "scalable_norm"]

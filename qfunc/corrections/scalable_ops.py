@@ -10,9 +10,9 @@ from torch import Tensor, fx
 
 from qfunc.corrections.channel_scaling import Layout
 from qfunc.corrections.norm_weights import divide_norm
-from qfunc.graph.channel_affine import Norms
+from qfunc.graph.channel_affine import ChannelAffines
 from qfunc.graph.constants import read_attr
-from qfunc.graph.linear_op import Weighted, after, before, weighted
+from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.record import path_of
 from qfunc.ops.vocabulary import attribute, channel_axis, kind_of
 
@@ -21,7 +21,7 @@ from qfunc.ops.vocabulary import attribute, channel_axis, kind_of
 class Rows:
     """A conv, transposed conv or linear, and the BatchNorm that alone reads it, if there is one: y = norm(w x + b)."""
 
-    op: Weighted
+    op: LinearOp
     norm: fx.Node | None = None
 
     @property
@@ -46,7 +46,7 @@ class Rows:
 
     def weight(self) -> Tensor:
         """w as the chip has it, folded: [out, in / groups, ...] in float64."""
-        found = Norms(self.op.model).at(self.norm) if self.norm is not None else None
+        found = ChannelAffines(self.op.model).at(self.norm) if self.norm is not None else None
         return self.op.weight() if found is None else after(self.op.weight(), self.op.bias(), found.factor, found.shift)[0]
 
     def divide(self, by: Tensor) -> None:
@@ -63,7 +63,7 @@ class Rows:
 class Columns:
     """An op that reads the channels: they are columns of its weight, of a flattened image several in a row each."""
 
-    op: Weighted
+    op: LinearOp
     through: tuple[fx.Node, ...]
     repeat: int = 1
 
@@ -86,13 +86,13 @@ class Columns:
         self.op.put(weight, new if bias else None)
 
 
-class Ends:
+class ScalableOps:
     """Finds both in one model.
 
     >>> from torch import nn
     >>> from qfunc.frontend.capture import capture
     >>> net = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3)))
-    >>> [Ends(net).rows(n).node.name for n in net.graph.nodes if kind_of(n) == "conv"]
+    >>> [ScalableOps(net).rows(n).node.name for n in net.graph.nodes if kind_of(n) == "conv"]
     ['_1', '_3']
     """
 
@@ -110,9 +110,9 @@ class Ends:
         """Whether no other op reads the tensor of a constant."""
         return self.reads.get(id(read_attr(self.model, node)), 0) == 1
 
-    def weighted(self, node: fx.Node) -> Weighted | str:
+    def weighted(self, node: fx.Node) -> LinearOp | str:
         """The op that a node is; or why its weight cannot change."""
-        op = weighted(self.model, node)
+        op = linear_op(self.model, node)
         if op is None or (op.kind == "linear" and channel_axis(node)) or op.stored.dtype not in _FLOATS:
             return f"the weight or bias of {path_of(self.model, node)!r} is computed, not a parameter"
         shared = [n for n in (attribute(node, "weight"), attribute(node, "bias")) if n is not None and not self.own(n)]
@@ -138,4 +138,4 @@ class Ends:
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-__all__ = ["Columns", "Ends", "Rows"]
+__all__ = ["Columns", "ScalableOps", "Rows"]

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from qfunc.emulation.builder import Codes
-from qfunc.emulation.context import Job
+from qfunc.emulation.context import UnitContext
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels import fixed_softmax, integer
 from qfunc.numerics.kernels.activations import along_channels, sloped
@@ -19,11 +19,11 @@ from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier
 __all__ = ["bits", "hard_swish", "slopes", "softmax", "softmax_fixed"]
 
 
-def _given(job: Job) -> Codes:
+def _given(job: UnitContext) -> Codes:
     return job.given(slots(job.root)[0][1])
 
 
-def slopes(job: Job, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
+def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
     """The node of a leaky_relu or prelu in fixed point, or of a prelu by two float32 multipliers."""
     x = _given(job)
     centred = below = job.emitter.call(operator.sub, x.node, x.coding.zero_point, name=f"{job.name}_centred")
@@ -51,7 +51,7 @@ def slopes(job: Job, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
     )
 
 
-def bits(job: Job, arithmetic: FixedBits) -> fx.Node:
+def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
     """The node of a leaky_relu by integers with a fixed number of bits behind the point."""
     x = _given(job)
     centred = job.emitter.call(operator.sub, x.node, x.coding.zero_point, name=f"{job.name}_centred")
@@ -63,7 +63,7 @@ def bits(job: Job, arithmetic: FixedBits) -> fx.Node:
     )
 
 
-def hard_swish(job: Job) -> fx.Node:
+def hard_swish(job: UnitContext) -> fx.Node:
     """The node of a `specs.HardSwish16` unit."""
     x = _given(job)
     return job.emitter.call(
@@ -72,7 +72,7 @@ def hard_swish(job: Job) -> fx.Node:
     )  # fmt: skip
 
 
-def softmax(job: Job) -> fx.Node:
+def softmax(job: UnitContext) -> fx.Node:
     """The node of a `specs.SoftmaxFloat` unit."""
     x = _given(job)
     return job.emitter.call(
@@ -81,7 +81,7 @@ def softmax(job: Job) -> fx.Node:
     )  # fmt: skip
 
 
-def softmax_fixed(job: Job) -> fx.Node:
+def softmax_fixed(job: UnitContext) -> fx.Node:
     """The node of a `specs.SoftmaxFixed` unit."""
     x = _given(job)
     return job.emitter.call(

@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import fx
 
-from qfunc.emulation.context import Job, exponents, two
+from qfunc.emulation.context import UnitContext, both_operands, exponents
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.addition import add_by_shifts, add_scaled, add_shifted
@@ -16,19 +16,19 @@ from qfunc.ops.vocabulary import slots
 from qfunc.specs import Shift, SumScaled, SumShifted
 
 
-def sum_fma(job: Job, rounding: str) -> fx.Node:
+def sum_fma(job: UnitContext, rounding: str) -> fx.Node:
     """The node of a `specs.SumFma` unit."""
-    (a, b), (zero, low, high) = two(job), job.range()
+    (a, b), (zero, low, high) = both_operands(job), job.range()
     return job.emitter.call(
         integer.add_codes, a.node, a.coding.scale, a.coding.zero_point, b.node, b.coding.scale, b.coding.zero_point,
-        job.output.scale, zero, low, high, rounding, near_convolution(job), name=job.name, result=True,
+        job.output.scale, zero, low, high, rounding, shares_layout_with_convolution(job), name=job.name, result=True,
     )  # fmt: skip
 
 
 _KEEPS_LAYOUT = ("add", "mul", "max_pool", "avg_pool", "global_avg_pool", "concat", "sigmoid", "leaky_relu", "relu", "clip")
 
 
-def near_convolution(job: Job) -> bool:
+def shares_layout_with_convolution(job: UnitContext) -> bool:
     """Whether an op follows an integer convolution, with only ops between that keep an image's layout.
 
     There ONNX Runtime lays images out with their channels last, which decides the order of some sums.
@@ -48,14 +48,14 @@ def near_convolution(job: Job) -> bool:
     return False
 
 
-def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
+def sum_shifted(job: UnitContext, arithmetic: SumShifted) -> fx.Node:
     """The node of a `specs.SumShifted` unit.
 
     Raises:
         EmulationError: scales so far apart that the sum may need more bits.
     """
     # TFLite: both inputs at twice the larger scale, shifted left; the sum is scaled back to the output.
-    a, b = two(job)
+    a, b = both_operands(job)
     ratios = [v.coding.scale / job.output.scale for v in (a, b)]
     if sum(ratios) * 255 >= 2.0 ** (arithmetic.bits - 1) - 128:
         raise _too_far_apart(job, ratios, f"a sum of {arithmetic.bits} bits")
@@ -75,20 +75,20 @@ def sum_shifted(job: Job, arithmetic: SumShifted) -> fx.Node:
         *job.range(),
         sign,
         arithmetic.lanes,
-        near_convolution(job),
+        shares_layout_with_convolution(job),
         name=job.name,
         result=True,
     )
 
 
-def sum_scaled(job: Job, arithmetic: SumScaled) -> fx.Node:
+def sum_scaled(job: UnitContext, arithmetic: SumScaled) -> fx.Node:
     """The node of a `specs.SumScaled` unit.
 
     Raises:
         EmulationError: scales too far apart.
     """
     # XNNPACK: both multipliers on one shift, such that the larger one has all its bits.
-    a, b = two(job)
+    a, b = both_operands(job)
     ratios = [float(torch.tensor(v.coding.scale) / torch.tensor(job.output.scale)) for v in (a, b)]
     if not all(2**-10 <= r < 2**8 for r in ratios):
         raise _too_far_apart(job, ratios, "ratios in [2^-10, 2^8)")
@@ -101,15 +101,15 @@ def sum_scaled(job: Job, arithmetic: SumScaled) -> fx.Node:
     )
 
 
-def _too_far_apart(job: Job, ratios: list[float], wanted: str) -> EmulationError:
+def _too_far_apart(job: UnitContext, ratios: list[float], wanted: str) -> EmulationError:
     do = "Calibrate on inputs of the same range, or bind another arithmetic to this unit."
     found = f"inputs whose scales are {ratios} of the output's"
     return EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted=wanted, do=do)
 
 
-def sum_shift(job: Job, arithmetic: Shift) -> fx.Node:
+def sum_shift(job: UnitContext, arithmetic: Shift) -> fx.Node:
     """The node of an addition by `specs.Shift`: both terms at the finer scale, exact, then one rounding shift."""
-    a, b = two(job)
+    a, b = both_operands(job)
     scales = torch.tensor([v.coding.scale for v in (a, b)], dtype=torch.float64)
     k = -exponents(scales / job.output.scale, job.unit.path)
     last = int(k.max())

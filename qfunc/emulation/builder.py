@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes
 from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
 from qfunc.numerics.logarithmic import log_codes, log_values
-from qfunc.placement.encoding import Coding
+from qfunc.placement.encoding import Encoding
 from qfunc.specs import DequantizeSum, Log, QuantizeLanes, Target
 
 
@@ -29,13 +29,13 @@ class Codes:
     """A tensor of codes and the coding that gives them meaning."""
 
     node: fx.Node
-    coding: Coding
+    coding: Encoding
 
 
 Value = Real | Codes
 
 
-class Emitter:
+class EmulationBuilder:
     """A graph under construction and the module that holds its constants.
 
     The target says how codes are made and read; `results` are the names that only the results of units may bear.
@@ -84,7 +84,7 @@ class Emitter:
             return self.call(dequantize_sum, value.node, *self._qparams(coding), self.read.lanes, name=f"{name}_real")
         return self.call(dequantize_codes, value.node, *self._qparams(coding), name=f"{name}_real")
 
-    def codes(self, value: Value, coding: Coding, name: str) -> fx.Node:
+    def codes(self, value: Value, coding: Encoding, name: str) -> fx.Node:
         """The value as codes of a coding."""
         if isinstance(value, Codes) and value.coding.same(coding):
             return value.node
@@ -97,7 +97,7 @@ class Emitter:
             return self.call(quantize_lanes, real, *how, self.made.rest, self.made.lanes, name=name)
         return self.call(quantize_codes, real, *how, name=name)
 
-    def _qparams(self, coding: Coding) -> Sequence[Any]:
+    def _qparams(self, coding: Encoding) -> Sequence[Any]:
         if coding.qparams.scale.ndim == 0:
             return coding.scale, coding.zero_point
         path = coding.seat.path

@@ -9,28 +9,28 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import Tensor, fx
 
-from qfunc.emulation.builder import Codes, Emitter, Value
+from qfunc.emulation.builder import Codes, EmulationBuilder, Value
 from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.rounding import round_by
 from qfunc.ops.vocabulary import attribute, slots
-from qfunc.placement.encoding import Coding
+from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Bounds
 
 
 @frozen(eq=False)
-class Job:
+class UnitContext:
     """One unit of a kernel to be written: its inputs' values by node name, its output's coding (None: it stays real)."""
 
     unit: Unit
     partition: Partition
-    emitter: Emitter
+    emitter: EmulationBuilder
     inputs: dict[str, Value]
-    made: Coding | None
+    made: Encoding | None
 
     @property
-    def output(self) -> Coding:
+    def output(self) -> Encoding:
         """The coding of an output that has one."""
         assert self.made is not None
         return self.made
@@ -109,18 +109,18 @@ class Job:
                 return attribute(node, "min"), attribute(node, "max")
         return None, None
 
-    def constant_codes(self, producer: fx.Node, coding: Coding) -> Tensor:
+    def constant_codes(self, producer: fx.Node, coding: Encoding) -> Tensor:
         """The integer codes of a weight or bias."""
         return coding.codes(read_attr(self.partition.network, producer))
 
 
-def two(job: Job) -> tuple[Codes, Codes]:
+def both_operands(job: UnitContext) -> tuple[Codes, Codes]:
     """The codes of both operands."""
     a, b = (job.given(n) for _, n in slots(job.root))
     return a, b
 
 
-MOST = 40
+LARGEST_SHIFT = 40
 """Shifts by more positions than this would not fit into 64 bits; scales that far apart are a mistake."""
 
 
@@ -131,9 +131,9 @@ def exponents(ratio: Tensor, path: str) -> Tensor:
         EmulationError: one is no power of two, or beyond 2^-40 to 2^40.
     """
     fraction, exponent = torch.frexp(ratio.double())
-    if not bool((fraction == 0.5).all()) or int((exponent - 1).abs().max()) > MOST:
+    if not bool((fraction == 0.5).all()) or int((exponent - 1).abs().max()) > LARGEST_SHIFT:
         do = "Calibrate with power-of-two scales (Scale(power_of_two=True)), and bound them by a Limit."
-        wanted = f"powers of two, 2^-{MOST} to 2^{MOST} apart"
+        wanted = f"powers of two, 2^-{LARGEST_SHIFT} to 2^{LARGEST_SHIFT} apart"
         raise EmulationError(where=f"unit {path!r}", found=f"scales by ratios of {ratio.tolist()}", wanted=wanted, do=do)
     return (exponent - 1).long()
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from attrs import evolve
 from torch import fx, nn
 
-from qfunc.emulation.builder import Codes, Emitter, Real, Value
-from qfunc.emulation.context import Job
+from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value
+from qfunc.emulation.context import UnitContext
 from qfunc.emulation.kernels import write
 from qfunc.graph.constants import read_attr
 from qfunc.graph.module import CapturedModule
 from qfunc.graph.record import attach
-from qfunc.graph.stages import require
+from qfunc.graph.stages import require_stage
 from qfunc.ops.vocabulary import slots
 from qfunc.placement.encoding import require_codes
 from qfunc.placement.partition import Partition, Unit
 from qfunc.placement.shift_limits import require_limits
 
-__all__ = ["emulated"]
+__all__ = ["build_emulation"]
 
 
-def emulated(partition: Partition) -> fx.GraphModule:
+def build_emulation(partition: Partition) -> fx.GraphModule:
     """The emulation of a partitioned model; its nodes are named after the float tensors whose codes they are.
 
     Raises:
@@ -36,7 +36,7 @@ def emulated(partition: Partition) -> fx.GraphModule:
 class _Emulation:
     def __init__(self, partition: Partition) -> None:
         self.partition, self.network = partition, partition.network
-        self.emitter = Emitter(nn.Module(), partition.target, frozenset(n.name for n in self.network.graph.nodes))
+        self.emitter = EmulationBuilder(nn.Module(), partition.target, frozenset(n.name for n in self.network.graph.nodes))
         self.emitter.graph.set_codegen(self.network.graph._codegen)
         self.values: dict[str, Value] = {}
         self.at_edge: dict[tuple[str, str], Codes] = {}
@@ -54,7 +54,7 @@ class _Emulation:
         result = CapturedModule(self.emitter.root, self.emitter.graph)
         result.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
         result.recompile()
-        record = require(self.network, "captured", "emulate")
+        record = require_stage(self.network, "captured", "emulate")
         return attach(result.eval(), evolve(record, facts={}, target=self.partition.target, stage="captured"))
 
     def _step(self, node: fx.Node) -> None:
@@ -71,7 +71,7 @@ class _Emulation:
         if unit.kernel is not None:
             inputs: dict[str, Value] = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
             others = {p.name: self.values[p.name] for n in unit.group.nodes for p in n.all_input_nodes if p.name in self.values}
-            job = Job(unit, self.partition, self.emitter, others | inputs, output if unit.integer else None)
+            job = UnitContext(unit, self.partition, self.emitter, others | inputs, output if unit.integer else None)
             self.values[last] = Real(write(job)) if job.made is None else Codes(write(job), job.made)
         else:
             for node in unit.group.nodes:

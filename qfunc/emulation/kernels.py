@@ -10,8 +10,8 @@ from torch import fx
 from qfunc.emulation import activations as own_forms
 from qfunc.emulation import pooling, resize
 from qfunc.emulation.addition import sum_fma, sum_scaled, sum_shift, sum_shifted
-from qfunc.emulation.context import Job
-from qfunc.emulation.linear import bounded, requantized
+from qfunc.emulation.context import UnitContext
+from qfunc.emulation.linear import apply_bounds, requantize
 from qfunc.emulation.pooling import average, window_sum
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
@@ -54,7 +54,7 @@ _FUNCTIONS = {
 }
 
 
-def write(job: Job) -> fx.Node:
+def write(job: UnitContext) -> fx.Node:
     """The node that computes the unit's output codes.
 
     Raises:
@@ -90,19 +90,19 @@ def write(job: Job) -> fx.Node:
                 arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name, result=True,
             )  # fmt: skip
         case FloatMultiplier() | FixedPoint() | FixedPointLanes() | Shift() | ThroughReal() if kind in _PRODUCTS:
-            return requantized(job, arithmetic)
+            return requantize(job, arithmetic)
     own = _own_form(job, kind, arithmetic)
     if own is not None:
         return own
     raise _unfit(job, f"{type(arithmetic).__name__} for an op of kind {kind!r}", "an arithmetic that this kind of op can have")
 
 
-def _unfit(job: Job, found: str, wanted: str) -> EmulationError:
+def _unfit(job: UnitContext, found: str, wanted: str) -> EmulationError:
     do = "Bind another arithmetic in the target's kernels."
     return EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted=wanted, do=do)
 
 
-def _own_form(job: Job, kind: str, arithmetic: Arithmetic) -> fx.Node | None:
+def _own_form(job: UnitContext, kind: str, arithmetic: Arithmetic) -> fx.Node | None:
     match arithmetic:
         case AverageCodes() if kind in ("avg_pool", "adaptive_avg_pool"):
             return pooling.average_pool_node(job, arithmetic)
@@ -125,14 +125,14 @@ def _own_form(job: Job, kind: str, arithmetic: Arithmetic) -> fx.Node | None:
     return None
 
 
-def _copy(job: Job) -> fx.Node:
+def _copy(job: UnitContext) -> fx.Node:
     codes = job.given(slots(job.root)[0][1]).node
     source = slots(job.root)[0][1]
     arguments = fx.map_arg(job.root.args, lambda n: codes if n is source else job.inputs[n.name].node)
     return job.emitter.call(job.root.target, *arguments, name=job.name, result=True)  # type: ignore[arg-type]
 
 
-def _softmax(job: Job) -> fx.Node:
+def _softmax(job: UnitContext) -> fx.Node:
     x = job.given(slots(job.root)[0][1])
     zero, _, high = job.range()
     return job.emitter.call(
@@ -148,7 +148,7 @@ def _softmax(job: Job) -> fx.Node:
     )
 
 
-def _interior(job: Job, arithmetic: Interior) -> fx.Node:
+def _interior(job: UnitContext, arithmetic: Interior) -> fx.Node:
     sources = {n.name: job.real(n, job.root) for n in job.root.all_input_nodes}
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:
@@ -159,7 +159,7 @@ def _interior(job: Job, arithmetic: Interior) -> fx.Node:
     function: Any = own or _FUNCTIONS.get(arithmetic.function or "") or job.root.target
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
     if job.made is None:
-        return bounded(job, job.emitter.call(function, *arguments, name=f"{job.name}_bare"))
+        return apply_bounds(job, job.emitter.call(function, *arguments, name=f"{job.name}_bare"))
     real = job.emitter.call(function, *arguments, name=f"{job.name}_real")
     zero, low, high = job.range()
     return job.emitter.call(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.emulation.context import Job, exponents, two
+from qfunc.emulation.context import UnitContext, both_operands, exponents
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.accumulators import (
@@ -31,19 +31,19 @@ from qfunc.numerics.kernels.requantize import (
     within_bounds,
 )
 from qfunc.ops.vocabulary import attribute, channel_axis, slots
-from qfunc.placement.encoding import Coding, takes_float_bias
+from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.specs import Derived, FixedPoint, FixedPointLanes, FloatMultiplier, Shift, ThroughReal
 
 Products = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | ThroughReal
 
 
-def requantized(job: Job, arithmetic: Products) -> fx.Node:
+def requantize(job: UnitContext, arithmetic: Products) -> fx.Node:
     """The node of a product unit: its accumulator, then the arithmetic that makes codes of it."""
     acc, product, bias = _accumulator(job, arithmetic)
     path = job.unit.path
     if isinstance(arithmetic, ThroughReal | FloatMultiplier) and job.made is None:
         terms = _real_terms(job, arithmetic, product, bias)
-        return bounded(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, name=f"{job.name}_value"))
+        return apply_bounds(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, name=f"{job.name}_value"))
     zero, low, high = job.range()
     scale = torch.tensor(job.output.scale, dtype=torch.float32)
     match arithmetic:
@@ -75,7 +75,7 @@ def requantized(job: Job, arithmetic: Products) -> fx.Node:
 
 
 def _real_terms(
-    job: Job, arithmetic: ThroughReal | FloatMultiplier, product: Tensor, bias: Tensor | None
+    job: UnitContext, arithmetic: ThroughReal | FloatMultiplier, product: Tensor, bias: Tensor | None
 ) -> tuple[fx.Node, fx.Node]:
     # The multiplier and the bias, in real units.
     reciprocals = isinstance(arithmetic, ThroughReal) and arithmetic.reciprocals
@@ -84,7 +84,7 @@ def _real_terms(
     return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(held, f"{job.unit.path}.offset")
 
 
-def _by_reciprocals(job: Job, product: Tensor) -> Tensor:
+def _by_reciprocals(job: UnitContext, product: Tensor) -> Tensor:
     # 1 / (1/s_x * 1/s_w), each step in float32.
     x, weight = (job.partition.coding(n, job.root) for s, n in slots(job.root) if s in ("input", "weight"))
     assert x is not None
@@ -93,20 +93,20 @@ def _by_reciprocals(job: Job, product: Tensor) -> Tensor:
     return 1 / ((1 / s_x) * (1 / s_w))
 
 
-def bounded(job: Job, value: fx.Node) -> fx.Node:
+def apply_bounds(job: UnitContext, value: fx.Node) -> fx.Node:
     """The node of a unit whose output stays real: a value within the bounds of what is fused with the root."""
     return job.emitter.call(within_bounds, value, job.bounds(), name=job.name, result=True)
 
 
-def _multiplier(job: Job, ratio: Tensor, bits: int) -> list[fx.Node]:
+def _multiplier(job: UnitContext, ratio: Tensor, bits: int) -> list[fx.Node]:
     pair = zip(fixed_point.fixed_multiplier(ratio, bits), ("multiplier", "shift"), strict=True)
     return [job.emitter.constant(t, f"{job.unit.path}.{n}") for t, n in pair]
 
 
-def _accumulator(job: Job, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:
+def _accumulator(job: UnitContext, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:
     # (exact accumulator, the exact s_x*s_w in float64 shaped for it, float bias or None)
     if job.unit.kind == "mul":
-        a, b = two(job)
+        a, b = both_operands(job)
         left, right = (
             job.emitter.call(operator.sub, v.node, v.coding.zero_point, name=f"{job.name}_{i}")
             for i, v in zip(("left", "right"), (a, b), strict=True)
@@ -115,7 +115,7 @@ def _accumulator(job: Job, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | N
         return acc, a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
     tensors = dict(slots(job.root))
     if "weight" not in tensors:
-        a, b = two(job)
+        a, b = both_operands(job)
         largest = math.prod(float(_largest(v.coding)) for v in (a, b))
         acc = job.emitter.call(
             matmul_codes, a.node, a.coding.zero_point, b.node, b.coding.zero_point, largest, name=f"{job.name}_acc"
@@ -124,7 +124,7 @@ def _accumulator(job: Job, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | N
     return _weighted(job, tensors, arithmetic)
 
 
-def _weighted(job: Job, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:
+def _weighted(job: UnitContext, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:
     x, network = job.given(tensors["input"]), job.partition
     weight_coding = network.coding(tensors["weight"], job.root)
     assert weight_coding is not None
@@ -181,7 +181,7 @@ def _weighted(job: Job, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[f
     return acc, along, None if real_bias is None else real_bias.reshape(shape)
 
 
-def _aligned(job: Job, node: fx.Node, coding: Coding, product: Tensor) -> tuple[Tensor, int]:
+def _aligned(job: UnitContext, node: fx.Node, coding: Encoding, product: Tensor) -> tuple[Tensor, int]:
     # (codes of the bias at the accumulator's scale s_x*s_w * 2^-n, n): n bits behind the point, 0 where it needs none.
     codes = job.constant_codes(node, coding).double()
     if isinstance(coding.seat.module.site.value, Derived):
@@ -191,5 +191,5 @@ def _aligned(job: Job, node: fx.Node, coding: Coding, product: Tensor) -> tuple[
     return codes * torch.exp2((shift + behind).double()), behind
 
 
-def _largest(coding: Coding) -> int:
+def _largest(coding: Encoding) -> int:
     return max(coding.format.qmax - coding.zero_point, coding.zero_point - coding.format.qmin)

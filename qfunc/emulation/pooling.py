@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from qfunc.emulation.activations import _given
-from qfunc.emulation.context import Job, each_of, rank_of
+from qfunc.emulation.context import UnitContext, each_of, rank_of
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to, mean_scaled
@@ -18,7 +18,7 @@ from qfunc.specs import AverageCodes, AveragePool, FixedPoint, FloatMultiplier, 
 __all__ = ["average_pool_node", "mean"]
 
 
-def window_sum(job: Job, arithmetic: Interior) -> fx.Node:
+def window_sum(job: UnitContext, arithmetic: Interior) -> fx.Node:
     """The node of an average pool in float, summed in window order, or as XNNPACK sums."""
     x, (zero, low, high) = job.given(slots(job.root)[0][1]), job.range()
     how = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnn_average"]
@@ -39,7 +39,7 @@ def window_sum(job: Job, arithmetic: Interior) -> fx.Node:
     )  # fmt: skip
 
 
-def average(job: Job, arithmetic: AveragePool) -> fx.Node:
+def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
     """The node of a `specs.AveragePool` unit: a pool, or an average over everything.
 
     Raises:
@@ -66,7 +66,7 @@ def average(job: Job, arithmetic: AveragePool) -> fx.Node:
     )  # fmt: skip
 
 
-def mean(job: Job, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
+def mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
     """The node of a mean over some axes."""
     x, dims = _given(job), attribute(job.root, "dim")
     dims = [dims] if isinstance(dims, int) else list(dims)
@@ -83,7 +83,7 @@ def mean(job: Job, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
     )  # fmt: skip
 
 
-def average_pool_node(job: Job, arithmetic: AverageCodes) -> fx.Node:
+def average_pool_node(job: UnitContext, arithmetic: AverageCodes) -> fx.Node:
     """The node of an average pool of codes.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from qfunc.emulation.activations import _given
-from qfunc.emulation.context import Job
+from qfunc.emulation.context import UnitContext
 from qfunc.numerics.kernels.resize import resized
 from qfunc.ops.vocabulary import attribute
 from qfunc.specs import Bilinear
@@ -13,7 +13,7 @@ from qfunc.specs import Bilinear
 __all__ = ["bilinear"]
 
 
-def bilinear(job: Job, arithmetic: Bilinear) -> fx.Node:
+def bilinear(job: UnitContext, arithmetic: Bilinear) -> fx.Node:
     """The node of a `specs.Bilinear` unit."""
     x = _given(job)
     given = [attribute(job.root, n) for n in ("size", "scale_factor")]

@@ -11,7 +11,7 @@ from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, a_or_an
-from qfunc.graph.arguments import fixed, free, leaves, require_batch
+from qfunc.graph.arguments import fixed_arguments, flatten, free_arguments, require_batch
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.static_shapes import require_sizes
 
@@ -30,7 +30,7 @@ class Binder:
         self.names = [str(n.target) for n in nodes] if info is None else [n for n in info.orig_args if n != "self"]
         needed = sum(not n.args for n in nodes) if self.spec is None else len(self.spec)
         self.required = max(needed, 1)
-        self.fixed = fixed(network)  # batches may leave it out
+        self.fixed = fixed_arguments(network)  # batches may leave it out
         self.asked = max(needed - len(self.fixed), 1)
         if self.spec is not None:
             self.takes_dict = self.asked == 1 and self.spec[0].type is dict
@@ -47,12 +47,12 @@ class Binder:
         if isinstance(batch, Tensor) or (isinstance(batch, Mapping) and self.takes_dict and self.names[0] not in batch):
             batch = (batch,)
         if isinstance(batch, Mapping):
-            _, named = free(self.network, (), dict(batch))
+            _, named = free_arguments(self.network, (), dict(batch))
             return self._like_the_model(self._named(named, step, batch), step)
         if not isinstance(batch, tuple | list):
             raise self._wrong(step, a_or_an(type(batch)))
         if self.fixed:  # refuses other values
-            free(self.network, tuple(batch[: self.required]), {})
+            free_arguments(self.network, tuple(batch[: self.required]), {})
         rest = self.names[len(batch) : self.required]
         if rest and all(name in self.fixed for name in rest) and len(batch):
             batch = (*batch, *map(self.fixed.__getitem__, rest))
@@ -69,7 +69,7 @@ class Binder:
         last = max((self.names.index(k) for k in batch if k in self.names), default=-1)
         positional = self.names[: max(last + 1, self.required)]
         if any(k not in self.names for k in batch) or any(n not in batch for n in positional):
-            raise self._wrong(step, f"a dict with keys {listed(given)}")
+            raise self._wrong(step, f"a dict with keys {as_list(given)}")
         return tuple(batch[n] for n in positional)
 
     def _like_the_model(self, arguments: tuple[Any, ...], step: str) -> tuple[Any, ...]:
@@ -87,8 +87,8 @@ class Binder:
         count = spec.num_children
         if spec.type is dict:
             if not isinstance(value, Mapping) or set(value) != set(spec.context):
-                found = f"keys {listed(value)}" if isinstance(value, Mapping) else a_or_an(type(value))
-                raise self._wrong(step, f"{found} for input {place!r}", f"a dict with keys {listed(spec.context)}")
+                found = f"keys {as_list(value)}" if isinstance(value, Mapping) else a_or_an(type(value))
+                raise self._wrong(step, f"{found} for input {place!r}", f"a dict with keys {as_list(spec.context)}")
             return {k: self._ordered(value[k], spec.child(i), step, f"{place}[{k!r}]") for i, k in enumerate(spec.context)}
         if spec.type in (tuple, list):
             if not isinstance(value, tuple | list) or len(value) != count:
@@ -103,7 +103,7 @@ class Binder:
         return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)
 
 
-def listed(keys: Iterable[Any]) -> str:
+def as_list(keys: Iterable[Any]) -> str:
     """Keys for messages."""
     return ", ".join(sorted(map(repr, keys))) or "none"
 
@@ -129,7 +129,7 @@ def infos(arguments: Any) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in tensors_of(arguments))
 
 
-def shaped(model: fx.GraphModule, arguments: tuple[Any, ...]) -> fx.GraphModule:
+def with_batch_size(model: fx.GraphModule, arguments: tuple[Any, ...]) -> fx.GraphModule:
     """A copy of a quantized model that has the shapes of its inputs from these arguments, as calibration gives them."""
     record = record_of(model)
     assert record is not None
@@ -138,4 +138,4 @@ def shaped(model: fx.GraphModule, arguments: tuple[Any, ...]) -> fx.GraphModule:
 
 def tensors_of(value: Any) -> list[Tensor]:
     """The tensors in nested tuples, lists and dicts, in order."""
-    return [v for v in leaves(value) if isinstance(v, Tensor)]
+    return [v for v in flatten(value) if isinstance(v, Tensor)]

@@ -77,7 +77,7 @@ def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
 
 
 @contextmanager
-def told(group: ProcessGroup | None) -> Iterator[None]:
+def propagate_errors(group: ProcessGroup | None) -> Iterator[None]:
     """A failure inside is told to the other ranks, which would wait for this one's statistics otherwise."""
     try:
         yield
@@ -228,4 +228,4 @@ def _mapped(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return state
 
 
-__all__ = ["Observer", "Statistic", "merge", "of_ranks", "ranks", "require_group", "require_mergeable", "told"]
+__all__ = ["Observer", "Statistic", "merge", "of_ranks", "ranks", "require_group", "require_mergeable", "propagate_errors"]

@@ -10,23 +10,23 @@ from torch import Tensor, fx
 
 from qfunc.errors import QfuncError
 from qfunc.execution.batches import tensors_of
-from qfunc.graph.arguments import with_fixed
-from qfunc.graph.interpreter import refused
-from qfunc.graph.module import evaluated
+from qfunc.graph.arguments import with_fixed_arguments
+from qfunc.graph.interpreter import run_error
+from qfunc.graph.module import in_evaluation_mode
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
 
-def run_evaluated(model: fx.GraphModule, leaves: list[Tensor], as_written: bool = False) -> list[Tensor]:
+def run_in_evaluation_mode(model: fx.GraphModule, leaves: list[Tensor], as_written: bool = False) -> list[Tensor]:
     """The output leaves of a model in evaluation mode; its own mode is untouched.
 
     Args:
         as_written: Whether activations round as ONNX's quantizers do, half to even.
     """
-    return tensors_of(_value((AsWritten if as_written else _Evaluated)(model), leaves))
+    return tensors_of(_value((RoundHalfEven if as_written else _Evaluated)(model), leaves))
 
 
 def evaluated_value(model: fx.GraphModule, leaves: list[Tensor], where: str) -> Any:
-    """As `run_evaluated`, before outputs are put into the structure that `model.graph.process_outputs` makes.
+    """As `run_in_evaluation_mode`, before outputs are put into the structure that `model.graph.process_outputs` makes.
 
     Raises:
         CalibrationError: an op cannot take the inputs.
@@ -38,12 +38,12 @@ def evaluated_value(model: fx.GraphModule, leaves: list[Tensor], where: str) -> 
     except QfuncError:
         raise
     except Exception as e:
-        raise refused(model, interpreter.at, where, e) from e
+        raise run_error(model, interpreter.at, where, e) from e
 
 
 def _value(interpreter: fx.Interpreter, leaves: list[Tensor]) -> Any:
     module: Any = interpreter.module
-    given = with_fixed(module, leaves)
+    given = with_fixed_arguments(module, leaves)
     with torch.inference_mode():
         return interpreter.run(*given, enable_io_processing=False)
 
@@ -61,10 +61,10 @@ class _Evaluated(fx.Interpreter):
         return self.evaluated(target)(*args, **kwargs)
 
     def evaluated(self, target: Any) -> Any:
-        return evaluated(self.fetch_attr(target))
+        return in_evaluation_mode(self.fetch_attr(target))
 
 
-class AsWritten(_Evaluated):
+class RoundHalfEven(_Evaluated):
     """As `_Evaluated`, with activations rounded half to even; constants are written as codes already rounded."""
 
     def evaluated(self, target: Any) -> Any:
@@ -74,4 +74,4 @@ class AsWritten(_Evaluated):
         return module
 
 
-__all__ = ["AsWritten", "evaluated_value", "run_evaluated"]
+__all__ = ["RoundHalfEven", "evaluated_value", "run_in_evaluation_mode"]

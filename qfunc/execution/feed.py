@@ -13,15 +13,15 @@ from torch import Tensor, fx, nn
 from tqdm import tqdm
 
 from qfunc.errors import CalibrationError, QfuncError, a_or_an, first_line
-from qfunc.execution.batches import Binder, listed
+from qfunc.execution.batches import Binder, as_list
 from qfunc.graph.float_network import float_network
-from qfunc.graph.submodules import running
+from qfunc.graph.submodules import run_submodules
 
-See = Callable[[tuple[Any, ...], int], Any]
+Observe = Callable[[tuple[Any, ...], int], Any]
 """A function of a quantized model's positional arguments and of the number of the batch: what the model returns."""
 
 
-def passed(model: nn.Module, see: Mapping[str, See], batches: Iterable[Any], step: str, progress: bool) -> int:
+def feed_all(model: nn.Module, see: Mapping[str, Observe], batches: Iterable[Any], step: str, progress: bool) -> int:
     """Shows the arguments of each quantized submodule (of the model itself: "") to a function; returns how many batches.
 
     The rest of an outer module runs on what the functions return, as its forward says, in evaluation mode.
@@ -29,19 +29,19 @@ def passed(model: nn.Module, see: Mapping[str, See], batches: Iterable[Any], ste
     Raises:
         CalibrationError: a wrong batch structure, or arguments that the model refuses.
     """
-    give, count = feed(model, see, step), 0
-    for count, batch in enumerate(bar(batches, step, progress), 1):
+    give, count = feeder(model, see, step), 0
+    for count, batch in enumerate(progress_bar(batches, step, progress), 1):
         give(batch, count)
     return count
 
 
-def bar(batches: Iterable[Any], step: str, progress: bool) -> Iterable[Any]:
+def progress_bar(batches: Iterable[Any], step: str, progress: bool) -> Iterable[Any]:
     """The batches, with a progress bar if standard error is a terminal."""
     return tqdm(batches, desc=step, unit="batch", disable=not progress or not sys.stderr.isatty())
 
 
-def feed(model: nn.Module, see: Mapping[str, See], step: str) -> Callable[[Any, int], None]:
-    """As `passed`, one batch with its number at a time."""
+def feeder(model: nn.Module, see: Mapping[str, Observe], step: str) -> Callable[[Any, int], None]:
+    """As `feed_all`, one batch with its number at a time."""
     if isinstance(model, fx.GraphModule) and "" in see:
         bind = Binder(float_network(model))
 
@@ -53,17 +53,17 @@ def feed(model: nn.Module, see: Mapping[str, See], step: str) -> Callable[[Any, 
 
 
 class _Outer:
-    def __init__(self, model: nn.Module, see: Mapping[str, See], step: str) -> None:
+    def __init__(self, model: nn.Module, see: Mapping[str, Observe], step: str) -> None:
         self.step, self.number, self.said = step, 0, False
         parts = {path: model.get_submodule(path) for path in see}
-        self.outer = running(model, {path: self._seeing(path, part, see[path]) for path, part in parts.items()})
+        self.outer = run_submodules(model, {path: self._seeing(path, part, see[path]) for path, part in parts.items()})
         parameters = inspect.signature(self.outer.forward).parameters.values()
         self.names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         needed = [p for p in parameters if p.name in self.names and p.default is p.empty]
         self.required, self.variadic = max(len(needed), 1), any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
-    def _seeing(self, path: str, part: nn.Module, see: See) -> Callable[..., Any]:
+    def _seeing(self, path: str, part: nn.Module, see: Observe) -> Callable[..., Any]:
         signature = inspect.signature(part.forward)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ class _Outer:
                 return (), dict(batch)
             if self.required == 1:
                 return (batch,), {}
-            raise self._wrong(f"a dict with keys {listed(batch)}")
+            raise self._wrong(f"a dict with keys {as_list(batch)}")
         if not isinstance(batch, tuple | list):
             raise self._wrong(a_or_an(type(batch)))
         if len(batch) < self.required and not self.variadic:
@@ -138,4 +138,4 @@ def positional(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict
     return bound.args
 
 
-__all__ = ["See", "bar", "feed", "passed", "positional"]
+__all__ = ["Observe", "progress_bar", "feeder", "feed_all", "positional"]

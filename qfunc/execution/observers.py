@@ -12,10 +12,10 @@ from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
-from qfunc.graph.arguments import leaves
-from qfunc.graph.interpreter import Walk
+from qfunc.graph.arguments import flatten
+from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, record_of
-from qfunc.graph.sites import Seat
+from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.quantizers.site import Site
 from qfunc.specs import PerTensor, Scheme
@@ -32,7 +32,7 @@ class Statistic:
     tensors: dict[str, str]
 
 
-def statistics(placed: list[tuple[Seat, ...]]) -> list[Statistic]:
+def statistics(placed: list[tuple[QuantizerNode, ...]]) -> list[Statistic]:
     """What to estimate for some models' sites: those of one tensor, scheme and estimator share their statistics."""
     made: dict[Any, Statistic] = {}
     for index, seats_of_model in enumerate(placed):
@@ -62,7 +62,7 @@ class Observer:
         self.batch = 0
         record = record_of(network)
         self.rank_two = {n: record.path(record.facts[n].path) for n in record.rank_two} if record else {}
-        self.walk = Walk(network, self.see, {*self.readers, *self.rank_two})
+        self.walk = ObservingInterpreter(network, self.see, {*self.readers, *self.rank_two})
         self.inputs: tuple[TensorInfo, ...] = ()
         self.device = next((t.device for t in itertools.chain(network.parameters(), network.buffers())), None)
 
@@ -144,7 +144,7 @@ class Observer:
 
 
 def _finite(state: Any) -> bool:
-    tensors = (t for t in leaves(state) if isinstance(t, Tensor) and t.is_floating_point())
+    tensors = (t for t in flatten(state) if isinstance(t, Tensor) and t.is_floating_point())
     return all(bool(t.isfinite().all()) for t in tensors)
 
 

@@ -69,7 +69,7 @@ class Storage:
         known = set().union(*names.values())
         family = self._family(target)
         if any(relative.op == "get_attr" for relative in family):
-            raise refused(
+            raise aliasing_error(
                 node,
                 "an in-place write to a parameter or buffer",
                 "a forward that leaves the model as it is",
@@ -78,7 +78,7 @@ class Storage:
         late = self.order[node]
         for relative in sorted(family - known, key=self.order.__getitem__):
             if any(self.order[user] > late for user in relative.users):
-                raise refused(
+                raise aliasing_error(
                     node,
                     f"an in-place write to {target.name!r}, which shares storage with {relative.name!r} that is read later",
                     "a pure operation",
@@ -109,6 +109,6 @@ class Storage:
         return family
 
 
-def refused(node: fx.Node, found: str, wanted: str, do: str) -> CaptureError:
+def aliasing_error(node: fx.Node, found: str, wanted: str, do: str) -> CaptureError:
     """The error for a traced call that has no pure form."""
     return CaptureError(where=source_line(node) or f"node {node.name!r}", found=found, wanted=wanted, do=do)

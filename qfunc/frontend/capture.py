@@ -11,8 +11,8 @@ import torch
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
-from qfunc.frontend.export.program import is_module_of_a_program, open_module, open_program, program_of
-from qfunc.frontend.functionalize import functional
+from qfunc.frontend.export.program import from_program, from_program_module, is_module_of_a_program, program_of
+from qfunc.frontend.functionalize import functionalize
 from qfunc.frontend.fx.module_forwards import root_of
 from qfunc.frontend.fx.tracer import Tracer, tracing_error
 from qfunc.frontend.mode_dependence import norms_as_modules, prepare, take_modes, train
@@ -27,15 +27,15 @@ from qfunc.frontend.options import (
     require_mapping,
     with_forward_bound,
 )
-from qfunc.frontend.parametrizations import bake
-from qfunc.frontend.source_location import qualified, ran, source_line
-from qfunc.graph.arguments import remember
-from qfunc.graph.copying import owned
+from qfunc.frontend.parametrizations import remove_parametrizations
+from qfunc.frontend.source_location import module_call, qualified, source_line
+from qfunc.graph.arguments import store_fixed_arguments
+from qfunc.graph.copying import own_copy
 from qfunc.graph.hooks import require_no_hooks
-from qfunc.graph.module import copied
-from qfunc.graph.record import enclosed, record_of
-from qfunc.graph.user_attributes import keep
-from qfunc.graph.wrappers import unwrap_inside, unwrapped
+from qfunc.graph.module import copy_module
+from qfunc.graph.record import record_of, within_module
+from qfunc.graph.user_attributes import copy_user_attributes
+from qfunc.graph.wrappers import unwrap, unwrap_inside
 from qfunc.ops.spelling import DROPOUTS, canonical, short_name
 
 _LOCK = threading.RLock()  # tracing patches torch's globals
@@ -98,25 +98,27 @@ def capture(
 
     def transform(model: nn.Module | torch.export.ExportedProgram) -> fx.GraphModule:
         if isinstance(model, torch.export.ExportedProgram):
-            return open_program(model)
+            return from_program(model)
         if isinstance(model, fx.GraphModule) and record_of(model) is not None:
             return copy.deepcopy(model)
-        model = unwrapped(model)
+        model = unwrap(model)
         if is_module_of_a_program(model):
             exported: Any = model
             specs = [s for s in map(vars(model).get, ("_in_spec", "_out_spec")) if s is not None]
-            own: Any = owned(model, {id(s): s for s in specs} | {id(exported.graph): copied(exported.graph)})
-            return open_module(own)
+            own: Any = own_copy(model, {id(s): s for s in specs} | {id(exported.graph): copy_module(exported.graph)})
+            return from_program_module(own)
         require_arguments(concrete, model)
         with _LOCK:
-            mine, shown = owned(model), model
-            if any([unwrap_inside(mine), bake(mine)]):  # what is kept of the model's modules is then that of the plain ones
-                unwrap_inside(shown := owned(model))
-                bake(shown)
+            mine, shown = own_copy(model), model
+            if any(
+                [unwrap_inside(mine), remove_parametrizations(mine)]
+            ):  # what is kept of the model's modules is then that of the plain ones
+                unwrap_inside(shown := own_copy(model))
+                remove_parametrizations(shown)
             if example_inputs is not None:
                 program, batch = program_of(with_forward_bound(mine, concrete), example_inputs)
-                opened = remember(open_program(program, modes_of=model), model, concrete, example_inputs, batch)
-                return keep(opened, shown, ran(program.graph))
+                opened = store_fixed_arguments(from_program(program, modes_of=model), model, concrete, example_inputs, batch)
+                return copy_user_attributes(opened, shown, module_call(program.graph))
             require_no_hooks(mine)
             kinds = leaf_classes(leaves, mine)
             prepare(mine, kinds)
@@ -128,8 +130,8 @@ def capture(
                 return _trace(root, bind(made, concrete))
 
             evaluated, dropouts = _traced(mine, trace, shown)
-            made = enclosed(functional(mine, evaluated, dropouts), (around,))
-            return keep(remember(made, model, concrete, None), shown, ran(evaluated))
+            made = within_module(functionalize(mine, evaluated, dropouts), (around,))
+            return copy_user_attributes(store_fixed_arguments(made, model, concrete, None), shown, module_call(evaluated))
 
     return transform
 

@@ -11,15 +11,15 @@ import torch
 from attrs import evolve
 from torch import fx, nn
 
-from qfunc.frontend.aliasing import SPLITS, VIEWS, Storage, refused
-from qfunc.frontend.multi_output import count, read_as_a_whole
-from qfunc.frontend.python_sum import start_of_a_sum
-from qfunc.frontend.slice_writes import filled, places, put
-from qfunc.frontend.source_location import bears_its_module, module_stack, source_line
-from qfunc.frontend.tensor_creation import grid_arguments, grids, made_here
-from qfunc.graph.module import CapturedModule, at, with_tensors
-from qfunc.graph.names import fresh
-from qfunc.graph.record import Fact, Record, attach
+from qfunc.frontend.aliasing import SPLITS, VIEWS, Storage, aliasing_error
+from qfunc.frontend.multi_output import output_count, reads_tuple
+from qfunc.frontend.python_sum import is_sum_start
+from qfunc.frontend.slice_writes import filled_slice, slice_indices, write_slice
+from qfunc.frontend.source_location import has_module_name, module_stack, source_line
+from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device
+from qfunc.graph.module import CapturedModule, ensure_submodule, with_tensors
+from qfunc.graph.names import unique_name
+from qfunc.graph.record import NodeInfo, Record, attach
 from qfunc.ops.decompositions import attend
 from qfunc.ops.float_ops import repeat_heads
 from qfunc.ops.float_spellings import SEVERAL, picked, stays
@@ -31,7 +31,7 @@ _MADE_OF_PARTS = "Build the tensor with torch.cat, torch.where or F.pad, or use 
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
 
 
-def functional(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None = None) -> CapturedModule:
+def functionalize(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None = None) -> CapturedModule:
     """The functional form of a traced graph over `owned`, a module that the result may keep.
 
     Args:
@@ -42,7 +42,7 @@ def functional(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None = N
         CaptureError: a write in place that has no pure form.
 
     >>> from torch import nn
-    >>> [str(n.target) for n in functional(nn.Module(), fx.symbolic_trace(lambda x: x.sigmoid_()).graph).graph.nodes][0]
+    >>> [str(n.target) for n in functionalize(nn.Module(), fx.symbolic_trace(lambda x: x.sigmoid_()).graph).graph.nodes][0]
     'x'
     """
     build = _Builder(owned, traced, dropouts)
@@ -62,7 +62,7 @@ class _Builder:
         self.graph.set_codegen(traced._codegen)
         self.env: dict[fx.Node, Any] = {}  # of torch.meshgrid, a tuple
         self.storage = Storage(traced)
-        self.facts: dict[str, Fact] = {}
+        self.facts: dict[str, NodeInfo] = {}
         self.paths: set[str] = set()
         self.last = {stack[-1][0]: n for n in traced.nodes if n.op.startswith("call") and (stack := module_stack(n))}
 
@@ -102,7 +102,7 @@ class _Builder:
         held = self.env[node]
         now = {target: held}
         for whole, index in self.storage.wholes(target):
-            held = now[whole] = put(self._emitter(node, self._path(node)), self.env[whole], index, held)
+            held = now[whole] = write_slice(self._emitter(node, self._path(node)), self.env[whole], index, held)
         for tensor, names in self.storage.write(node, target, tuple(now)).items():
             self.env.update(dict.fromkeys(names, now[tensor]))
 
@@ -113,26 +113,26 @@ class _Builder:
         if name in _SAME_VALUE:
             return self.env[argument(node, 0, "input", "self")]
         if node.kwargs.get("out") is not None:
-            raise refused(node, "out=, a write into another tensor", "a pure operation", "Use the returned value.")
+            raise aliasing_error(node, "out=, a write into another tensor", "a pure operation", "Use the returned value.")
         if (name or "").removesuffix("_") in DROPOUTS and (made := self._dropout(node)) is not None:
             return made
         if name == "scaled_dot_product_attention" and node.name in (self.dropouts or ()):
             return self._attention(node)
-        if (started := start_of_a_sum(node, self.owner)) is not None:
+        if (started := is_sum_start(node, self.owner)) is not None:
             return self.env[started]
         if casts_nothing(node, name or "") or stays(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
-        if name == "meshgrid" and (given := grid_arguments(node)) is not None:
+        if name == "meshgrid" and (given := meshgrid_arguments(node)) is not None:
             emit = self._emitter(node, self._path(node))
-            return grids(emit, [self.env[n] for n in given[0]], given[1])
+            return meshgrid(emit, [self.env[n] for n in given[0]], given[1])
         if name == "getitem" and isinstance(held := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
             return held[node.args[1]]  # type: ignore[index]
-        call = made_here(_part(canonical(node)), node.graph)
+        call = on_input_device(_part(canonical(node)), node.graph)
         if call is not None:
             fx.map_arg(call[1], self.require)
             made = self._emit(node, "call_function", call[0], call[1], {})
             return tuple(self._create(node, "call_function", operator.getitem, (made, i), {}, self._unique(f"{made.name}.{i}"))
-                         for i in range(count(node, call))) if read_as_a_whole(node) else made  # fmt: skip
+                         for i in range(output_count(node, call))) if reads_tuple(node) else made  # fmt: skip
         if name == "detach_":
             return self._emit(node, "call_function", torch.detach, node.args, {})
         if is_in_place(node):
@@ -145,11 +145,11 @@ class _Builder:
         held, given = self.env[target], [fx.map_arg(v, self.env.__getitem__) for v in node.args[1:]]
         made: fx.Node | None = None
         if name in ("copy_", "fill_", "zero_"):
-            made = filled(self._emitter(node, self._path(node)), held, given[0] if given else 0)
-        elif name in ("setitem", "__setitem__") and places(node.args[1]) is not None:
+            made = filled_slice(self._emitter(node, self._path(node)), held, given[0] if given else 0)
+        elif name in ("setitem", "__setitem__") and slice_indices(node.args[1]) is not None:
             # x[i] += 1 writes into the part, and then the part into x.
             there = isinstance(node.args[2], fx.Node) and self.storage.is_part(node.args[2], target, node.args[1])
-            made = held if there else put(self._emitter(node, self._path(node)), held, *given)
+            made = held if there else write_slice(self._emitter(node, self._path(node)), held, *given)
         if made is not None:
             return made
         found, do = f"{name}, an in-place write that has no pure form in the op vocabulary", _MADE_OF_PARTS
@@ -157,7 +157,7 @@ class _Builder:
             found = "x[...] = value, an in-place write into a part of a tensor"
         elif hasattr(torch.Tensor, name.strip("_")):
             do = f"Write x = x.{name.strip('_')}(...)."
-        raise refused(node, found, "a pure operation", do)
+        raise aliasing_error(node, found, "a pure operation", do)
 
     def _emitter(self, node: fx.Node, path: str) -> Callable[..., fx.Node]:
         def emit(function: Any, *arguments: Any) -> fx.Node:
@@ -198,10 +198,10 @@ class _Builder:
 
     def _module(self, node: fx.Node, path: str, module: nn.Module, source: fx.Node) -> fx.Node:
         holder, _, name = path.rpartition(".")
-        while hasattr(at(self.owner, holder), name):  # the user's own
+        while hasattr(ensure_submodule(self.owner, holder), name):  # the user's own
             path = self._unique(path)
             name = path.rpartition(".")[2]
-        at(self.owner, holder).add_module(name, module.train(at(self.owner, holder).training))
+        ensure_submodule(self.owner, holder).add_module(name, module.train(ensure_submodule(self.owner, holder).training))
         return self._create(node, "call_module", path, (source,), {}, path)
 
     def _emit(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
@@ -213,7 +213,7 @@ class _Builder:
         made = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
         held = dtype_of(node)
         whole = held is not None and not held.is_floating_point and not held.is_complex
-        self.facts[made.name] = Fact(path, tuple(kind for _, _, kind in module_stack(node)), source_line(node), whole)
+        self.facts[made.name] = NodeInfo(path, tuple(kind for _, _, kind in module_stack(node)), source_line(node), whole)
         return made
 
     def _path(self, node: fx.Node) -> str:
@@ -222,14 +222,14 @@ class _Builder:
         if node.op in ("placeholder", "get_attr"):
             return str(node.target)
         key, inner, kind = module_stack(node)[-1] if module_stack(node) else ("", "", "")
-        if inner and bears_its_module(kind) and self.last[key] is node:
+        if inner and has_module_name(kind) and self.last[key] is node:
             return self._unique(inner)
         word = short_name(node) or str(getattr(node.target, "__name__", node.target))
         word = word.removeprefix("i" if word in IN_PLACE_FUNCTIONS else "sym_")
         return self._unique(".".join(filter(None, (inner, word.strip("_")))))
 
     def _unique(self, path: str) -> str:
-        free = fresh(path, self.paths)
+        free = unique_name(path, self.paths)
         self.paths.add(free)
         return free
 
@@ -252,7 +252,7 @@ def _part(call: Any) -> Any:
 def _index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
     # The index that makes a view of a tensor, if it is known; x[0] may pick one of several tensors.
     call = canonical(node)
-    if call is None or call[0] is not operator.getitem or call[1][0] is not source or places(call[1][1]) is None:
+    if call is None or call[0] is not operator.getitem or call[1][0] is not source or slice_indices(call[1][1]) is None:
         return None
     several = not is_part and (
         source.op in ("placeholder", "call_module") or short_name(source) in (*SEVERAL, *SPLITS, "getitem", None)

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 from qfunc.graph.channel_affine import batch_norm_arguments
 
-__all__ = ["TrainingOnly", "norms_as_modules", "prepare", "take_modes", "train", "with_rest"]
+__all__ = ["TrainingOnly", "norms_as_modules", "prepare", "take_modes", "train", "with_missing_members"]
 
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -120,13 +120,13 @@ def _plain(norm: Any) -> nn.Module:
         else:
             setattr(made, name, value)
     made.training = norm.training
-    return with_rest(made, norm)
+    return with_missing_members(made, norm)
 
 
-def with_rest(made: nn.Module, of: nn.Module) -> nn.Module:
+def with_missing_members(made: nn.Module, of: nn.Module) -> nn.Module:
     """The module with the submodules and tensors of another that it does not have by those names.
 
-    >>> sorted(n for n, _ in with_rest(nn.Linear(1, 1, bias=False), nn.Linear(1, 1)).named_parameters())
+    >>> sorted(n for n, _ in with_missing_members(nn.Linear(1, 1, bias=False), nn.Linear(1, 1)).named_parameters())
     ['bias', 'weight']
     """
     for name, child in of.named_children():

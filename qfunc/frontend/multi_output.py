@@ -13,11 +13,11 @@ from qfunc.frontend.source_location import source_line
 from qfunc.ops.spelling import canonical, short_name
 
 
-def read_as_a_whole(node: fx.Node) -> bool:
+def reads_tuple(node: fx.Node) -> bool:
     """Whether an op reads the tuple of a split, or some of it, as in torch.cat(x.chunk(2)[::-1]).
 
     >>> g = fx.symbolic_trace(lambda x: x.chunk(2)[::-1]).graph
-    >>> [read_as_a_whole(n) for n in g.nodes]
+    >>> [reads_tuple(n) for n in g.nodes]
     [False, True, False, False]
     """
     return short_name(node) in SPLITS and any(_as_a_whole(node, user) for user in node.users)
@@ -29,14 +29,14 @@ def _as_a_whole(node: fx.Node, user: fx.Node) -> bool:
     return user.op.startswith("call_") and canonical(user) is not None
 
 
-def count(node: fx.Node, call: Any) -> int:
+def output_count(node: fx.Node, call: Any) -> int:
     """How many parts a split gives, whatever the size of its input.
 
     Raises:
         CaptureError: the size decides.
 
     >>> node = [*fx.symbolic_trace(lambda x: x.split([1, 2])).graph.nodes][1]
-    >>> count(node, canonical(node))
+    >>> output_count(node, canonical(node))
     2
     """
     name, given = short_name(node), call[1][1]
@@ -52,4 +52,4 @@ def count(node: fx.Node, call: Any) -> int:
     )
 
 
-__all__ = ["count", "read_as_a_whole"]
+__all__ = ["output_count", "reads_tuple"]

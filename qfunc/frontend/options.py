@@ -14,7 +14,7 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.errors import CaptureError, a_or_an
-from qfunc.frontend.fx.mappings import is_own_mapping, mapping
+from qfunc.frontend.fx.mappings import is_user_mapping, rebuild_mapping
 from qfunc.frontend.fx.module_forwards import forward_of
 from qfunc.frontend.fx.proxy import Proxy
 
@@ -88,10 +88,10 @@ def leaf_classes(leaves: Leaves, model: nn.Module) -> frozenset[type[nn.Module]]
     return frozenset(found)
 
 
-def present(spellings: Iterable[str], model: object) -> tuple[str, ...]:
+def present_arguments(spellings: Iterable[str], model: object) -> tuple[str, ...]:
     """Those of some qualified names that are classes of the model's submodules.
 
-    >>> present(("torch.relu", "torch.nn.modules.activation.ReLU"), nn.Sequential(nn.ReLU()))
+    >>> present_arguments(("torch.relu", "torch.nn.modules.activation.ReLU"), nn.Sequential(nn.ReLU()))
     ('torch.nn.modules.activation.ReLU',)
     """
     have = {_name(type(m)) for m in model.modules() if m is not model} if isinstance(model, nn.Module) else set()
@@ -212,7 +212,7 @@ def own_tracer(given: Any, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Trac
     create_arg = made.create_arg
 
     def argument(a: Any) -> Any:
-        return mapping(made, a) if is_own_mapping(a) else create_arg(a)
+        return rebuild_mapping(made, a) if is_user_mapping(a) else create_arg(a)
 
     if type(made).proxy is fx.Tracer.proxy:  # x += y writes, for this tracer too
         made.proxy = lambda node: Proxy(node, made)  # type: ignore[method-assign]

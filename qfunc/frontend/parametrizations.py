@@ -8,14 +8,14 @@ from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-__all__ = ["bake"]
+__all__ = ["remove_parametrizations"]
 
 
-def bake(model: nn.Module) -> bool:
+def remove_parametrizations(model: nn.Module) -> bool:
     """Gives the (own) model's modules the weights that they have in evaluation, as parameters; whether there were any.
 
     >>> model = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
-    >>> bake(model)
+    >>> remove_parametrizations(model)
     True
     >>> sorted(name for name, _ in model.named_parameters())
     ['bias', 'weight']

@@ -18,11 +18,11 @@ _AS_THEIR_INPUTS = ("add", "sub", "mul", "pow", "clip", "max_pool", "reshape", "
                     "slice", "expand", "pad", "resize", "split", "chunk")  # fmt: skip
 
 
-def start_of_a_sum(node: fx.Node, owner: nn.Module) -> fx.Node | None:
+def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:
     """The x of a traced 0 + x that is x; None for all else, and where x may be a tensor of booleans.
 
     >>> g = fx.symbolic_trace(lambda x, y: sum([x.relu(), y])).graph
-    >>> [str(start_of_a_sum(n, nn.Module())) for n in g.nodes]
+    >>> [str(is_sum_start(n, nn.Module())) for n in g.nodes]
     ['None', 'None', 'None', 'relu', 'None', 'None']
     """
     if short_name(node) not in ("add", "iadd") or node.kwargs or len(node.args) != 2:
@@ -45,4 +45,4 @@ def _is_of_numbers(value: Any, owner: nn.Module) -> bool:
     return kind in _NUMBERS or any(_is_of_numbers(v, owner) for v in given)
 
 
-__all__ = ["start_of_a_sum"]
+__all__ = ["is_sum_start"]

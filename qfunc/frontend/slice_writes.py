@@ -11,17 +11,17 @@ from torch import Tensor
 
 from qfunc.ops.index_ops import full_like
 
-Place = tuple[int, slice]
+SliceIndex = tuple[int, slice]
 
 
-def places(index: Any) -> list[Place] | None:
+def slice_indices(index: Any) -> list[SliceIndex] | None:
     """The axes of which an index takes a part, and the parts; None if it is not one of ints and slices without steps.
 
-    >>> places((Ellipsis, slice(0, 2))), places((slice(None), -1)), places(slice(None, None, 2))
+    >>> slice_indices((Ellipsis, slice(0, 2))), slice_indices((slice(None), -1)), slice_indices(slice(None, None, 2))
     ([(-1, slice(0, 2, None))], [(1, slice(-1, None, None))], None)
     """
     given = index if isinstance(index, tuple) else (index,)
-    found: list[Place] = []
+    found: list[SliceIndex] = []
     behind = next((i for i, v in enumerate(given) if v is Ellipsis), len(given))
     for i, item in enumerate(given):
         if item is Ellipsis and i == behind:
@@ -36,15 +36,15 @@ def places(index: Any) -> list[Place] | None:
     return found
 
 
-def put(emit: Callable[..., Any], x: Any, index: Any, value: Any) -> Any:
-    """x after x[index] = value, for an index of which `places` are known; value broadcasts.
+def write_slice(emit: Callable[..., Any], x: Any, index: Any, value: Any) -> Any:
+    """x after x[index] = value, for an index of which `slice_indices` are known; value broadcasts.
 
     Args:
         emit: (function, *arguments) -> the value of a call.
     """
-    where = places(index) or []
+    where = slice_indices(index) or []
     part = emit(operator.getitem, x, index)
-    new = filled(emit, part, value)
+    new = filled_slice(emit, part, value)
     if any(type(item) is int for item in (index if isinstance(index, tuple) else (index,))):  # axes that the part lacks
         whole = x
         for place in where:
@@ -53,12 +53,12 @@ def put(emit: Callable[..., Any], x: Any, index: Any, value: Any) -> Any:
     return _around(emit, x, where, new)
 
 
-def filled(emit: Callable[..., Any], x: Any, value: Any) -> Any:
+def filled_slice(emit: Callable[..., Any], x: Any, value: Any) -> Any:
     """A tensor of x's shape that holds value, a number or a tensor that broadcasts."""
     return emit(full_like, x, value, None) if isinstance(value, int | float) else emit(Tensor.expand_as, value, x)
 
 
-def _around(emit: Callable[..., Any], x: Any, where: list[Place], new: Any) -> Any:
+def _around(emit: Callable[..., Any], x: Any, where: list[SliceIndex], new: Any) -> Any:
     if not where:
         return new
     (axis, part), *inner = where
@@ -79,4 +79,4 @@ def _at(axis: int, part: slice) -> tuple[Any, ...]:
     return (slice(None),) * axis + (part,) if axis >= 0 else (Ellipsis, part, *(slice(None),) * (-axis - 1))
 
 
-__all__ = ["filled", "places", "put"]
+__all__ = ["filled_slice", "slice_indices", "write_slice"]

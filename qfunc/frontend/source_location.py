@@ -35,7 +35,7 @@ def user_line(traceback: types.TracebackType | None) -> str:
     return _last(frames)
 
 
-def packs(traceback: types.TracebackType | None) -> bool:
+def packs_sequences(traceback: types.TracebackType | None) -> bool:
     """Whether a failure came from packing a sequence, or from a layer that got a packed one."""
     while traceback is not None:
         frame = traceback.tb_frame
@@ -46,11 +46,11 @@ def packs(traceback: types.TracebackType | None) -> bool:
 
 
 def _last(frames: list[tuple[str, int]]) -> str:
-    mine = [f"{file}:{line}" for file, line in frames if is_users(file)]
+    mine = [f"{file}:{line}" for file, line in frames if is_user_file(file)]
     return mine[-1] if mine else ""
 
 
-def is_users(file: str) -> bool:
+def is_user_file(file: str) -> bool:
     """Whether a source file is neither torch's nor ours."""
     return not file.startswith((_TORCH, _HERE, "<"))
 
@@ -63,7 +63,7 @@ def module_stack(node: fx.Node) -> list[tuple[str, str, str]]:
     ]
 
 
-def ran(graph: fx.Graph) -> set[str]:
+def module_call(graph: fx.Graph) -> set[str]:
     """The paths of the modules that left ops in a traced graph."""
     return {path for node in graph.nodes for _, path, _ in module_stack(node)}
 
@@ -87,10 +87,10 @@ def _class_name(kind: Any) -> str:
     return kind if isinstance(kind, str) else qualified(kind)
 
 
-def bears_its_module(kind: str) -> bool:
+def has_module_name(kind: str) -> bool:
     """Whether the op that a module of this class ends in bears the module's name.
 
-    >>> bears_its_module("torch.nn.modules.linear.Linear"), bears_its_module("torch.nn.modules.rnn.LSTM")
+    >>> has_module_name("torch.nn.modules.linear.Linear"), has_module_name("torch.nn.modules.rnn.LSTM")
     (True, False)
     """
     return kind.startswith("torch.nn.") and kind.rpartition(".")[2] not in _SEVERAL

@@ -11,10 +11,10 @@ from torch import fx
 from qfunc.graph.arguments import _reads
 from qfunc.ops.index_ops import arange, full
 
-__all__ = ["grid_arguments", "grids", "made_here"]
+__all__ = ["meshgrid_arguments", "meshgrid", "on_input_device"]
 
 
-def made_here(call: Any, traced: fx.Graph) -> Any:
+def on_input_device(call: Any, traced: fx.Graph) -> Any:
     """The call of an op that makes a tensor: the tensor stands where the model's first input does."""
     if call is None or call[0] not in (arange, full) or call[1][-1] is not None:
         return call
@@ -37,12 +37,12 @@ def _entry(node: fx.Node) -> fx.Node:
     return node
 
 
-def grids(emit: Callable[..., fx.Node], tensors: Sequence[fx.Node], indexing: str) -> tuple[fx.Node, ...]:
+def meshgrid(emit: Callable[..., fx.Node], tensors: Sequence[fx.Node], indexing: str) -> tuple[fx.Node, ...]:
     """The results of `torch.meshgrid`: of n tensors each is viewed along its axis of n, and expanded to all lengths.
 
     >>> graph = fx.Graph()
     >>> emit = lambda function, *given: graph.call_function(function, given)
-    >>> [n.args[1] for n in grids(emit, [graph.placeholder("a")], "ij")]
+    >>> [n.args[1] for n in meshgrid(emit, [graph.placeholder("a")], "ij")]
     [(size,)]
     """
     order = [1, 0, *range(2, len(tensors))] if indexing == "xy" and len(tensors) > 1 else range(len(tensors))
@@ -60,7 +60,7 @@ def _length(emit: Callable[..., fx.Node], tensor: fx.Node) -> Any:
     return emit(torch.Tensor.size, tensor, 0)
 
 
-def grid_arguments(node: fx.Node) -> tuple[list[fx.Node], str] | None:
+def meshgrid_arguments(node: fx.Node) -> tuple[list[fx.Node], str] | None:
     """The tensors of a traced call of `torch.meshgrid` and its indexing; None where they are no list that is known."""
     given: Any = node.args[0] if node.args and isinstance(node.args[0], list | tuple) else node.args
     indexing = node.kwargs.get("indexing") or "ij"

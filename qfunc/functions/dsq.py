@@ -110,7 +110,11 @@ def _two(params: Staircase) -> list[tuple[str, Tensor]]:
 
 
 def _held(first: Tensor, second: Tensor, scheme: Scheme) -> Affine:
-    return from_range(first, second, scheme) if steps.is_free(scheme) else steps.held(first / _span(scheme), second, scheme)
+    return (
+        from_range(first, second, scheme)
+        if steps.is_free(scheme)
+        else steps.quantized_step(first / _span(scheme), second, scheme)
+    )
 
 
 def _span(scheme: Scheme) -> int:

@@ -36,7 +36,7 @@ def batch_norm_arguments(node: fx.Node) -> dict[str, Any] | None:
 
 
 @frozen(eq=False)
-class Norm:
+class ChannelAffine:
     """factor * x + shift with one float64 number a channel; `nodes` are its ops, the first reads x."""
 
     nodes: tuple[fx.Node, ...]
@@ -44,13 +44,13 @@ class Norm:
     shift: Tensor
 
 
-class Norms:
+class ChannelAffines:
     """Finds the norms of one graph.
 
     >>> from qfunc.frontend.capture import capture
     >>> from torch import nn
     >>> net = capture()(nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2, eps=0.0)).eval())
-    >>> [Norms(net).at(n).factor for n in net.graph.nodes if n.op == "call_module"]
+    >>> [ChannelAffines(net).at(n).factor for n in net.graph.nodes if n.op == "call_module"]
     [tensor([1., 1.], dtype=torch.float64)]
     """
 
@@ -59,7 +59,7 @@ class Norms:
         self.constant = computable(model.graph)
         self.known: dict[fx.Node, Tensor] = {}
 
-    def at(self, node: fx.Node) -> Norm | None:
+    def at(self, node: fx.Node) -> ChannelAffine | None:
         """The norm that one BatchNorm is: the leaf of torch.nn, or a call with constant statistics."""
         if kind_of(node) == "batch_norm":
             module: Any = self.model.get_submodule(str(node.target))
@@ -76,7 +76,7 @@ class Norms:
         weight, bias, mean, variance = (v if v is None else value_of(self.model, v, self.known) for v in tensors)
         return _norm(node, weight, bias, mean, variance, given["eps"])
 
-    def behind(self, op: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> Norm | None:
+    def behind(self, op: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> ChannelAffine | None:
         """The arithmetic behind an op that scales and shifts its channels by constants: the longest such chain.
 
         So a frozen BatchNorm writes itself, x * scale + bias, or (x - mean) / deviation * gamma + beta.
@@ -104,7 +104,7 @@ class Norms:
             seen.append(node)
             last = node
             if scaled and shifted:
-                found = Norm(tuple(seen), factor, shift)
+                found = ChannelAffine(tuple(seen), factor, shift)
         return found
 
     def _operand(self, node: fx.Node, chain: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> Tensor | None:
@@ -133,8 +133,8 @@ class Norms:
         return value.reshape(channels) if fits else value.reshape(()) if value.numel() == 1 else None
 
 
-def _norm(node: fx.Node, weight: Any, bias: Any, mean: Any, variance: Any, eps: Any) -> Norm:
+def _norm(node: fx.Node, weight: Any, bias: Any, mean: Any, variance: Any, eps: Any) -> ChannelAffine:
     factor = torch.rsqrt(variance.detach().double() + eps)
     factor = factor if weight is None else factor * weight.detach().double()
     shift = -mean.detach().double() * factor
-    return Norm((node,), factor, shift if bias is None else shift + bias.detach().double())
+    return ChannelAffine((node,), factor, shift if bias is None else shift + bias.detach().double())

@@ -22,7 +22,7 @@ def computed_tensors(model: nn.Module) -> dict[int, Tensor]:
     return {id(t): t.detach().clone() for t in held}
 
 
-def owned(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+def own_copy(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
     """A deep copy, as a forward may write attributes; `memo` has by id what stands for parts of the model.
 
     Raises:

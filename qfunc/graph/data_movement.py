@@ -11,21 +11,21 @@ TRANSPARENT = ("dropout",)
 """Kinds that evaluation leaves out, on every chip."""
 
 
-def moved(node: fx.Node) -> fx.Node:
+def moved_input(node: fx.Node) -> fx.Node:
     """The input whose codes an op moves."""
     return next(n for s, n in slots(node) if s == "input")
 
 
-def moves(source: fx.Node, last: fx.Node) -> list[fx.Node]:
+def movement_chain(source: fx.Node, last: fx.Node) -> list[fx.Node]:
     """The ops that move the codes of one tensor to another, the last first."""
     chain = []
     while last is not source:
         chain.append(last)
-        last = moved(last)
+        last = moved_input(last)
     return chain
 
 
-def moves_codes(node: fx.Node) -> bool:
+def only_moves_codes(node: fx.Node) -> bool:
     """Whether an op of a commuting kind really only moves codes: padding by anything but 0 does not."""
     if node.op != "call_function":
         return True
@@ -35,17 +35,17 @@ def moves_codes(node: fx.Node) -> bool:
         case "resize":
             return str(attribute(node, "mode")).startswith("nearest")
         case "slice":
-            return not picks(node)
+            return not indexes_tuple(node)
     return True
 
 
-def picks(node: fx.Node) -> bool:
+def indexes_tuple(node: fx.Node) -> bool:
     """Whether an index may pick one of several values: nobody knows how many an op outside the vocabulary gives.
 
     >>> import operator
     >>> graph = fx.Graph()
     >>> several = graph.call_function(divmod, (graph.placeholder("x"), 2))
-    >>> picks(graph.call_function(operator.getitem, (several, 0)))
+    >>> indexes_tuple(graph.call_function(operator.getitem, (several, 0)))
     True
     """
     while kind_of(node) == "slice" and isinstance(attribute(node, "index"), int):

@@ -18,12 +18,12 @@ _AS_INPUTS = ("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "concat",
               "cumsum", "tril", "triu", "clip", "sum", "remainder", "floor_divide", "repeat_interleave")  # fmt: skip
 
 
-def is_whole(node: fx.Node, record: Record | None) -> bool:
+def is_integer(node: fx.Node, record: Record | None) -> bool:
     """Whether the graph proves that a tensor is of an integer or boolean type; torch.export tells it of every tensor.
 
     >>> from qfunc.frontend.capture import capture
     >>> graph = capture()(fx.symbolic_trace(lambda x: x + (x > 0).long() * 2)).graph
-    >>> [n.name for n in graph.nodes if is_whole(n, None)]
+    >>> [n.name for n in graph.nodes if is_integer(n, None)]
     ['gt', 'long', 'mul']
     """
     fact = record.facts.get(node.name) if record else None
@@ -35,7 +35,7 @@ def is_whole(node: fx.Node, record: Record | None) -> bool:
     if kind in _ALWAYS:
         return True
     if op.target is cast_like:
-        return is_whole(attribute(node, "like"), record)
+        return is_integer(attribute(node, "like"), record)
     if kind in ("cast", "full", "arange") and attribute(node, "dtype") is not None:
         return not attribute(node, "dtype").is_floating_point
     if kind == "arange":
@@ -46,7 +46,7 @@ def is_whole(node: fx.Node, record: Record | None) -> bool:
         v for name, v in zip(op.parameters, node.args, strict=True) if name not in ("condition", "dim", "index", "indices")
     ]
     tensors = [n for n in _nodes(given) if not _is_size(n)]
-    return bool(tensors) and not any(isinstance(v, float) for v in given) and all(is_whole(n, record) for n in tensors)
+    return bool(tensors) and not any(isinstance(v, float) for v in given) and all(is_integer(n, record) for n in tensors)
 
 
 def _nodes(values: Any) -> list[fx.Node]:
@@ -68,23 +68,23 @@ _OF_POSITIONS = (
 )  # fmt: skip
 
 
-def of_positions(network: fx.GraphModule) -> frozenset[fx.Node]:
+def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
     """The ops whose values follow from masks, positions and buffers alone: no activations, whatever their type.
 
     >>> from qfunc.frontend.capture import capture
     >>> made = capture()(fx.symbolic_trace(lambda x, m: x + (1.0 - (m > 0).float()) * -1e4))
-    >>> sorted(n.name for n in of_positions(made))
+    >>> sorted(n.name for n in position_nodes(made))
     ['float_1', 'gt', 'mul', 'sub']
     """
     record, found, fixed = record_of(network), set[fx.Node](), set[fx.Node]()
     for node in network.graph.nodes:
         if node.op == "get_attr" and not _trains(node):
             fixed.add(node)
-        elif node.op == "call_function" and (is_whole(node, record) or kind_of(node) in ("full", "arange")):
+        elif node.op == "call_function" and (is_integer(node, record) or kind_of(node) in ("full", "arange")):
             found.add(node)
         elif kind_of(node) in _OF_POSITIONS:
             tensors = [n for n in node.all_input_nodes if kind_of(n) != "size"]
-            made = [n in found or is_whole(n, record) for n in tensors]
+            made = [n in found or is_integer(n, record) for n in tensors]
             if all(m or n in fixed for m, n in zip(made, tensors, strict=True)):
                 (found if any(made) else fixed).add(node)
     return frozenset(found)

@@ -7,14 +7,14 @@ from typing import Any, cast
 from torch import Tensor, fx, nn
 
 from qfunc.graph.constants import read_attr
-from qfunc.graph.module import CapturedModule, evaluated
-from qfunc.graph.names import fresh
+from qfunc.graph.module import CapturedModule, in_evaluation_mode
+from qfunc.graph.names import unique_name
 from qfunc.graph.record import attach, record_of
 from qfunc.ops.vocabulary import attribute, kind_of
 from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
 
 
-def settled(model: fx.GraphModule) -> fx.GraphModule:
+def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
     """The model with its BatchNorms folded by their running statistics: what evaluation computes, and the chip.
 
     It shares the quantizers and all tensors but the folded ones with the model, which is unchanged; a model
@@ -69,13 +69,13 @@ def _folding(node: fx.Node) -> fx.Node:
 
 
 def _free(path: str, taken: dict[fx.Node, tuple[str, Tensor]]) -> str:
-    return fresh(path, {p for p, _ in taken.values()})
+    return unique_name(path, {p for p, _ in taken.values()})
 
 
 def _values(model: fx.GraphModule, args: tuple[Any, ...]) -> tuple[Any, ...]:
     def value(node: fx.Node) -> Any:
         held = _get(model, node)
-        return evaluated(held) if isinstance(held, nn.Module) else held.detach()
+        return in_evaluation_mode(held) if isinstance(held, nn.Module) else held.detach()
 
     found: tuple[Any, ...] = fx.map_arg(args, value)
     return found
@@ -85,4 +85,4 @@ def _get(model: fx.GraphModule, node: fx.Node) -> Any:
     return read_attr(model, node) if node.op == "get_attr" else model.get_submodule(str(node.target))
 
 
-__all__ = ["settled", "trained_norms"]
+__all__ = ["evaluation_form", "trained_norms"]

@@ -6,10 +6,10 @@ import torch
 from attrs import evolve
 from torch import Tensor, fx, nn
 
-from qfunc.graph.evaluation_form import settled
-from qfunc.graph.module import CapturedModule, evaluated
+from qfunc.graph.evaluation_form import evaluation_form
+from qfunc.graph.module import CapturedModule, in_evaluation_mode
 from qfunc.graph.record import attach, record_of
-from qfunc.graph.sites import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.ops.vocabulary import kind_of
 
 __all__ = ["float_network", "network_so_far", "same_network"]
@@ -20,13 +20,13 @@ def float_network(model: fx.GraphModule) -> fx.GraphModule:
 
     Node names are those of the model.
     """
-    model = settled(model)
+    model = evaluation_form(model)
     return _network(model, {str(n.target) for n in model.graph.nodes if kind_of(n) == "fake_quantize"})
 
 
 def network_so_far(model: fx.GraphModule) -> fx.GraphModule:
     """As `float_network`, but with every FakeQuantize that is ready."""
-    return _network(settled(model), {s.path for s in seats(model) if not s.module.ready})
+    return _network(evaluation_form(model), {s.path for s in quantizer_nodes(model) if not s.module.ready})
 
 
 def _network(model: fx.GraphModule, left_out: set[str]) -> fx.GraphModule:
@@ -40,7 +40,7 @@ def _network(model: fx.GraphModule, left_out: set[str]) -> fx.GraphModule:
             continue
         env[node] = graph.node_copy(node, env.__getitem__)
         if node.op == "call_module":
-            leaves[str(node.target)] = evaluated(model.get_submodule(str(node.target)))
+            leaves[str(node.target)] = in_evaluation_mode(model.get_submodule(str(node.target)))
     network = CapturedModule(_Root(model, leaves), graph)
     record = record_of(model)
     return attach(network, evolve(record, stage="captured", target=None)) if record else network

@@ -10,10 +10,10 @@ from torch import fx
 from qfunc.errors import CalibrationError, QfuncError, first_line
 from qfunc.graph.record import path_of
 
-__all__ = ["Walk", "refused"]
+__all__ = ["ObservingInterpreter", "run_error"]
 
 
-class Walk(fx.Interpreter):
+class ObservingInterpreter(fx.Interpreter):
     """Runs a network and shows each named node's value to `see(name, value)`."""
 
     def __init__(self, network: fx.GraphModule, see: Callable[[str, Any], None], names: set[str] | None = None) -> None:
@@ -41,10 +41,10 @@ class Walk(fx.Interpreter):
         except QfuncError:
             raise
         except Exception as e:
-            raise refused(self.network, self.at, where, e) from e
+            raise run_error(self.network, self.at, where, e) from e
 
 
-def refused(network: fx.GraphModule, node: fx.Node | None, where: str, error: Exception) -> CalibrationError:
+def run_error(network: fx.GraphModule, node: fx.Node | None, where: str, error: Exception) -> CalibrationError:
     """What the user's own op says of its arguments, told by the op's path."""
     return CalibrationError(
         where=f"{where}, op {path_of(network, node) if node else 'inputs'!r}",

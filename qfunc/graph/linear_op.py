@@ -11,17 +11,17 @@ from torch import Tensor, fx
 from qfunc.graph.constants import model_path, read_attr, store
 from qfunc.ops.vocabulary import attribute, kind_of, op_of
 
-WEIGHTED = ("conv", "conv_transpose", "linear")
+LINEAR_KINDS = ("conv", "conv_transpose", "linear")
 
 
 @frozen(eq=False)
-class Weighted:
+class LinearOp:
     """A conv, conv_transpose or linear of a captured model, whose weight and bias are constants.
 
     >>> from qfunc.frontend.capture import capture
     >>> from torch import nn
     >>> net = capture()(nn.ConvTranspose2d(4, 6, (3, 5), groups=2))
-    >>> op = weighted(net, next(n for n in net.graph.nodes if n.op == "call_function"))
+    >>> op = linear_op(net, next(n for n in net.graph.nodes if n.op == "call_function"))
     >>> op.weight().shape, op.bias().shape, op.spatial
     (torch.Size([6, 2, 3, 5]), torch.Size([6]), 2)
     """
@@ -97,13 +97,13 @@ class Weighted:
         return split.reshape(groups * weight.shape[1], weight.shape[0] // groups, *weight.shape[2:]).contiguous()
 
 
-def weighted(model: fx.GraphModule, node: fx.Node) -> Weighted | None:
+def linear_op(model: fx.GraphModule, node: fx.Node) -> LinearOp | None:
     """The op that a node is, if it is one with a constant weight and no bias that is computed."""
-    if kind_of(node) not in WEIGHTED:
+    if kind_of(node) not in LINEAR_KINDS:
         return None
     weight, bias = attribute(node, "weight"), attribute(node, "bias")
     constant = all(w is None or (isinstance(w, fx.Node) and w.op == "get_attr") for w in (weight, bias))
-    return Weighted(model, node) if constant and weight is not None else None
+    return LinearOp(model, node) if constant and weight is not None else None
 
 
 def after(weight: Tensor, bias: Tensor, factor: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:

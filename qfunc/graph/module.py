@@ -13,10 +13,10 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
-from qfunc.graph.arguments import free
-from qfunc.graph.module_shells import ORIGIN, Origin, dress, origin_of, packed, packed_state
+from qfunc.graph.arguments import free_arguments
+from qfunc.graph.module_shells import ORIGIN, Origin, add_user_members, origin_of, pack_shells, pack_state
 from qfunc.graph.record import record_of
-from qfunc.graph.state_dict import unfit
+from qfunc.graph.state_dict import mismatches
 from qfunc.graph.static_shapes import require_sizes_of_call
 
 
@@ -34,7 +34,7 @@ class CapturedModule(fx.GraphModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The forward, which arguments that capture fixed may be given to, too."""
-        args, kwargs = free(self, args, kwargs)
+        args, kwargs = free_arguments(self, args, kwargs)
         if not torch.compiler.is_compiling():  # which traces for the sizes that it sees
             require_sizes_of_call(self, args, kwargs)
         return super().__call__(*args, **kwargs)
@@ -61,7 +61,7 @@ class CapturedModule(fx.GraphModule):
         error_msgs: Any,
     ) -> None:
         # Warnings, for torch tells nobody here whether the keys must match.
-        for text in unfit(self, state_dict, prefix, local_metadata):
+        for text in mismatches(self, state_dict, prefix, local_metadata):
             warnings.warn(f"load_state_dict: {text}", UserWarning, stacklevel=2)
         rest = strict, missing_keys, unexpected_keys, error_msgs
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
@@ -72,12 +72,12 @@ class CapturedModule(fx.GraphModule):
                 memo[id(vars(self)[name])] = vars(self)[name]
         made = memo[id(self)] = _empty(_origin(self))  # first, as the user's attributes may refer to it
         vars(made).update(copy.deepcopy(_state(self), memo))
-        made.graph = copied(self.graph)
+        made.graph = copy_module(self.graph)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = packed(_origin(self)), [_packed(n) for n in self.graph.nodes], self.graph._codegen
-        return _unpickled, parts, packed_state(_state(self))
+        parts = pack_shells(_origin(self)), [_packed(n) for n in self.graph.nodes], self.graph._codegen
+        return _unpickled, parts, pack_state(_state(self))
 
 
 def require_both_modes(model: fx.GraphModule, where: str) -> None:
@@ -102,7 +102,7 @@ def _state(model: fx.GraphModule) -> dict[str, Any]:
     return {k: v for k, v in vars(model).items() if k not in _OF_THE_GRAPH}
 
 
-def copied(graph: fx.Graph) -> fx.Graph:
+def copy_module(graph: fx.Graph) -> fx.Graph:
     """A copy with the same node names, which shares the frozen structure of inputs and outputs."""
     made, env = fx.Graph(), dict[fx.Node, fx.Node]()
     made.set_codegen(graph._codegen)
@@ -119,7 +119,7 @@ def _empty(origin: Origin | None) -> CapturedModule:
     made = CapturedModule(nn.Module(), fx.Graph())
     if origin is not None:
         vars(made)[ORIGIN] = origin
-        dress(made)
+        add_user_members(made)
     return made
 
 
@@ -130,7 +130,7 @@ def with_tensors(owner: nn.Module, graph: fx.Graph) -> CapturedModule:
     for path, source in owner.named_modules(remove_duplicate=False):
         if not any(True for _ in source.buffers()) and not any(True for _ in source.parameters()):
             continue
-        holder = at(made, path)
+        holder = ensure_submodule(made, path)
         for name, parameter in list(source._parameters.items()):
             if parameter is not None:
                 vars(holder).pop(name, None)
@@ -159,7 +159,7 @@ def _get(owner: nn.Module, path: str) -> nn.Module | None:
         return None
 
 
-def at(root: nn.Module, path: str) -> nn.Module:
+def ensure_submodule(root: nn.Module, path: str) -> nn.Module:
     """The submodule at a path; empty modules are made on the way."""
     for part in path.split(".") if path else ():
         if not isinstance(getattr(root, part, None), nn.Module):
@@ -235,9 +235,9 @@ def _resolved(value: Any, env: dict[str, fx.Node]) -> Any:
     return value
 
 
-def evaluated(module: nn.Module) -> nn.Module:
+def in_evaluation_mode(module: nn.Module) -> nn.Module:
     """A shallow copy in evaluation mode, which shares the tensors; the module keeps its own mode."""
     twin = copy.copy(module)
-    twin._modules = {k: evaluated(m) for k, m in module._modules.items() if m is not None}
+    twin._modules = {k: in_evaluation_mode(m) for k, m in module._modules.items() if m is not None}
     twin.training = False
     return twin

@@ -36,7 +36,7 @@ class Origin:
     kinds: tuple[str, ...] = ()
 
 
-class Dissolved(nn.Module):
+class ModuleShell(nn.Module):
     """Stands where a float module was whose ops are in the graph now: its tensors, attributes and methods.
 
     >>> from qfunc.frontend.capture import capture
@@ -59,13 +59,13 @@ class Dissolved(nn.Module):
     def __getitem__(self, index: Any) -> Any:
         raise _reached(self)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Dissolved:
-        made = memo[id(self)] = dissolved(origin_of(self))
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleShell:
+        made = memo[id(self)] = module_shell(origin_of(self))
         vars(made).update(copy.deepcopy(vars(self), memo))
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dissolved, (packed(origin_of(self)),), packed_state(vars(self))
+        return module_shell, (pack_shells(origin_of(self)),), pack_state(vars(self))
 
     def extra_repr(self) -> str:
         """The class that it was."""
@@ -96,7 +96,7 @@ def origin_of(module: nn.Module) -> Origin:
     return Origin(type(module), "", tuple(children), tuple(own), tuple(type(m).__name__ for m in children.values()))
 
 
-def dress(made: fx.GraphModule) -> None:
+def add_user_members(made: fx.GraphModule) -> None:
     """Gives the class of a GraphModule, which is its own, the members of the user's class."""
     kind: Any = origin_of(made).kind
     for name, member in _members(kind).items():
@@ -104,11 +104,11 @@ def dress(made: fx.GraphModule) -> None:
 
 
 @functools.lru_cache(256)
-def _class_of(kind: Hashable) -> type[Dissolved]:
-    return type("Dissolved", (Dissolved,), {**_members(kind), "__module__": __name__})
+def _class_of(kind: Hashable) -> type[ModuleShell]:
+    return type("ModuleShell", (ModuleShell,), {**_members(kind), "__module__": __name__})
 
 
-def dissolved(origin: Origin) -> Dissolved:
+def module_shell(origin: Origin) -> ModuleShell:
     """What stands for a float submodule whose ops are part of the graph."""
     kind: Any = origin.kind
     made = _class_of(kind)()
@@ -170,7 +170,7 @@ def _gone(error: AttributeError) -> CaptureError | None:
     return _refusal(f"{origin.path}.{error.name}".lstrip("."), origin.kinds[origin.children.index(error.name)])
 
 
-def packed(origin: Origin | None) -> Origin | None:
+def pack_shells(origin: Origin | None) -> Origin | None:
     """An origin that pickle takes: a class that cannot be imported by its name is left out."""
     if origin is None or origin.kind is None:
         return origin
@@ -180,13 +180,13 @@ def packed(origin: Origin | None) -> Origin | None:
     return origin if found is origin.kind else evolve(origin, kind=None)
 
 
-def packed_state(state: dict[str, Any]) -> dict[str, Any]:
+def pack_state(state: dict[str, Any]) -> dict[str, Any]:
     """A module's `__dict__` without the kept attributes that pickle refuses."""
     origin = state.get(ORIGIN)
     if not isinstance(origin, Origin):
         return state
     left_out = [k for k in origin.attributes if k in state and not _pickles(state[k])]
-    return {k: v for k, v in state.items() if k not in left_out} | {ORIGIN: packed(origin)}
+    return {k: v for k, v in state.items() if k not in left_out} | {ORIGIN: pack_shells(origin)}
 
 
 class _Dry(pickle.Pickler):

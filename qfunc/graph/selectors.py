@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.record import Fact, record_of
+from qfunc.graph.record import NodeInfo, record_of
 from qfunc.ops.vocabulary import attribute, is_constant, kind_of, op_of, slots
 from qfunc.specs import selectors as s
 from qfunc.specs.target import OpKind
@@ -30,11 +30,11 @@ class Context:
     ops: tuple[OpKind, ...] = ()
     roots: dict[fx.Node, fx.Node] = field(factory=dict)
 
-    def fact(self, node: fx.Node) -> Fact:
+    def fact(self, node: fx.Node) -> NodeInfo:
         """Where the node comes from; a constant's path is its attribute."""
         record = record_of(self.model)
         found = record.facts.get(node.name) if record else None
-        found = found or Fact(str(node.target) if node.op == "get_attr" else node.name)
+        found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
         return evolve(found, path=self.path(found.path)) if record and record.within else found
 
     def path(self, own: str) -> str:
@@ -57,14 +57,14 @@ def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', getattr(target, '__name__', ''))}"
 
 
-def selects(selector: s.Selector, node: fx.Node, context: Context) -> bool:
+def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
     """Whether a selector holds for an op, or for the tensor that the node produces.
 
     >>> from qfunc.frontend.capture import capture
     >>> from torch import nn
     >>> model = capture()(nn.Sequential(nn.Conv2d(3, 3, 3, groups=3), nn.ReLU()))
     >>> selector = s.Op("conv") & s.Attr("depthwise", True)
-    >>> [n.name for n in model.graph.nodes if selects(selector, n, Context(model))]
+    >>> [n.name for n in model.graph.nodes if matches(selector, n, Context(model))]
     ['_0']
     """
     match selector:
@@ -80,9 +80,9 @@ def selects(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.Attr(name, equals):
             return bool(attributes(node).get(name, _MISSING) == equals)
         case s.From(producer):
-            return selects(producer, context.roots.get(node, node), context)
+            return matches(producer, context.roots.get(node, node), context)
         case s.AnyInput(producer):
-            return any(selects(producer, context.roots.get(n, n), context) for n in node.all_input_nodes)
+            return any(matches(producer, context.roots.get(n, n), context) for n in node.all_input_nodes)
         case s.First():
             return not any(context.kind(n) in _WEIGHTED for n in _reach(node, "all_input_nodes"))
         case s.Last():
@@ -102,11 +102,11 @@ def selects(selector: s.Selector, node: fx.Node, context: Context) -> bool:
             )
             return bool(predicate(view))
         case s.AllOf(of):
-            return all(selects(one, node, context) for one in of)
+            return all(matches(one, node, context) for one in of)
         case s.AnyOf(of):
-            return any(selects(one, node, context) for one in of)
+            return any(matches(one, node, context) for one in of)
         case s.Not(of):
-            return not selects(of, node, context)
+            return not matches(of, node, context)
     raise SpecError(where="selector", found=repr(selector), wanted="a selector of qfunc.specs", do="Compose one of those.")
 
 
@@ -186,13 +186,13 @@ def _reach(node: fx.Node, direction: str) -> set[fx.Node]:
     return seen
 
 
-def is_personal(selector: Any) -> bool:
+def names_one_op(selector: Any) -> bool:
     """Whether a selector speaks of one model (a name, a class, a predicate) rather than of op kinds."""
     match selector:
         case s.Name() | s.ModuleType() | s.Where():
             return True
         case s.AllOf(of) | s.AnyOf(of):
-            return any(is_personal(one) for one in of)
+            return any(names_one_op(one) for one in of)
         case s.Not(of):
-            return is_personal(of)
+            return names_one_op(of)
     return False

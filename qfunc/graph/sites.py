@@ -5,15 +5,15 @@ from __future__ import annotations
 from attrs import frozen
 from torch import fx
 
-from qfunc.graph.evaluation_form import settled
+from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.ops.vocabulary import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
-__all__ = ["Seat", "seats"]
+__all__ = ["QuantizerNode", "quantizer_nodes"]
 
 
 @frozen
-class Seat:
+class QuantizerNode:
     """A FakeQuantize in a model: where it sits, the float node whose value it quantizes, and who reads that.
 
     Both are named as in `float_network`: dropouts are looked through.
@@ -25,9 +25,9 @@ class Seat:
     readers: tuple[str, ...]
 
 
-def seats(model: fx.GraphModule) -> tuple[Seat, ...]:
+def quantizer_nodes(model: fx.GraphModule) -> tuple[QuantizerNode, ...]:
     """Every FakeQuantize of a model in graph order."""
-    model, found = settled(model), []
+    model, found = evaluation_form(model), []
     for node in model.graph.nodes:
         if kind_of(node) == "fake_quantize":
             module = model.get_submodule(str(node.target))
@@ -35,7 +35,7 @@ def seats(model: fx.GraphModule) -> tuple[Seat, ...]:
             tensor = node.all_input_nodes[0]
             while kind_of(tensor) == "dropout":
                 tensor = tensor.all_input_nodes[0]
-            found.append(Seat(str(node.target), module, tensor.name, tuple(_readers(node))))
+            found.append(QuantizerNode(str(node.target), module, tensor.name, tuple(_readers(node))))
     return tuple(found)
 
 

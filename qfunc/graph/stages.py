@@ -8,12 +8,12 @@ from torch import fx, nn
 
 from qfunc.errors import CalibrationError, a_or_an
 from qfunc.graph.record import Record, record_of
-from qfunc.graph.sites import seats
+from qfunc.graph.sites import quantizer_nodes
 
-__all__ = ["kind_of_model", "require", "require_unwrapped"]
+__all__ = ["kind_of_model", "require_stage", "require_unwrapped"]
 
 
-def require(model: Any, stage: str, step: str) -> Record:
+def require_stage(model: Any, stage: str, step: str) -> Record:
     """The record of a model that has reached `stage` ("quantized" or "calibrated").
 
     Raises:
@@ -23,7 +23,9 @@ def require(model: Any, stage: str, step: str) -> Record:
     record = record_of(model) if isinstance(model, fx.GraphModule) else None
     reached = record is not None and record.stage in (stage, "quantized", "calibrated")
     # Qparams may also have come from a state_dict, or have left with one.
-    unready = [s.module.site.name for s in seats(model) if not s.module.ready] if reached and stage == "calibrated" else []
+    unready = (
+        [s.module.site.name for s in quantizer_nodes(model) if not s.module.ready] if reached and stage == "calibrated" else []
+    )
     if record is None or not reached or unready:
         before = {"quantized": "qfunc.quantize(target)(model)", "calibrated": "qfunc.calibrate(batches)(quantized)"}[stage]
         found = kind_of_model(record) if record else f"{a_or_an(type(model))} that is not quantized"

@@ -13,12 +13,12 @@ _KEY = "qfunc"
 """Where in a state_dict's metadata the quantizers are told."""
 
 
-def tell(model: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+def write_metadata(model: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
     """Writes into the metadata of a state_dict what quantizes each tensor; a hook of `register_state_dict_post_hook`."""
     metadata[_KEY] = {path: _made_by(module) for path, module in _quantizers(model).items()}
 
 
-def unfit(model: fx.GraphModule, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
+def mismatches(model: fx.GraphModule, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any]) -> list[str]:
     """What is to be said of a state_dict that loads into a quantized model, or not, and means something else.
 
     Args:
@@ -82,4 +82,4 @@ def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names[:3])) + rest
 
 
-__all__ = ["tell", "unfit"]
+__all__ = ["write_metadata", "mismatches"]

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError, CaptureError
-from qfunc.graph.arguments import leaves
+from qfunc.graph.arguments import flatten
 from qfunc.graph.record import Record, record_of
 
 _DYNAMIC = (
@@ -43,7 +43,7 @@ def require_sizes(record: Record | None, given: Iterable[Any]) -> None:
     """
     if record is None or not record.sizes:
         return
-    tensors = [t for t in leaves(list(given)) if isinstance(t, Tensor)]
+    tensors = [t for t in flatten(list(given)) if isinstance(t, Tensor)]
     for tensor, (name, sizes) in zip(tensors, record.sizes, strict=False):
         if tensor.ndim == len(sizes) and all(fixed in (None, n) for fixed, n in zip(sizes, tensor.shape, strict=True)):
             continue

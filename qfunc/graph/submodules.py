@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc.errors import SpecError
-from qfunc.graph.copying import owned
-from qfunc.graph.hooks import hand_over
+from qfunc.graph.copying import own_copy
+from qfunc.graph.hooks import transfer_hooks
 from qfunc.graph.record import record_of
-from qfunc.graph.stages import require, require_unwrapped
-from qfunc.graph.wrappers import unwrapped
+from qfunc.graph.stages import require_stage, require_unwrapped
+from qfunc.graph.wrappers import unwrap
 
 
-def parts(model: Any) -> dict[str, fx.GraphModule]:
+def quantized_submodules(model: Any) -> dict[str, fx.GraphModule]:
     """The quantized submodules of a module by path, the outermost; {"": model} if the model itself is quantized.
 
-    >>> parts(nn.Sequential(nn.ReLU()))
+    >>> quantized_submodules(nn.Sequential(nn.ReLU()))
     {}
     """
     if _is_quantized(model):
@@ -36,20 +36,20 @@ def _is_quantized(model: Any) -> bool:
     return record is not None and record.target is not None and record.stage != "captured"
 
 
-def require_parts(model: Any, stage: str, step: str) -> dict[str, fx.GraphModule]:
-    """As `parts`, each of which has reached `stage` ("quantized" or "calibrated").
+def require_submodules(model: Any, stage: str, step: str) -> dict[str, fx.GraphModule]:
+    """As `quantized_submodules`, each of which has reached `stage` ("quantized" or "calibrated").
 
     Raises:
         CalibrationError: one has not, or there is none.
     """
     require_unwrapped(model, stage, step)
-    found = parts(model)
+    found = quantized_submodules(model)
     for part in found.values() or [model]:
-        require(part, stage, step)
+        require_stage(part, stage, step)
     return found
 
 
-def rebuilt(outer: nn.Module, new: Mapping[str, nn.Module], where: str = "") -> nn.Module:
+def with_submodules(outer: nn.Module, new: Mapping[str, nn.Module], where: str = "") -> nn.Module:
     """A copy of an outer module with other modules in place of some submodules, wherever it refers to them.
 
     What the copy has of hooks on those submodules, the other modules get.  Tensors that the submodules share with each
@@ -63,10 +63,10 @@ def rebuilt(outer: nn.Module, new: Mapping[str, nn.Module], where: str = "") -> 
     memo: dict[int, Any] = _ties(outer, new, where) if where else {}
     for path, module in new.items():
         old = outer.get_submodule(path)
-        memo[id(old)] = memo[id(unwrapped(old))] = module
-    made = owned(outer, memo)
+        memo[id(old)] = memo[id(unwrap(old))] = module
+    made = own_copy(outer, memo)
     for path, module in new.items():
-        hand_over(unwrapped(outer.get_submodule(path)), module, memo)
+        transfer_hooks(unwrap(outer.get_submodule(path)), module, memo)
     return made
 
 
@@ -78,7 +78,7 @@ def _ties(outer: nn.Module, new: Mapping[str, nn.Module], where: str) -> dict[in
     outside = {id(t): ("", f"{path}.{name}".lstrip(".")) for path, m in rest.items() for name, t in _own(m)}
     memo: dict[int, Any] = {}
     for path, module in new.items():
-        for name, tensor in _tensors(unwrapped(outer.get_submodule(path))):
+        for name, tensor in _tensors(unwrap(outer.get_submodule(path))):
             twin = _get(module, name)
             owner, other = outside.get(id(tensor), (path, name))
             if owner != path and (twin is None or not _equal(twin, tensor)):  # one module's ties change with it
@@ -132,29 +132,29 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
 
 
-def same_around(a: nn.Module, b: nn.Module) -> bool:
+def same_outer_model(a: nn.Module, b: nn.Module) -> bool:
     """Whether two modules have equal classes and tensors outside of their quantized submodules."""
     if a is b:
         return True
-    left, right = around(a), around(b)
+    left, right = outer_model(a), outer_model(b)
     if [(path, type(m)) for path, m in left] != [(path, type(m)) for path, m in right]:
         return False
     pairs = [(dict(_own(x)), dict(_own(y))) for (_, x), (_, y) in zip(left, right, strict=True)]
     return all(x.keys() == y.keys() and all(_equal(x[k], y[k]) for k in x) for x, y in pairs)
 
 
-def around(outer: nn.Module) -> list[tuple[str, nn.Module]]:
+def outer_model(outer: nn.Module) -> list[tuple[str, nn.Module]]:
     """The modules outside of the quantized submodules, each with its path."""
-    inside = parts(outer)
+    inside = quantized_submodules(outer)
     return [] if "" in inside else [(path, m) for path, m in outer.named_modules() if not _under(path, inside)]
 
 
-def running(outer: nn.Module, steps: Mapping[str, Callable[..., Any]]) -> nn.Module:
+def run_submodules(outer: nn.Module, steps: Mapping[str, Callable[..., Any]]) -> nn.Module:
     """A copy in evaluation mode, which shares the parameters, and whose submodules at some paths do something else."""
-    copied = owned(outer, {id(p): p for p in outer.parameters()}).eval()
+    copied = own_copy(outer, {id(p): p for p in outer.parameters()}).eval()
     for path, step in steps.items():
         vars(copied.get_submodule(path))["forward"] = step
     return copied
 
 
-__all__ = ["around", "parts", "rebuilt", "require_parts", "running", "same_around"]
+__all__ = ["outer_model", "quantized_submodules", "with_submodules", "require_submodules", "run_submodules", "same_outer_model"]

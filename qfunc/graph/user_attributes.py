@@ -9,10 +9,10 @@ from typing import Any
 from attrs import evolve
 from torch import Tensor, fx, nn
 
-from qfunc.graph.module_shells import OF_MODULES, ORIGIN, Dissolved, Origin, dissolved, dress, origin_of
+from qfunc.graph.module_shells import OF_MODULES, ORIGIN, ModuleShell, Origin, add_user_members, module_shell, origin_of
 
 
-def keep(made: fx.GraphModule, owner: nn.Module, ran: Set[str] = frozenset()) -> fx.GraphModule:
+def copy_user_attributes(made: fx.GraphModule, owner: nn.Module, ran: Set[str] = frozenset()) -> fx.GraphModule:
     """Gives a (new) captured model what `owner`, of which it is a form, has of attributes and methods.
 
     Attributes are copied deeply, as `copy.deepcopy(owner)` would; where one refers to a tensor or submodule
@@ -35,17 +35,17 @@ def keep(made: fx.GraphModule, owner: nn.Module, ran: Set[str] = frozenset()) ->
             origin = evolve(origin, path=path)
         if twin is made:
             vars(made)[ORIGIN] = origin
-            dress(made)
+            add_user_members(made)
         elif twin is None and ran and _is_aside(path, module, ran):
             asides.append((path, module))
             continue
-        elif twin is None or type(twin) in (nn.Module, Dissolved):
+        elif twin is None or type(twin) in (nn.Module, ModuleShell):
             twin = _stand_in(made, path, twin, origin)
         memo.setdefault(id(module), twin)
         for name, tensor in {**module._parameters, **module._buffers}.items():
             if tensor is not None and isinstance(getattr(twin, name, None), Tensor):
                 memo.setdefault(id(tensor), getattr(twin, name))
-        if isinstance(twin, Dissolved) or (twin is not None and twin is made):
+        if isinstance(twin, ModuleShell) or (twin is not None and twin is made):
             pairs.append((module, twin))
     for path, aside in asides:  # when all that they may refer to is known
         above, _, name = path.rpartition(".")
@@ -76,7 +76,7 @@ def _is_aside(path: str, module: nn.Module, ran: Set[str]) -> bool:
 
 def _stand_in(made: nn.Module, path: str, twin: nn.Module | None, origin: Origin) -> nn.Module:
     # Registered where the graph reads tensors; otherwise it only answers for what attributes refer to.
-    new = dissolved(origin)
+    new = module_shell(origin)
     if twin is not None:
         vars(new).update(vars(twin))
         holder, _, name = path.rpartition(".")

@@ -12,7 +12,7 @@ Run = Callable[[Sequence[Any]], list[Any]]
 
 
 @frozen(eq=False)
-class Shown:
+class ModelWithCodes:
     """A model as deployed, and the same with its tensors of codes as further outputs.
 
     What the runtime computes on integers stands in the file, so that there is no partition to compare.
@@ -33,7 +33,7 @@ class Shown:
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """(the outputs of the model as deployed, code tensor -> codes in the model's own layout).
 
-        >>> shown = Shown(lambda x: x, lambda x: [*x, np.zeros((2, 5, 7, 3))], {"conv.codes": True})
+        >>> shown = ModelWithCodes(lambda x: x, lambda x: [*x, np.zeros((2, 5, 7, 3))], {"conv.codes": True})
         >>> outputs, codes = shown.run([1.5])
         >>> outputs, codes["conv.codes"].shape
         ([1.5], (2, 3, 5, 7))
@@ -48,7 +48,7 @@ def code_names(artifact: Any) -> set[str]:
     return {f"{t}.codes" for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
 
 
-def shown_of(artifact: Any, tensors: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def with_code_outputs(artifact: Any, tensors: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Of a file's tensors by their names there, the first that stands for each of the artifact's tensors of codes."""
     wanted, found = code_names(artifact), dict[str, Any]()
     for name, value in tensors:
@@ -58,4 +58,4 @@ def shown_of(artifact: Any, tensors: Iterable[tuple[str, Any]]) -> dict[str, Any
     return found
 
 
-__all__ = ["Run", "Shown", "code_names", "shown_of"]
+__all__ = ["Run", "ModelWithCodes", "code_names", "with_code_outputs"]

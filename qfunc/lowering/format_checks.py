@@ -69,7 +69,7 @@ def require_input(name: str, dtype: Any, varies: int | None) -> None:
         raise DeployError(where=f"input {name!r}", found=f"examples along axis {varies}", wanted="axis 0", do=do)
 
 
-def refused(site: QuantizedTensor, tensor: str, found: str, wanted: str, do: str) -> DeployError:
+def format_error(site: QuantizedTensor, tensor: str, found: str, wanted: str, do: str) -> DeployError:
     """The error of a format that cannot hold a site."""
     return DeployError(where=f"{site.role} {tensor!r}", found=found, wanted=wanted, do=do)
 
@@ -82,7 +82,7 @@ def require_integers(site: QuantizedTensor, tensor: str, artifact: str) -> Int:
     """
     if isinstance(site.format, Int):
         return site.format
-    raise refused(site, tensor, repr(site.format), f"integers: {artifact} has no other formats", "Edit the scheme.")
+    raise format_error(site, tensor, repr(site.format), f"integers: {artifact} has no other formats", "Edit the scheme.")
 
 
 def require_symmetric(site: QuantizedTensor, tensor: str, artifact: str) -> None:
@@ -93,7 +93,7 @@ def require_symmetric(site: QuantizedTensor, tensor: str, artifact: str) -> None
     """
     if any(site.zero_point):
         found, wanted = f"zero point {next(z for z in site.zero_point if z)}", f"0: {artifact} has no zero points"
-        raise refused(site, tensor, found, wanted, "Edit the scheme: zero_point=None.")
+        raise format_error(site, tensor, found, wanted, "Edit the scheme: zero_point=None.")
 
 
 def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> None:
@@ -104,10 +104,10 @@ def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> Non
     """
     if len(set(zip(site.scale, site.zero_point, strict=True))) > 1:
         wanted = f"one: {artifact} has one number a tensor"
-        raise refused(site, tensor, f"{len(site.scale)} scales", wanted, "Edit the scheme: Scale(PerTensor()).")
+        raise format_error(site, tensor, f"{len(site.scale)} scales", wanted, "Edit the scheme: Scale(PerTensor()).")
 
 
 __all__ = [
-    "refused", "require", "require_input", "require_int8", "require_integers", "require_one_scale", "require_per_tensor",
+    "format_error", "require", "require_input", "require_int8", "require_integers", "require_one_scale", "require_per_tensor",
     "require_symmetric",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from qfunc.errors import DeployError
 
-__all__ = ["ACTIVATIONS", "Array", "QParams", "Source", "copies", "dequantized"]
+__all__ = ["ACTIVATIONS", "Array", "QParams", "QdqModel", "copies", "dequantized"]
 
 
 ACTIVATIONS = ("Relu", "Clip")
@@ -20,7 +20,7 @@ ACTIVATIONS = ("Relu", "Clip")
 REAL = onnx.TensorProto.FLOAT
 
 
-class Source:
+class QdqModel:
     """A model in ONNX; the first axis of its inputs varies, all others are known."""
 
     def __init__(self, model: onnx.ModelProto) -> None:

@@ -31,7 +31,7 @@ class Check:
 
 
 @frozen
-class Saved:
+class SavedReport:
     """What was found in a directory."""
 
     kind: str
@@ -44,7 +44,7 @@ class Saved:
         return all(r.outcome != "failed" for r in self.rows)
 
 
-def check_saved(directory: str | os.PathLike[str]) -> Saved:
+def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
     """Checks what `artifact.save` or `qfunc.save` wrote.
 
     Of an artifact: its report and target can be read; model.onnx, if the target's runtime reads that, passes the ONNX
@@ -62,7 +62,7 @@ def check_saved(directory: str | os.PathLike[str]) -> Saved:
     checks = _model_checks if (place / _TENSORS).is_file() else _artifact_checks
     rows = list(checks(place, report))
     kind = "quantized model" if checks is _model_checks else "artifact"
-    return Saved(kind, str(report["target"].get("spec", {}).get("name", "?")), tuple(rows))
+    return SavedReport(kind, str(report["target"].get("spec", {}).get("name", "?")), tuple(rows))
 
 
 def _report(place: Path) -> dict[str, Any]:

@@ -8,17 +8,17 @@ from attrs import evolve
 from torch import fx
 
 from qfunc.errors import CaptureError
-from qfunc.graph.record import Fact, Record, attach, path_of, record_of
+from qfunc.graph.record import NodeInfo, Record, attach, path_of, record_of
 from qfunc.ops.decompositions import attend
 from qfunc.ops.float_ops import repeat_heads
 from qfunc.ops.vocabulary import attribute, kind_of
 from qfunc.specs import Target
 from qfunc.specs import selectors as s
 
-__all__ = ["open_attention"]
+__all__ = ["decompose_attention"]
 
 
-def open_attention(network: fx.GraphModule, target: Target) -> fx.GraphModule:
+def decompose_attention(network: fx.GraphModule, target: Target) -> fx.GraphModule:
     """The (own) network with each `sdpa` opened, unless a rule of the target names that kind.
 
     Raises:
@@ -45,7 +45,7 @@ def _open(network: fx.GraphModule, node: fx.Node, record: Record) -> None:
             wanted="dropout_p=0.0, or dropout in training only",
             do="Pass dropout_p=self.p if self.training else 0.0.",
         )
-    source = record.facts.get(node.name, Fact(path))
+    source = record.facts.get(node.name, NodeInfo(path))
 
     def emit(function: Any, *arguments: Any) -> fx.Node:
         word = function.__name__

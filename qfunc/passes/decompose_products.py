@@ -9,17 +9,17 @@ import torch
 from attrs import evolve
 from torch import fx
 
-from qfunc.graph.record import Fact, attach, path_of, record_of
+from qfunc.graph.record import NodeInfo, attach, path_of, record_of
 from qfunc.ops.spelling import argument, short_name
 
 Emit = Callable[..., fx.Node]
 
 
-def open_products(network: fx.GraphModule) -> fx.GraphModule:
+def decompose_products(network: fx.GraphModule) -> fx.GraphModule:
     """The (own) network with each such product opened, where one matmul with transposes says it.
 
     >>> from qfunc.frontend.capture import capture
-    >>> net = open_products(capture()(_Scores()))
+    >>> net = decompose_products(capture()(_Scores()))
     >>> [n.name for n in net.graph.nodes if n.op == "call_function"]
     ['einsum_transpose', 'einsum']
     """
@@ -31,9 +31,9 @@ def open_products(network: fx.GraphModule) -> fx.GraphModule:
         open_ = {"einsum": _einsum, "addmm": _sum, "baddbmm": _sum}.get(short_name(node) or "")
         if open_ is None:
             continue
-        source = facts.get(node.name, Fact(path_of(network, node)))
+        source = facts.get(node.name, NodeInfo(path_of(network, node)))
 
-        def emit(function: Any, *arguments: Any, node: fx.Node = node, source: Fact = source) -> fx.Node:
+        def emit(function: Any, *arguments: Any, node: fx.Node = node, source: NodeInfo = source) -> fx.Node:
             with node.graph.inserting_before(node):
                 made = node.graph.create_node("call_function", function, arguments, {}, f"{node.name}_{function.__name__}")
             facts[made.name] = evolve(source, path=f"{source.path}.{made.name.removeprefix(f'{node.name}_')}")
@@ -97,4 +97,4 @@ class _Scores(torch.nn.Module):
         return torch.einsum("bqd,bkd->bqk", q, k)
 
 
-__all__ = ["open_products"]
+__all__ = ["decompose_products"]

@@ -15,13 +15,13 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import SpecError
-from qfunc.graph.channel_affine import Norm, Norms
+from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
 from qfunc.graph.constants import value_of
-from qfunc.graph.linear_op import WEIGHTED, Weighted, after, before, weighted
+from qfunc.graph.linear_op import LINEAR_KINDS, LinearOp, after, before, linear_op
 from qfunc.graph.record import attach, record_of
-from qfunc.graph.selectors import Context, selects
+from qfunc.graph.selectors import Context, matches
 from qfunc.ops.vocabulary import kind_of, slots
-from qfunc.passes.share_folded_constants import Joining
+from qfunc.passes.share_folded_constants import SharedConstants
 from qfunc.specs import Step, Target
 
 _RANKS: dict[Any, tuple[int, ...]] = {nn.BatchNorm1d: (0, 1), nn.BatchNorm2d: (2,), nn.BatchNorm3d: (3,)}
@@ -64,8 +64,8 @@ class _Folding:
     """One pass over one graph, which it changes; `misses` are (op, step, why) in the user's paths."""
 
     def __init__(self, model: fx.GraphModule, target: Target | None) -> None:
-        self.model, self.norms = model, Norms(model)
-        self.joining = Joining(model, self.norms.constant)
+        self.model, self.norms = model, ChannelAffines(model)
+        self.joining = SharedConstants(model, self.norms.constant)
         self.context = Context(model, () if target is None else target.ops)
         own = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
         self.own, self.kinds = own, () if target is None else tuple(op.name for op in target.ops)
@@ -75,7 +75,7 @@ class _Folding:
     def run(self) -> None:
         """Folds everything that folds."""
         for node in list(self.model.graph.nodes):
-            while kind_of(node) in WEIGHTED and self._behind(node):
+            while kind_of(node) in LINEAR_KINDS and self._behind(node):
                 pass
         for node in reversed(list(self.model.graph.nodes)):
             norm = self.norms.at(node)
@@ -87,15 +87,15 @@ class _Folding:
 
     def _stays(self, node: fx.Node) -> None:
         # An op of the user's own that a fusion folds, but not from where it stands.
-        fusion = next((f for f, s in self.own if selects(s.op, node, self.context)), None)
+        fusion = next((f for f, s in self.own if matches(s.op, node, self.context)), None)
         if fusion is None or self.context.kind(node) not in self.kinds or not node.all_input_nodes:
             return
-        if not selects(fusion.root, source := node.all_input_nodes[0], self.context):
+        if not matches(fusion.root, source := node.all_input_nodes[0], self.context):
             self._miss(source, node, f"{source.name!r}, which it follows, is not {fusion.root!r}")
 
     def _behind(self, node: fx.Node) -> bool:
         # Whether something behind an op was folded into it; there may be more.
-        op, readers = weighted(self.model, node), list(node.users)
+        op, readers = linear_op(self.model, node), list(node.users)
         for reader in readers:
             step, norm = self._step(node, reader), self.norms.at(reader)
             if step is None and norm is None:
@@ -116,10 +116,10 @@ class _Folding:
             self._take(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
         return norm is not None
 
-    def _before(self, node: fx.Node, norm: Norm) -> bool:
+    def _before(self, node: fx.Node, norm: ChannelAffine) -> bool:
         # Whether a norm was folded into the op that alone reads it.
         readers = list(node.users)
-        op = weighted(self.model, readers[0]) if len(readers) == 1 else None
+        op = linear_op(self.model, readers[0]) if len(readers) == 1 else None
         if op is None or [s for s, n in slots(op.node) if n is node] != ["input"]:
             return False
         if not self._fits(op, node, norm, op.inputs):
@@ -135,7 +135,7 @@ class _Folding:
         self.model.graph.erase_node(node)
         return True
 
-    def _fits(self, op: Weighted, node: fx.Node, norm: Norm, channels: int) -> bool:
+    def _fits(self, op: LinearOp, node: fx.Node, norm: ChannelAffine, channels: int) -> bool:
         ranks = _RANKS.get(type(self._module(node)), (op.spatial,))
         if norm.factor.numel() == channels and op.spatial in ranks:
             return True
@@ -143,7 +143,7 @@ class _Folding:
         self._miss(op.node, node, found)
         return False
 
-    def _take(self, op: Weighted, norm: Norm, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    def _take(self, op: LinearOp, norm: ChannelAffine, weight: torch.Tensor, bias: torch.Tensor) -> None:
         self.joining.put(op, norm.nodes, weight, bias)
         if op.kind == "linear" and self.norms.at(norm.nodes[0]) is not None:
             self.linears.append(op.node.name)
@@ -156,14 +156,14 @@ class _Folding:
 
     def _step(self, op: fx.Node, reader: fx.Node) -> Step | None:
         for fusion, step in self.own:
-            if not selects(fusion.root, op, self.context) or not selects(step.op, reader, self.context):
+            if not matches(fusion.root, op, self.context) or not matches(step.op, reader, self.context):
                 continue
-            if fusion.when is None or selects(fusion.when, op, self.context):
+            if fusion.when is None or matches(fusion.when, op, self.context):
                 return step
             self._miss(op, reader, f"the fusion asks for {fusion.when!r}")
         return None
 
-    def _own(self, op: Weighted, node: fx.Node, step: Step) -> bool:
+    def _own(self, op: LinearOp, node: fx.Node, step: Step) -> bool:
         operands = [a for a in node.args if a is not op.node]
         constants = all(n in self.norms.constant for n in node.all_input_nodes if n is not op.node)
         if not constants or len(operands) != len(node.args) - 1:
@@ -179,7 +179,7 @@ class _Folding:
         self._absorb(op.node, (node,))
         return True
 
-    def _as_conv(self, node: fx.Node, norm: Norm) -> None:
+    def _as_conv(self, node: fx.Node, norm: ChannelAffine) -> None:
         held: Any = self._module(node)
         path, holder = str(node.target), nn.Module()
         holder.weight = nn.Parameter(norm.factor.reshape(-1, 1, 1, 1).to(held.running_var.dtype))

@@ -14,7 +14,7 @@ from qfunc.ops.vocabulary import attribute, kind_of, op_of, slots
 _BY_CHANCE = ("rand", "bernoulli", "normal", "multinomial", "dropout", "poisson", "exponential")
 
 
-def fold_computed(network: fx.GraphModule) -> fx.GraphModule:
+def fold_constant_weights(network: fx.GraphModule) -> fx.GraphModule:
     """The (own) network whose ops read constants where their weight or bias was computed from constants.
 
     The value is that of evaluation; a weight that two ops read stays one.  What it was computed from stays in the
@@ -23,7 +23,7 @@ def fold_computed(network: fx.GraphModule) -> fx.GraphModule:
     >>> from qfunc.frontend.capture import capture
     >>> class Twice(torch.nn.Linear):
     ...     def forward(self, x): return torch.nn.functional.linear(x, self.weight * 2)
-    >>> [n.target for n in fold_computed(capture()(Twice(2, 3))).graph.nodes if n.op == "get_attr"]
+    >>> [n.target for n in fold_constant_weights(capture()(Twice(2, 3))).graph.nodes if n.op == "get_attr"]
     ['weight_of_linear']
     """
     computed = _computed(network.graph)
@@ -94,4 +94,4 @@ def _value(network: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) ->
     return known[node]
 
 
-__all__ = ["fold_computed"]
+__all__ = ["fold_constant_weights"]

@@ -10,7 +10,7 @@ from qfunc.ops.index_ops import rms_norm
 from qfunc.ops.vocabulary import attribute, kind_of
 
 
-def name_norms(network: fx.GraphModule) -> fx.GraphModule:
+def fuse_norms(network: fx.GraphModule) -> fx.GraphModule:
     """The (own) network in which each RMSNorm and LayerNorm over last axes is one op, with the weight that follows it.
 
     RMSNorm: w x / sqrt(mean(x^2) + eps); LayerNorm: the same of x - mean(x), plus b.  The axes are as many as those of
@@ -20,7 +20,7 @@ def name_norms(network: fx.GraphModule) -> fx.GraphModule:
     >>> from qfunc.frontend.capture import capture
     >>> class Norm(torch.nn.Linear):
     ...     def forward(self, x): return self.bias * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
-    >>> [kind_of(n) for n in name_norms(capture()(Norm(2, 3))).graph.nodes]
+    >>> [kind_of(n) for n in fuse_norms(capture()(Norm(2, 3))).graph.nodes]
     ['input', 'constant', 'rms_norm', 'output']
     """
     changed = False
@@ -121,4 +121,4 @@ def _steps(root: fx.Node, x: fx.Node) -> set[fx.Node]:
     return found
 
 
-__all__ = ["name_norms"]
+__all__ = ["fuse_norms"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from qfunc.graph.dtypes import of_positions
+from qfunc.graph.dtypes import position_nodes
 from qfunc.ops.float_ops import at_least, guarded
 from qfunc.ops.vocabulary import attribute, kind_of
 
@@ -15,17 +15,17 @@ _MOVES = ("reshape", "transpose", "expand", "unsqueeze", "squeeze", "slice", "fl
 _DIVIDE = ("sqrt", "rsqrt", "reciprocal", "log")
 
 
-def name_guards(network: fx.GraphModule) -> fx.GraphModule:
+def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
     """The (own) network in which y + eps and max(y, eps) are the op "guard" where they divide, or a root or logarithm is taken.
 
     As codes of 8 bits they would be 0 where y is, and the quotient infinite, or NaN.
 
     >>> from qfunc.frontend.capture import capture
-    >>> made = name_guards(capture()(fx.symbolic_trace(lambda x, y: x / (y + 1e-5))))
+    >>> made = match_epsilon_guards(capture()(fx.symbolic_trace(lambda x, y: x / (y + 1e-5))))
     >>> [kind_of(n) for n in made.graph.nodes]
     ['input', 'input', 'guard', 'div', 'output']
     """
-    positions = of_positions(network)
+    positions = position_nodes(network)
     changed = False
     for node in network.graph.nodes:
         found = _guard(node) if node not in positions else None
@@ -67,4 +67,4 @@ def _divides(node: fx.Node) -> bool:
     return bool(node.users) and all(divided(u) or kind_of(u) == "size" for u in node.users)
 
 
-__all__ = ["SMALL", "name_guards"]
+__all__ = ["SMALL", "match_epsilon_guards"]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qfunc.graph.dtypes import of_positions
+from qfunc.graph.dtypes import position_nodes
 from qfunc.ops.float_ops import masked
 from qfunc.ops.vocabulary import kind_of, op_of, slots
 
@@ -35,9 +35,9 @@ _PASSES = (
 )
 
 
-def name_masks(network: fx.GraphModule) -> fx.GraphModule:
+def match_masks(network: fx.GraphModule) -> fx.GraphModule:
     """The (own) network in which each addition of a mask is the op "mask"."""
-    positions = of_positions(network)
+    positions = position_nodes(network)
     drops: set[fx.Node] = set()  # what holds values that drop others
     changed = False
     for node in network.graph.nodes:

@@ -8,13 +8,13 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from qfunc.graph.constants import model_path, read_attr
-from qfunc.graph.linear_op import Weighted
+from qfunc.graph.linear_op import LinearOp
 from qfunc.ops.vocabulary import attribute
 
 _SLOTS = ("weight", "bias")
 
 
-class Joining:
+class SharedConstants:
     """Remembers what is folded into which op of one graph, so that ops share their tensors where all of that is the same.
 
     >>> from qfunc.frontend.capture import capture
@@ -32,7 +32,7 @@ class Joining:
         self.made: dict[fx.Node, list[Any]] = {}
         self.bases: dict[fx.Node, tuple[str, str]] = {}
 
-    def put(self, op: Weighted, folded: Iterable[fx.Node], weight: Tensor, bias: Tensor) -> None:
+    def put(self, op: LinearOp, folded: Iterable[fx.Node], weight: Tensor, bias: Tensor) -> None:
         """As `op.put`, of the nodes that are folded into the op."""
         if op.node not in self.made:
             nodes = [attribute(op.node, slot) for slot in _SLOTS]
@@ -92,4 +92,4 @@ class Joining:
         return self.model.get_submodule(owner), name
 
 
-__all__ = ["Joining"]
+__all__ = ["SharedConstants"]

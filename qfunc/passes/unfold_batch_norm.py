@@ -9,18 +9,18 @@ from typing import Any
 from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
-from qfunc.graph.channel_affine import Norms
-from qfunc.graph.linear_op import weighted
-from qfunc.graph.module import at
+from qfunc.graph.channel_affine import ChannelAffines
+from qfunc.graph.linear_op import linear_op
+from qfunc.graph.module import ensure_submodule
 from qfunc.graph.record import attach, record_of
 from qfunc.ops.vocabulary import attribute, kind_of, op_of
 from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
 from qfunc.quantizers.frozen_batch_norm import begin
-from qfunc.quantizers.sync_batch_norm import SyncNorm
+from qfunc.quantizers.sync_batch_norm import SyncBatchNormStatistics
 
 
 @frozen
-class Norm:
+class TrainedBatchNorm:
     """An op into which a BatchNorm was folded, and what it was before: all by name or path."""
 
     op: str
@@ -30,23 +30,23 @@ class Norm:
     groups: int
 
 
-def norms_of(folded: fx.GraphModule, before: fx.GraphModule) -> tuple[Norm, ...]:
+def trained_batch_norms(folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
     """The BatchNorms of `before` that can train in a folded network.
 
     The others stay folded: those that are no leaf of torch.nn, and those of ops that took in something else too.
     """
-    ops, found, norms = {n.name: n for n in folded.graph.nodes}, [], Norms(before)
+    ops, found, norms = {n.name: n for n in folded.graph.nodes}, [], ChannelAffines(before)
     for node in before.graph.nodes:
         norm = norms.at(node) if node.op == "call_module" else None
         old = node.all_input_nodes[0] if norm is not None else None
-        held = weighted(before, old) if old is not None else None
+        held = linear_op(before, old) if old is not None else None
         new = ops.get(old.name) if old is not None and held is not None and len(old.users) == 1 else None
         if held is None or old is None or new is None or node.name in ops:
             continue
         if _names(new.args[:1], ops) == _names(old.args[:1], ops) and _names(new.users, ops) == _names(node.users, ops):
             bias, groups = attribute(old, "bias"), held.groups if held.kind == "conv_transpose" else 0
             paths = str(attribute(old, "weight").target), None if bias is None else str(bias.target)
-            found.append(Norm(old.name, str(node.target), *paths, groups))
+            found.append(TrainedBatchNorm(old.name, str(node.target), *paths, groups))
     trained = {each.op for each in found}
     # Ops that share a weight train all or none.
     return tuple(e for e in found if all(reader.name in trained for reader in attribute(ops[e.op], "weight").users))
@@ -57,7 +57,7 @@ def _names(nodes: Any, ops: Container[str]) -> list[str]:
     return sorted(n.name if n.name in ops else n.all_input_nodes[0].name for n in nodes)
 
 
-def unfold(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[Norm, ...]) -> fx.GraphModule:
+def unfold_batch_norms(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[TrainedBatchNorm, ...]) -> fx.GraphModule:
     """Changes a folded network, with its quantizers, so that these BatchNorms train.
 
     Ops keep the names that they have in the folded network; tensors have those of the network before.
@@ -71,11 +71,13 @@ def unfold(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[Norm, .
         for path in (each.weight, each.bias):
             _restore(network, before, path)
         owner, _, name = each.norm.rpartition(".")
-        if not hasattr(getattr(at(network, owner), name, None), "first_batch"):  # else another op has brought it back
+        if not hasattr(
+            getattr(ensure_submodule(network, owner), name, None), "first_batch"
+        ):  # else another op has brought it back
             norm: Any = copy.deepcopy(before.get_submodule(each.norm))
-            norm = SyncNorm(norm) if isinstance(norm, nn.SyncBatchNorm) else norm
+            norm = SyncBatchNormStatistics(norm) if isinstance(norm, nn.SyncBatchNorm) else norm
             begin(norm)
-            setattr(at(network, owner), name, norm)
+            setattr(ensure_submodule(network, owner), name, norm)
     for each, op, weight, bias in folded:
         _train(network, each, op, weight, bias)
     return network
@@ -92,12 +94,12 @@ def _restore(network: fx.GraphModule, before: fx.GraphModule, path: str | None) 
     if path is None:
         return
     owner, _, name = path.rpartition(".")
-    if not isinstance(getattr(at(network, owner), name, None), Tensor):  # else another op has brought it back
+    if not isinstance(getattr(ensure_submodule(network, owner), name, None), Tensor):  # else another op has brought it back
         held = before.get_parameter(path)
-        setattr(at(network, owner), name, nn.Parameter(held.detach().clone(), requires_grad=held.requires_grad))
+        setattr(ensure_submodule(network, owner), name, nn.Parameter(held.detach().clone(), requires_grad=held.requires_grad))
 
 
-def _train(network: fx.GraphModule, each: Norm, op: fx.Node, weight: fx.Node, bias: fx.Node) -> None:
+def _train(network: fx.GraphModule, each: TrainedBatchNorm, op: fx.Node, weight: fx.Node, bias: fx.Node) -> None:
     spec, graph = op_of(op), network.graph
     assert spec is not None
     quantized_bias = attribute(op, "bias")
@@ -136,4 +138,4 @@ def _plain(graph: fx.Graph, args: tuple[Any, ...]) -> fx.Node:
     return graph.call_function(unfolded_weight, (graph.call_function(folded_weight, args), *args))
 
 
-__all__ = ["Norm", "norms_of", "unfold", "unquantized"]
+__all__ = ["TrainedBatchNorm", "trained_batch_norms", "unfold_batch_norms", "unquantized"]

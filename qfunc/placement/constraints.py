@@ -10,11 +10,11 @@ from torch import fx
 
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
-from qfunc.graph.selectors import Context, attributes, constant_shape, is_personal, selects
+from qfunc.graph.selectors import Context, attributes, constant_shape, matches, names_one_op
 from qfunc.ops.vocabulary import channel_axis, kind_of, slots
-from qfunc.placement.feasibility import infeasible
-from qfunc.placement.fusion import Group
-from qfunc.placement.place import Placed, Plan
+from qfunc.placement.feasibility import infeasibility
+from qfunc.placement.fusion import FusedGroup
+from qfunc.placement.place import PlacedSite, Plan
 from qfunc.quantizers.site import Site
 from qfunc.specs import (
     AllOf,
@@ -40,7 +40,7 @@ _ALONE = " To simulate it without a file, use attrs.evolve(target, lowering=None
 
 
 @frozen
-class Breach:
+class Violation:
     """What the hardware refuses at one place, in words: the op and tensor, what they have, what they should, the cure."""
 
     op: str
@@ -63,10 +63,10 @@ def require_legal(plan: Plan, target: Target) -> None:
         SpecError: names every op and tensor that is refused (a handful, then a count), the vendor's rule and the
             cure.
     """
-    found = breaches(plan, target)
+    found = violations(plan, target)
     if not found:
         return
-    same: dict[tuple[str, str, str], list[Breach]] = {}
+    same: dict[tuple[str, str, str], list[Violation]] = {}
     for breach in found:
         same.setdefault((breach.found, breach.wanted, breach.do), []).append(breach)
     if len(same) == 1:
@@ -82,28 +82,28 @@ def require_legal(plan: Plan, target: Target) -> None:
     )
 
 
-def _places(found: Sequence[Breach]) -> str:
+def _places(found: Sequence[Violation]) -> str:
     more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
     return "; ".join([*(b.place for b in found[:_LISTED]), *more])
 
 
-def breaches(plan: Plan, target: Target) -> tuple[Breach, ...]:
+def violations(plan: Plan, target: Target) -> tuple[Violation, ...]:
     """Everything that the hardware refuses, in the order of the graph; a tensor once for each reason.
 
     >>> from qfunc.frontend.capture import capture
     >>> from qfunc.placement.place import plan
     >>> from qfunc.targets import tensorrt
     >>> from torch import nn
-    >>> breaches(plan(capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())), tensorrt), tensorrt)
+    >>> violations(plan(capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())), tensorrt), tensorrt)
     ()
     """
-    found: dict[tuple[str, str, str], Breach] = {}
+    found: dict[tuple[str, str, str], Violation] = {}
     for breach in _all(plan, target):
         found.setdefault((breach.tensor or breach.op, breach.found, breach.wanted), breach)
     return tuple(found.values())
 
 
-def _all(plan: Plan, target: Target) -> Iterator[Breach]:
+def _all(plan: Plan, target: Target) -> Iterator[Violation]:
     check = _Check(plan, target)
     for group in plan.groups.groups:
         for node in group.nodes:
@@ -123,7 +123,7 @@ class _Check:
         self.overridden = any(o.bits for o in target.overrides)
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
 
-    def read_by(self, reader: fx.Node, tensor: fx.Node) -> Placed | None:
+    def read_by(self, reader: fx.Node, tensor: fx.Node) -> PlacedSite | None:
         """The site of a tensor as a reader sees it, perhaps behind ops that only move its codes."""
         while (tensor, reader) not in self.read:
             inputs = [n for s, n in slots(tensor) if s == "input"]
@@ -132,7 +132,7 @@ class _Check:
             reader, tensor = tensor, inputs[0]
         return self.read[tensor, reader]
 
-    def op(self, group: Group, node: fx.Node) -> Iterator[Breach]:
+    def op(self, group: FusedGroup, node: fx.Node) -> Iterator[Violation]:
         if _counts(node):
             return
         elsewhere = self._kept(group, "input") and self._kept(group, "output")
@@ -142,9 +142,9 @@ class _Check:
             (getattr(lowering, "legality", ()), f"an op that {lowering!r} writes", _ALONE),
         )
         for rules, asked, more in said if not elsewhere else ():
-            refused = [r for r in rules if isinstance(r, Refuse) and selects(r.select, node, self.context)]
+            refused = [r for r in rules if isinstance(r, Refuse) and matches(r.select, node, self.context)]
             for rule in refused:
-                yield Breach(
+                yield Violation(
                     self._path(node), "", "", self._what(node, rule.select), f"{asked}: {rule.because}", rule.do + more
                 )  # fmt: skip
             if refused:
@@ -158,20 +158,20 @@ class _Check:
         told = [f"{name}={has[name]!r}" for name in dict.fromkeys(_named(select)) if name in has]
         return f"the kind {kind!r}" + (f" with {', '.join(told)}" if told else "")
 
-    def tensor(self, group: Group, nodes: tuple[fx.Node, ...], slot: str, placed: Placed) -> Iterator[Breach]:
+    def tensor(self, group: FusedGroup, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[Violation]:
         """What is wrong with a site as one slot of an op, or of a fused group."""
         if self._kept(group, slot):
             return
         site, op = placed.site, self._path(nodes[0])
-        found = [*self._by_rules(nodes, slot, placed)] or [*infeasible(site, placed.tensor, self.target)]
+        found = [*self._by_rules(nodes, slot, placed)] or [*infeasibility(site, placed.tensor, self.target)]
         for had, wanted, do in found or self._by_lowering(site):
-            yield Breach(op, slot, site.name, had, wanted, do)
+            yield Violation(op, slot, site.name, had, wanted, do)
 
-    def _by_rules(self, nodes: tuple[fx.Node, ...], slot: str, placed: Placed) -> Iterator[tuple[str, str, str]]:
+    def _by_rules(self, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[tuple[str, str, str]]:
         for rule in self.target.legality:
             if not isinstance(rule, Require) or slot not in rule.slots:
                 continue
-            if any(selects(rule.select, n, self.context) for n in nodes):
+            if any(matches(rule.select, n, self.context) for n in nodes):
                 for found, wanted, edit in _wrong(rule, placed, channel_axis(nodes[0]), self.overridden):
                     yield found, f"{wanted}: {rule.because}", _cure(edit, slot, placed.site.value)
 
@@ -181,13 +181,13 @@ class _Check:
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
             yield found, wanted, "Give edit.deploy(...) that, or edit the scheme."
 
-    def _kept(self, group: Group, slot: str) -> bool:
+    def _kept(self, group: FusedGroup, slot: str) -> bool:
         # The first rule that speaks for the whole slot says Keep: the op runs in float, elsewhere, on purpose.
         for rule in self.target.rules:
-            nodes = group.nodes if is_personal(rule.select) else (group.root,)
+            nodes = group.nodes if names_one_op(rule.select) else (group.root,)
             if getattr(rule, slot) is None or rule.edges is not None:
                 continue
-            if any(selects(rule.select, n, self.context) for n in nodes):
+            if any(matches(rule.select, n, self.context) for n in nodes):
                 return isinstance(getattr(rule, slot), Keep)
         return False
 
@@ -213,7 +213,7 @@ def _named(select: Selector) -> Iterator[str]:
             yield from _named(of)
 
 
-def _wrong(rule: Require, placed: Placed, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:
+def _wrong(rule: Require, placed: PlacedSite, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:
     # (what was found, what is wanted, the keyword of edit.weights or edit.activations that cures it)
     site, scheme = placed.site, placed.site.scheme
     fmt, zero_point, shared = scheme.format, scheme.zero_point, scheme.scale.shared

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from qfunc.graph.sites import Seat
+from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import product
 from qfunc.ops.vocabulary import kind_of, slots
 from qfunc.specs import Derived
 
 
-def derived(model: fx.GraphModule, places: tuple[Seat, ...], qparams: dict[str, Affine]) -> dict[str, Affine]:
+def derived_qparams(model: fx.GraphModule, places: tuple[QuantizerNode, ...], qparams: dict[str, Affine]) -> dict[str, Affine]:
     """The qparams of every derived site by seat path: s = float32(s_input * s_weight), z = 0, one for each channel.
 
     Args:
@@ -26,7 +26,7 @@ def derived(model: fx.GraphModule, places: tuple[Seat, ...], qparams: dict[str, 
     return found
 
 
-def sources(model: fx.GraphModule, seat: Seat) -> dict[str, str]:
+def sources(model: fx.GraphModule, seat: QuantizerNode) -> dict[str, str]:
     """Slot -> seat path of what a derived site is derived from."""
     value = seat.module.site.value
     if not isinstance(value, Derived):

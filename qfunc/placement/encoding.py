@@ -6,18 +6,18 @@ from attrs import frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.graph.sites import Seat
+from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Derived, FloatMultiplier, Int, Interior, Log, PerChannel, PerTensor, ThroughReal
 
 
 @frozen(eq=False)
-class Coding:
+class Encoding:
     """The qparams and scheme of one tensor."""
 
     qparams: Affine
-    seat: Seat
+    seat: QuantizerNode
 
     @property
     def format(self) -> Int:
@@ -48,7 +48,7 @@ class Coding:
             quantize(value, self.qparams, site.scheme) if isinstance(site.value, Derived) else self.seat.module.export(value)[0]
         )
 
-    def same(self, other: Coding) -> bool:
+    def same(self, other: Encoding) -> bool:
         """Whether both map codes to the same values."""
         ours, theirs = (c.seat.module.site.scheme.format for c in (self, other))
         return ours == theirs and _equal(self.qparams, other.qparams)
@@ -63,14 +63,14 @@ def takes_float_bias(arithmetic: object) -> bool:
     return isinstance(arithmetic, ThroughReal | Interior) or (isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias)
 
 
-def in_integers(seat: Seat) -> bool:
+def is_integer_encoding(seat: QuantizerNode) -> bool:
     """Whether a site holds integers with one static scale a tensor or channel, which units compute with."""
     scheme = seat.module.site.scheme
     shared = isinstance(scheme.scale.shared, PerTensor | PerChannel)
     return isinstance(scheme.format, Int) and shared and not seat.module.dynamic
 
 
-def require_static(seat: Seat) -> None:
+def require_static(seat: QuantizerNode) -> None:
     """Refuses a site whose scales are found at run time.
 
     Raises:
@@ -80,7 +80,7 @@ def require_static(seat: Seat) -> None:
         require_integers(seat)
 
 
-def require_codes(seat: Seat) -> None:
+def require_codes(seat: QuantizerNode) -> None:
     """Refuses a site that is neither integers nor logarithms with one static scale a tensor.
 
     Raises:
@@ -92,13 +92,13 @@ def require_codes(seat: Seat) -> None:
         require_integers(seat)
 
 
-def require_integers(seat: Seat) -> None:
+def require_integers(seat: QuantizerNode) -> None:
     """Refuses a site that is simulated only.
 
     Raises:
         SpecError: names the site.
     """
-    if not in_integers(seat):
+    if not is_integer_encoding(seat):
         site = seat.module.site
         scale = f"{'a dynamic scale' if seat.module.dynamic else 'a scale'} {site.scheme.scale.shared!r}"
         raise SpecError(

@@ -13,7 +13,7 @@ from qfunc.quantizers.site import Site
 from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
 
 
-def infeasible(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple[str, str, str]]:
+def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple[str, str, str]]:
     """(what was found, what is wanted, the cure) of a tensor that cannot be quantized so, on any target or on this one.
 
     >>> from qfunc import estimators, functions, targets
@@ -21,14 +21,14 @@ def infeasible(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple[st
     >>> def site(scale):
     ...     return Site("x", "fc", "input", Scheme(Int(8), scale), 0, estimators.MinMax(), functions.Fixed())
     >>> x = fx.Graph().placeholder("x")
-    >>> [found for found, *_ in infeasible(site(Scale(PerToken())), x, targets.qdq)]
+    >>> [found for found, *_ in infeasibility(site(Scale(PerToken())), x, targets.qdq)]
     ['static scales PerToken()']
-    >>> list(infeasible(site(Scale()), x, targets.qdq))
+    >>> list(infeasibility(site(Scale()), x, targets.qdq))
     []
     """
     unknown = list(_of_constant(site, tensor) if site.constant else _of_activation(site))
     yield from unknown
-    if not unknown and target.lowering is not None and not written(site):
+    if not unknown and target.lowering is not None and not can_be_written(site):
         how = "scales found at run time" if site.dynamic else f"scales {site.scheme.scale.shared!r}"
         wanted = "integers with one static scale a tensor or channel, or logarithms with one a tensor, as files hold them"
         do = "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
@@ -52,7 +52,7 @@ def _of_activation(site: Site) -> Iterator[tuple[str, str, str]]:
         yield f"static scales {shared!r}", wanted, "Use edit.activations(granularity=PerTensor()), or edit the rule."
 
 
-def written(site: Site) -> bool:
+def can_be_written(site: Site) -> bool:
     """Whether a file can be written with the codes of a tensor."""
     shared = site.scheme.scale.shared
     match site.scheme.format:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import evolve, field, frozen
 from torch import fx
 
-from qfunc.graph.selectors import Context, selects
+from qfunc.graph.selectors import Context, matches
 from qfunc.ops.vocabulary import kind_of, slots
 from qfunc.specs import Fusion
 
@@ -13,7 +13,7 @@ MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "pa
 
 
 @frozen
-class Group:
+class FusedGroup:
     """The nodes of one unit, root first, and the fusion that joined them (None: a node alone)."""
 
     nodes: tuple[fx.Node, ...]
@@ -31,7 +31,7 @@ class Group:
 
 
 @frozen
-class Miss:
+class NearMiss:
     """A fusion that almost joined a node, and why it did not."""
 
     node: fx.Node
@@ -40,59 +40,59 @@ class Miss:
 
 
 @frozen
-class Groups:
+class FusedGroups:
     """All groups in topological order, and the near misses."""
 
-    groups: tuple[Group, ...]
-    misses: tuple[Miss, ...] = field(default=(), eq=False)
+    groups: tuple[FusedGroup, ...]
+    misses: tuple[NearMiss, ...] = field(default=(), eq=False)
 
 
-def fuse(context: Context, fusions: tuple[Fusion, ...]) -> Groups:
+def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
     """The groups of a graph: for each root in topological order, the first fusion that joins anything.
 
     >>> from qfunc.frontend.capture import capture
     >>> from qfunc.specs import Op, Step
     >>> from torch import nn
     >>> model = capture()(nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU()))
-    >>> found = fuse(Context(model), (Fusion(Op("conv"), (Step(Op("relu")),)),))
+    >>> found = match_fusions(Context(model), (Fusion(Op("conv"), (Step(Op("relu")),)),))
     >>> [[n.name for n in g.nodes] for g in found.groups]
     [['_0', '_1']]
     """
     nodes = [n for n in context.model.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
     order = {n: i for i, n in enumerate(context.model.graph.nodes)}
     taken: set[fx.Node] = set()
-    groups: list[Group] = []
-    misses: list[Miss] = []
+    groups: list[FusedGroup] = []
+    misses: list[NearMiss] = []
     for node in nodes:
         if node in taken:
             continue
-        group = Group((node,))
+        group = FusedGroup((node,))
         for fusion in fusions:
-            if not selects(fusion.root, node, context):
+            if not matches(fusion.root, node, context):
                 continue
-            if fusion.when is not None and not selects(fusion.when, node, context):
+            if fusion.when is not None and not matches(fusion.when, node, context):
                 if would := (_follow(node, fusion, context, order, taken, []) or ())[1:]:
-                    misses.append(Miss(node, would[0], f"the fusion asks for {fusion.when!r}"))
+                    misses.append(NearMiss(node, would[0], f"the fusion asks for {fusion.when!r}"))
                 continue
             joined = _follow(node, fusion, context, order, taken, misses)
             if joined is not None and len(joined) > 1:
-                group = Group(joined, fusion)
+                group = FusedGroup(joined, fusion)
                 break
         taken.update(group.nodes)
         groups.append(group)
     groups.sort(key=lambda g: order[g.output])
     root = {n: g.root for g in groups for n in g.nodes}
-    return Groups(tuple(groups), tuple(dict.fromkeys(m for m in misses if root.get(m.step) is not m.node)))
+    return FusedGroups(tuple(groups), tuple(dict.fromkeys(m for m in misses if root.get(m.step) is not m.node)))
 
 
 def _follow(
-    root: fx.Node, fusion: Fusion, context: Context, order: dict[fx.Node, int], taken: set[fx.Node], misses: list[Miss]
+    root: fx.Node, fusion: Fusion, context: Context, order: dict[fx.Node, int], taken: set[fx.Node], misses: list[NearMiss]
 ) -> tuple[fx.Node, ...] | None:
     joined = [root]
     steps = [s for s in fusion.then if s.fold is None]  # the others are folded, or no part of the unit
     for place, step in enumerate(steps):
         users = list(joined[-1].users)
-        fitting = [u for u in users if selects(step.op, u, context)]
+        fitting = [u for u in users if matches(step.op, u, context)]
         reason = "" if fitting else f"{step.op!r} must stand between them"
         if fitting and len(users) > 1:
             reason = f"{joined[-1].name!r} is read {len(users)} times, and a fused op may be read once"
@@ -104,9 +104,9 @@ def _follow(
             joined.append(fitting[0])
             continue
         # What does not follow is missed only where the chain cannot go on without it.
-        near = fitting or ([] if step.optional else [u for u in users if any(selects(s.op, u, context) for s in steps[place:])])
+        near = fitting or ([] if step.optional else [u for u in users if any(matches(s.op, u, context) for s in steps[place:])])
         if near:
-            misses.append(Miss(root, near[0], reason))
+            misses.append(NearMiss(root, near[0], reason))
         if not step.optional:
             return None
     return tuple(joined)
@@ -126,6 +126,6 @@ def _origin(tensor: fx.Node) -> fx.Node:
     return tensor
 
 
-def with_roots(context: Context, found: Groups) -> Context:
+def with_roots(context: Context, found: FusedGroups) -> Context:
     """The context that also knows the root of each fused node."""
     return evolve(context, roots={n: g.root for g in found.groups for n in g.nodes})

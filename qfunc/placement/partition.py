@@ -8,17 +8,17 @@ from typing import Any
 from attrs import field, frozen
 from torch import Tensor, fx
 
-from qfunc.graph.data_movement import moves_codes
-from qfunc.graph.evaluation_form import settled
+from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.float_network import float_network
-from qfunc.graph.selectors import Context, selects
-from qfunc.graph.sites import seats
+from qfunc.graph.selectors import Context, matches
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.ops.vocabulary import attribute, channel_axis, is_constant, kind_of, slots
-from qfunc.placement.derived_scales import derived
-from qfunc.placement.encoding import Coding, require_static, takes_float_bias
-from qfunc.placement.fusion import Group, fuse, with_roots
+from qfunc.placement.derived_scales import derived_qparams
+from qfunc.placement.encoding import Encoding, require_static, takes_float_bias
+from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.specs import (
     FLOAT32,
     Copy,
@@ -37,7 +37,7 @@ from qfunc.specs.placement import Condition
 __all__ = ["summary"]
 
 
-INNER = "inner"
+INNER_PREFIX = "inner"
 """The name of a unit's codes inside an op that is written as several."""
 
 
@@ -48,7 +48,7 @@ class Unit:
     `integer`: the kernel reads or makes codes; one that does not computes in float32, bit for bit as the runtime.
     """
 
-    group: Group
+    group: FusedGroup
     path: str
     tensor: str
     kind: str
@@ -76,22 +76,22 @@ class Partition:
     """
 
     def __init__(self, model: fx.GraphModule, target: Target, found: dict[str, Affine] | None = None) -> None:
-        self.target, model = target, settled(model)
+        self.target, model = target, evaluation_form(model)
         self.network = float_network(model)
         bare = Context(self.network, target.ops)
-        groups = fuse(bare, target.fusions)
+        groups = match_fusions(bare, target.fusions)
         self.context = with_roots(bare, groups)
-        self._at_edge: dict[tuple[str, str], Coding] = {}
-        self._of_output: dict[str, Coding] = {}
-        self.at_path: dict[str, Coding] = {}
-        places = seats(model)
+        self._at_edge: dict[tuple[str, str], Encoding] = {}
+        self._of_output: dict[str, Encoding] = {}
+        self.at_path: dict[str, Encoding] = {}
+        places = quantizer_nodes(model)
         for seat in places:
             require_static(seat)
         qparams = {s.path: s.module.qparams() for s in places if found is None}
         qparams.update(found or {})
-        qparams.update(derived(model, places, qparams))  # the scales that they derive from may have been trained
+        qparams.update(derived_qparams(model, places, qparams))  # the scales that they derive from may have been trained
         for seat in places:
-            coding = self.at_path[seat.path] = Coding(qparams[seat.path], seat)
+            coding = self.at_path[seat.path] = Encoding(qparams[seat.path], seat)
             if seat.module.site.slot == "output":
                 self._of_output[seat.tensor] = coding
             for reader in seat.readers:
@@ -102,16 +102,16 @@ class Partition:
         """The user's path of a node of the network."""
         return self.context.fact(node).path
 
-    def coding(self, producer: fx.Node, reader: fx.Node) -> Coding | None:
+    def coding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
         """The coding of a tensor as a reader sees it: its own, or that of the tensor whose codes it carries."""
         found = self._at_edge.get((producer.name, reader.name)) or self.output_coding(producer)
         return found
 
-    def output_coding(self, node: fx.Node) -> Coding | None:
+    def output_coding(self, node: fx.Node) -> Encoding | None:
         """The coding that a node's value has for every reader: by its own site, or one before all its readers."""
         if node.name in self._of_output:
             return self._of_output[node.name]
-        if self.context.kind(node) in self.target.commuting and moves_codes(node):
+        if self.context.kind(node) in self.target.commuting and only_moves_codes(node):
             inputs = [n for s, n in slots(node) if s == "input"]
             carried = self.coding(inputs[0], node) if len(inputs) == 1 else None
             # The channels of an activation may lie along another axis behind the op.
@@ -122,7 +122,7 @@ class Partition:
         read = [self._at_edge.get((node.name, reader.name)) for reader in node.users]
         return read[0] if read and all(c is not None and c is read[0] for c in read) else None
 
-    def computes_on(self, coding: Coding) -> bool:
+    def computes_on(self, coding: Encoding) -> bool:
         """Whether a runtime may compute on the codes of an activation: no kernel of the target's takes others in bytes."""
         fmt, wanted = coding.seat.module.site.scheme.format, [dict(k.formats) for k in self.target.kernels]
         known = not wanted or any(not w or any(fmt in formats for formats in w.values()) for w in wanted)
@@ -172,7 +172,7 @@ class Partition:
             not rest or (output is not None and all(_inside(n, output, self.context) for n in rest))
         )
 
-    def _unit(self, group: Group) -> Unit:
+    def _unit(self, group: FusedGroup) -> Unit:
         kernel, reason = self._kernel(group)
         if kernel is None:
             kernel = next((k for k in self.target.kernels if _in_float(k) and self._whole(group, k)), None)
@@ -180,7 +180,7 @@ class Partition:
         kind = self.context.kind(group.root)
         return Unit(group, self.path(group.root), self.path(group.output), kind, kernel, reason, codes)
 
-    def _kernel(self, group: Group) -> tuple[Kernel | None, str]:
+    def _kernel(self, group: FusedGroup) -> tuple[Kernel | None, str]:
         codings = self._codings(group)
         missing = [slot for slot, coding in codings if coding is None and slot != "bias"]
         bare = f"its {missing[0]} carries no qparams" if missing else ""
@@ -196,7 +196,7 @@ class Partition:
         known = [(slot, c) for slot, c in codings if c is not None]
         reason = "the target has no integer kernel for it"
         for kernel in self.target.kernels:
-            if _in_float(kernel) or not selects(kernel.unit, group.root, self.context):
+            if _in_float(kernel) or not matches(kernel.unit, group.root, self.context):
                 continue
             conditions = (*kernel.integer_if, *(group.fusion.integer_if if group.fusion and len(group.nodes) > 1 else ()))
             unmet = [c for c in conditions if not self._holds(c, group, known, missing)]
@@ -208,7 +208,7 @@ class Partition:
                 reason = "the kernel does not take its formats"
             elif float_bias and not takes_float_bias(kernel.arithmetic):
                 reason = "its bias carries no qparams"
-            elif isinstance(kernel.arithmetic, Copy) and not moves_codes(group.root):
+            elif isinstance(kernel.arithmetic, Copy) and not only_moves_codes(group.root):
                 reason = "it does not only move codes"
             elif isinstance(kernel.arithmetic, Unknown):
                 reason = kernel.arithmetic.reason
@@ -218,10 +218,10 @@ class Partition:
                 return kernel, ""
         return None, reason
 
-    def _whole(self, group: Group, kernel: Kernel) -> bool:
-        return selects(kernel.unit, group.root, self.context) and self._left(group, kernel) is None
+    def _whole(self, group: FusedGroup, kernel: Kernel) -> bool:
+        return matches(kernel.unit, group.root, self.context) and self._left(group, kernel) is None
 
-    def _left(self, group: Group, kernel: Kernel) -> fx.Node | None:
+    def _left(self, group: FusedGroup, kernel: Kernel) -> fx.Node | None:
         # Kernels compute their root; of what is fused with it they know bounds on the codes, and one sum in real units.
         sums = int(isinstance(kernel.arithmetic, ThroughReal))
         for node in group.nodes[1:]:
@@ -232,8 +232,8 @@ class Partition:
                 return node
         return None
 
-    def _codings(self, group: Group) -> list[tuple[str, Coding | None]]:
-        found: list[tuple[str, Coding | None]] = []
+    def _codings(self, group: FusedGroup) -> list[tuple[str, Encoding | None]]:
+        found: list[tuple[str, Encoding | None]] = []
         for node in group.nodes:
             for slot, producer in slots(node):
                 if producer not in group.nodes and not (slot == "bias" and not is_constant(producer)):
@@ -247,7 +247,7 @@ class Partition:
             return 0
         return sum(isinstance(a, int | float) for a in node.args)
 
-    def _holds(self, condition: Condition, group: Group, codings: list[tuple[str, Coding]], missing: list[str]) -> bool:
+    def _holds(self, condition: Condition, group: FusedGroup, codings: list[tuple[str, Encoding]], missing: list[str]) -> bool:
         if missing:  # a real output is clamped by itself, not by its codes
             return isinstance(condition, InsideActivation) and missing == ["output"]
         if isinstance(condition, NoZeroPoint):
@@ -273,7 +273,7 @@ def _neutral(node: fx.Node, kind: str) -> bool:
     return kind in numbers and any(isinstance(a, int | float) and a == numbers[kind] for a in node.args[first:])
 
 
-def _inside(node: fx.Node, output: Coding, context: Context) -> bool:
+def _inside(node: fx.Node, output: Encoding, context: Context) -> bool:
     # The activation's bounds, as codes, lie at or beyond the ends of the range: clamping does its work.
     kind = context.kind(node)
     if kind not in ("relu", "clip"):
@@ -289,7 +289,7 @@ def _inside(node: fx.Node, output: Coding, context: Context) -> bool:
     return below and above
 
 
-def _takes(kernel: Kernel, codings: list[tuple[str, Coding]]) -> bool:
+def _takes(kernel: Kernel, codings: list[tuple[str, Encoding]]) -> bool:
     wanted: dict[str, tuple[Format, ...]] = dict(kernel.formats)
     return all(slot not in wanted or _fits(c.format, wanted[slot], slot == "weight") for slot, c in codings)
 

@@ -9,10 +9,10 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.errors import CalibrationError
-from qfunc.graph.selectors import selects
+from qfunc.graph.selectors import matches
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.vocabulary import slots
-from qfunc.placement.encoding import Coding
+from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Limit, Scheme
 from qfunc.specs.target import Target
@@ -45,7 +45,7 @@ class Bound:
         return max(self.limit.low - value, value - self.limit.high, 0)
 
 
-def limited(model: fx.GraphModule, target: Target, found: dict[str, Affine]) -> dict[str, Affine]:
+def limit_qparams(model: fx.GraphModule, target: Target, found: dict[str, Affine]) -> dict[str, Affine]:
     """The qparams by seat path with every `specs.Limit` of the target kept.
 
     A limit that is not kept moves a position of its `adjust` by one after the other: to coarser scales rather than
@@ -58,7 +58,7 @@ def limited(model: fx.GraphModule, target: Target, found: dict[str, Affine]) -> 
         return found
     partition = Partition(model, target, found)
     names, limits, positions, spans = _laid(partition)
-    moved = kept(limits, positions, spans)
+    moved = adjusted(limits, positions, spans)
     result = dict(found)
     for path, name in names.items():
         if path in found and moved[name] != positions[name]:
@@ -96,7 +96,7 @@ def _laid(
     return names, limits, positions, spans
 
 
-def kept(limits: list[Bound], positions: dict[str, float], spans: dict[str, tuple[float, float]]) -> dict[str, float]:
+def adjusted(limits: list[Bound], positions: dict[str, float], spans: dict[str, tuple[float, float]]) -> dict[str, float]:
     """The positions after as many single moves as the limits need, in the limits' order; `spans` bound each position.
 
     Raises:
@@ -130,7 +130,7 @@ def bounds(partition: Partition, names: Mapping[str, str]) -> Iterator[Bound]:
     for unit in partition.units:
         slot_names = _positions(unit, partition, names)
         for limit in partition.target.limits:
-            if not selects(limit.select, unit.group.root, partition.context):
+            if not matches(limit.select, unit.group.root, partition.context):
                 continue
             terms = []
             for text, coefficient in limit.terms:
@@ -156,7 +156,7 @@ def _positions(unit: Unit, partition: Partition, names: Mapping[str, str]) -> di
     return found
 
 
-def _span(coding: Coding, position: float) -> tuple[float, float]:
+def _span(coding: Encoding, position: float) -> tuple[float, float]:
     # Which positions the scheme allows; a scale that the hardware dictates stays.
     value = coding.seat.module.site.value
     if not isinstance(value, Scheme):

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import fx
 
-from qfunc.graph.evaluation_form import settled
-from qfunc.graph.sites import Seat, seats
+from qfunc.graph.evaluation_form import evaluation_form
+from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.placement.derived_scales import sources
-from qfunc.quantizers.params import named
+from qfunc.quantizers.params import flatten
 
 
-def connect(model: fx.GraphModule) -> None:
+def tie_parameters(model: fx.GraphModule) -> None:
     """Lets derived sites multiply the scales of others as they are, and tied sites hold the same parameters.
 
     For transforms, on models that they own.
@@ -21,10 +21,10 @@ def connect(model: fx.GraphModule) -> None:
         if node.op == "call_module" and len(node.args) == 3:  # a weight before it is folded, its BatchNorm, groups
             module: Any = model.get_submodule(str(node.target))
             module.follow(model.get_submodule(str(node.args[1].target)), node.args[2])
-    model = settled(model)
-    places = seats(model)
+    model = evaluation_form(model)
+    places = quantizer_nodes(model)
     modules = {s.path: s.module for s in places}
-    first: dict[str, Seat] = {}
+    first: dict[str, QuantizerNode] = {}
     for seat in places:
         seat.module.of = tuple(modules[path] for path in sources(model, seat).values())
         site = seat.module.site
@@ -33,17 +33,17 @@ def connect(model: fx.GraphModule) -> None:
             _share(leader, seat)
 
 
-def _alike(a: Seat, b: Seat) -> bool:
+def _alike(a: QuantizerNode, b: QuantizerNode) -> bool:
     one, other = a.module.site, b.module.site
     static = not (a.module.dynamic or b.module.dynamic or a.module.by_channel or b.module.by_channel)
     return static and (one.scheme, one.function) == (other.scheme, other.function)
 
 
-def _share(leader: Seat, seat: Seat) -> None:
-    held = dict(named(leader.module.own()))
+def _share(leader: QuantizerNode, seat: QuantizerNode) -> None:
+    held = dict(flatten(leader.module.own()))
     for name, tensor in held.items():
         own: dict[str, Any] = seat.module._parameters if name in seat.module._parameters else seat.module._buffers
         own[name] = tensor
 
 
-__all__ = ["connect"]
+__all__ = ["tie_parameters"]

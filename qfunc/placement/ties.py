@@ -10,7 +10,7 @@ from qfunc.quantizers.site import Site
 from qfunc.specs import Scheme
 
 
-def agreed(sites: Sequence[Site]) -> list[Site]:
+def with_shared_algorithms(sites: Sequence[Site]) -> list[Site]:
     """Sites in the order of the graph, those of a tie with the estimator and function of its leader.
 
     Tied tensors hold the same parameters, and two functions have none in common.
@@ -32,4 +32,4 @@ def leader_of(site: Site, sites: Sequence[Site]) -> Site:
     return leader if isinstance(site.value, Scheme) and site.value == leader.value else site
 
 
-__all__ = ["agreed", "leader_of"]
+__all__ = ["with_shared_algorithms", "leader_of"]

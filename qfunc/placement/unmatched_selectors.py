@@ -9,7 +9,7 @@ from typing import Any
 from attrs import fields, has
 
 from qfunc.errors import SpecError
-from qfunc.graph.selectors import Context, is_personal, selects
+from qfunc.graph.selectors import Context, matches, names_one_op
 from qfunc.ops.vocabulary import MODULE_KINDS, OPS
 from qfunc.specs import Target
 from qfunc.specs import selectors as s
@@ -31,18 +31,18 @@ def require_match(selector: s.Selector, contexts: Sequence[Context], where: str,
     Raises:
         SpecError: lists the names nearest to each pattern.
     """
-    words = [leaf for leaf in leaves(selector) if leaf is not selector and isinstance(leaf, s.Name | s.ModuleType)]
+    words = [leaf for leaf in atoms(selector) if leaf is not selector and isinstance(leaf, s.Name | s.ModuleType)]
     for leaf in words:
         require_match(leaf, contexts, where)
     nodes = [(n, c) for c in contexts for n in c.model.graph.nodes if n.op != "output"]
-    if any(selects(selector, n, context) for n, context in nodes if constants or n.op != "get_attr"):
+    if any(matches(selector, n, context) for n, context in nodes if constants or n.op != "get_attr"):
         return
     paths = sorted({context.fact(n).path for n, context in nodes if n.op != "get_attr"})
     classes = sorted({kind.rpartition(".")[2] for n, context in nodes for kind in context.fact(n).modules})
     near = [p for word in _words(selector, s.Name) for p in _near(word.strip("*."), paths)]
     near += [p for word in _words(selector, s.ModuleType) for p in _near(word.rpartition(".")[2], classes)]
     every = paths if _words(selector, s.Name) or not _words(selector, s.ModuleType) else classes
-    alone = not constants and any(selects(selector, n, context) for n, context in nodes)
+    alone = not constants and any(matches(selector, n, context) for n, context in nodes)
     raise SpecError(
         where=where,
         found=f"{selector!r}, which matches {'weights alone' if alone else 'nothing in the model'}",
@@ -64,10 +64,10 @@ def require_matches(target: Target, contexts: Sequence[Context], unfolded: Seque
         for value in getattr(target, part):
             for selector in _selectors(value):
                 _require_kinds(selector, target, where)
-                for leaf in leaves(selector):
+                for leaf in atoms(selector):
                     if isinstance(leaf, s.Name | s.ModuleType):
                         require_match(leaf, graphs, where)
-            if part == "overrides" or (part in ("rules", "legality") and is_personal(value.select)):
+            if part == "overrides" or (part in ("rules", "legality") and names_one_op(value.select)):
                 require_match(value.select, contexts, where, constants=part != "rules")
 
 
@@ -86,25 +86,25 @@ def _selectors(value: Any) -> Iterator[s.Selector]:
             yield from _selectors(getattr(value, each.name))
 
 
-def leaves(selector: Any) -> Iterator[s.Selector]:
+def atoms(selector: Any) -> Iterator[s.Selector]:
     """The selectors of which one is composed.
 
-    >>> list(leaves(s.Op("conv") & ~s.Name("head.*")))
+    >>> list(atoms(s.Op("conv") & ~s.Name("head.*")))
     [Op('conv'), Name('head.*')]
     """
     match selector:
         case s.AllOf(of) | s.AnyOf(of):
             for one in of:
-                yield from leaves(one)
+                yield from atoms(one)
         case s.Not(of) | s.From(of) | s.AnyInput(of):
-            yield from leaves(of)
+            yield from atoms(of)
         case _:
             yield selector
 
 
 def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
     known = KINDS | {own.name for own in target.ops}
-    for leaf in leaves(selector):
+    for leaf in atoms(selector):
         for kind in leaf.kinds if isinstance(leaf, s.Op) else ():
             if kind not in known:
                 wanted, do = (
@@ -129,8 +129,8 @@ def _near(word: str, words: Sequence[str]) -> list[str]:
 
 
 def _words(selector: s.Selector, kind: type[s.Name] | type[s.ModuleType]) -> list[str]:
-    words = (leaf for leaf in leaves(selector) if isinstance(leaf, kind))
+    words = (leaf for leaf in atoms(selector) if isinstance(leaf, kind))
     return [leaf.glob if isinstance(leaf, s.Name) else leaf.name for leaf in words]
 
 
-__all__ = ["ATTRIBUTES", "KINDS", "leaves", "require_match", "require_matches"]
+__all__ = ["ATTRIBUTES", "KINDS", "atoms", "require_match", "require_matches"]

@@ -8,12 +8,12 @@ from torch import fx
 
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
-from qfunc.graph.selectors import Context, selects
+from qfunc.graph.selectors import Context, matches
 from qfunc.ops.vocabulary import slots
-from qfunc.placement.fusion import Group
-from qfunc.placement.place import Plan, speaks_of
+from qfunc.placement.fusion import FusedGroup
+from qfunc.placement.place import Plan, applies_to
 from qfunc.placement.ties import leader_of
-from qfunc.placement.unmatched_selectors import leaves, require_matches
+from qfunc.placement.unmatched_selectors import atoms, require_matches
 from qfunc.specs import Constant, Everything, GraphInput, Keep, ModuleType, Name, Op, Override, Rule, Selector, Target, Where
 from qfunc.specs._check import SLOTS
 from qfunc.specs.selectors import AllOf, AnyOf
@@ -21,7 +21,7 @@ from qfunc.specs.selectors import AllOf, AnyOf
 _AN_OP = "a selector that matches an op"
 
 
-def require_heard(target: Target, plans: Sequence[Plan], unfolded: Sequence[fx.GraphModule]) -> None:
+def require_used(target: Target, plans: Sequence[Plan], unfolded: Sequence[fx.GraphModule]) -> None:
     """Each selector of the user's matches; each rule that names something has a slot to speak of, each override a site.
 
     Args:
@@ -51,7 +51,7 @@ def _of_everything(selector: Selector) -> bool:
 
 
 def _names_something(selector: Selector) -> bool:
-    return any(isinstance(leaf, Name | ModuleType | Where) for leaf in leaves(selector))
+    return any(isinstance(leaf, Name | ModuleType | Where) for leaf in atoms(selector))
 
 
 def _of_no_op(selector: Selector) -> bool:
@@ -68,8 +68,8 @@ def _of_no_op(selector: Selector) -> bool:
     return False
 
 
-def _spoken(rule: Rule, plans: Sequence[Plan]) -> list[tuple[Plan, Group]]:
-    return [(plan, group) for plan in plans for group in plan.groups.groups if speaks_of(rule, group, plan.context)]
+def _spoken(rule: Rule, plans: Sequence[Plan]) -> list[tuple[Plan, FusedGroup]]:
+    return [(plan, group) for plan in plans for group in plan.groups.groups if applies_to(rule, group, plan.context)]
 
 
 def _require_slot(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
@@ -80,7 +80,7 @@ def _require_slot(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
         raise _error(target, rule.select, f"matches ops, and {what}", "a slot that one of them has", do)
     if found:
         return
-    matched = [(p, n) for p in plans for n in p.context.model.graph.nodes if selects(rule.select, n, p.context)]
+    matched = [(p, n) for p in plans for n in p.context.model.graph.nodes if matches(rule.select, n, p.context)]
     inputs = [(p, n) for p, n in matched if n.op == "placeholder"]
     if matched and not inputs:
         raise _error(target, rule.select, "matches weights alone", _AN_OP, "Name the ops that read them.")
@@ -117,7 +117,7 @@ def _require_edge(rule: Rule, edges: Selector, plans: Sequence[Plan], target: Ta
     read = [
         (plan, n) for plan, g in spoken for node in g.nodes for slot, n in slots(node) if slot == "input" and n not in g.nodes
     ]
-    if spoken and not any(selects(edges, t, plan.context) for plan, n in read for t in _carried(n, plan, target)):
+    if spoken and not any(matches(edges, t, plan.context) for plan, n in read for t in _carried(n, plan, target)):
         paths = sorted({plan.context.fact(n).path for plan, n in read})
         found, do = "matches nothing that the ops of its rule read", f"They read: {', '.join(paths[:6]) or 'nothing'}."
         raise _error(target, edges, found, "edges of those ops", do)
@@ -139,13 +139,13 @@ def _require_site(change: Override, plans: Sequence[Plan], target: Target) -> No
     for plan in plans:
         groups = {plan.context.fact(g.root).path: g.nodes for g in plan.groups.groups}
         placed = [p for p in plan.placed if (p.site.slot if p.site.slot in _OWN else "activation") == change.role]
-        chosen = [any(selects(change.select, n, plan.context) for n in (*groups.get(p.site.op, ()), p.tensor)) for p in placed]
+        chosen = [any(matches(change.select, n, plan.context) for n in (*groups.get(p.site.op, ()), p.tensor)) for p in placed]
         sites = [p.site for p, is_meant in zip(placed, chosen, strict=True) if is_meant]
         leaders = {site.name: leader_of(site, [p.site for p in placed]) for site in sites}
         if any(leader in sites for leader in leaders.values()):
             return
         following |= {name: leader.name for name, leader in leaders.items()}
-        others += [(p.site, any(selects(change.select, n, plan.context) for n in p.readers)) for p in placed]
+        others += [(p.site, any(matches(change.select, n, plan.context) for n in p.readers)) for p in placed]
     if following:
         name, leader = list(following.items())[-1]
         found = f"matches {name!r}, whose estimator and function are those of {leader!r}, to which the target ties it"
@@ -160,4 +160,4 @@ def _error(target: Target, selector: Selector, found: str, wanted: str, do: str,
     return SpecError(where=f"target {target.name!r}, {part}", found=f"{selector!r}, which {found}", wanted=wanted, do=do)
 
 
-__all__ = ["require_heard"]
+__all__ = ["require_used"]

@@ -34,12 +34,12 @@ def uses_batch(norm: Any) -> bool:
     return bool(norm.training) and not getattr(norm, "frozen", False)
 
 
-def vanishes(norm: Any) -> bool:
+def is_tiny(norm: Any) -> bool:
     """Whether some |f| is below the least.
 
     >>> norm = torch.nn.BatchNorm2d(3)
-    >>> before, _ = vanishes(norm), torch.nn.init.zeros_(norm.weight)
-    >>> before, vanishes(norm)
+    >>> before, _ = is_tiny(norm), torch.nn.init.zeros_(norm.weight)
+    >>> before, is_tiny(norm)
     (False, True)
     """
     return bool((factor_of(norm).detach().abs() < LEAST).any())
@@ -55,19 +55,19 @@ def folded_weight(weight: Tensor, norm: Any, groups: int) -> Tensor:
     >>> folded_weight(torch.ones(2, 1), torch.nn.BatchNorm1d(2, eps=0.0).eval(), 0).flatten()
     tensor([1., 1.], grad_fn=<ViewBackward0>)
     """
-    return times(weight, weight_factor(norm)[0], groups)
+    return multiply(weight, weight_factor(norm)[0], groups)
 
 
 def unfolded_weight(quantized: Tensor, weight: Tensor, norm: Any, groups: int) -> Tensor:
     """Q(w f) / f where the norm uses the batch, and w itself where |f| is below the least; else Q(w f)."""
-    return divided(quantized, weight, *weight_factor(norm), groups) if uses_batch(norm) else quantized
+    return divide(quantized, weight, *weight_factor(norm), groups) if uses_batch(norm) else quantized
 
 
-def divided(quantized: Tensor, weight: Tensor, factor: Tensor, least: Tensor, groups: int) -> Tensor:
+def divide(quantized: Tensor, weight: Tensor, factor: Tensor, least: Tensor, groups: int) -> Tensor:
     """quantized / factor, and the weight itself in the channels of which `least` is True."""
     # No chip's least scale may keep a channel from training that is all but switched off.
-    off = times(torch.ones_like(weight), least, groups).bool()
-    return torch.where(off, weight, times(quantized, factor.reciprocal(), groups))
+    off = multiply(torch.ones_like(weight), least, groups).bool()
+    return torch.where(off, weight, multiply(quantized, factor.reciprocal(), groups))
 
 
 def sign(norm: Any) -> Tensor:
@@ -78,7 +78,7 @@ def sign(norm: Any) -> Tensor:
 
 def folded_bias(bias: Tensor | None, norm: Any) -> Tensor:
     """b f + s, of the running statistics."""
-    factor, mean = factor_of(norm), at_once(norm.running_mean)
+    factor, mean = factor_of(norm), materialize(norm.running_mean)
     held = mean if bias is None else mean - bias
     shift = -held * factor
     return shift if norm.bias is None else norm.bias + shift
@@ -95,7 +95,7 @@ def normalized(value: Tensor, norm: Any, folded: Tensor, quantized: Tensor) -> T
         return value
     if quantized is folded:
         return norm(value)  # type: ignore[no-any-return]
-    error = at_once(quantized - folded)  # else a compiler quantizes the bias once for each pixel
+    error = materialize(quantized - folded)  # else a compiler quantizes the bias once for each pixel
     if norm.bias is None:
         return norm(value) + error.reshape(-1, *[1] * (value.ndim - 2))  # type: ignore[no-any-return]
     return functional_call(norm, {"bias": norm.bias + error}, (value,))  # type: ignore[no-any-return]
@@ -119,10 +119,10 @@ def _(x: Tensor) -> Tensor:
 snapshot.register_autograd(lambda ctx, grad: grad)
 
 
-def at_once(x: Tensor) -> Tensor:
+def materialize(x: Tensor) -> Tensor:
     """x itself, which a compiler computes here and once: a buffer before this forward updates it, a value of each channel.
 
-    >>> at_once(torch.ones(1))
+    >>> materialize(torch.ones(1))
     tensor([1.])
     """
     return snapshot(x) if torch.compiler.is_compiling() else x
@@ -130,7 +130,7 @@ def at_once(x: Tensor) -> Tensor:
 
 def factor_of(norm: Any) -> Tensor:
     """f, of the running statistics."""
-    factor = torch.rsqrt(at_once(norm.running_var) + norm.eps)
+    factor = torch.rsqrt(materialize(norm.running_var) + norm.eps)
     return factor if norm.weight is None else norm.weight * factor
 
 
@@ -144,7 +144,7 @@ def weight_factor(norm: Any) -> tuple[Tensor, Tensor]:
     return factor, least
 
 
-def times(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
+def multiply(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
     """The weight times one factor for each output channel; groups as in `folded_weight`."""
     if not groups:
         return weight * factor.reshape(-1, *[1] * (weight.ndim - 1))

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 
-class KeptValue:
+class CachedValue:
     """The last value, and the tensors it was computed from, each as of then.
 
     It counts until a gradient is asked for, and not where anything is being compiled; tensors without a version or memory of
     their own (those of inference mode, or of torch.func) are computed from each time.  Copies start empty.
 
-    >>> kept, x = KeptValue(), torch.ones(2)
+    >>> kept, x = CachedValue(), torch.ones(2)
     >>> with torch.no_grad():
     ...     kept.of([x], lambda: x * 2) is kept.of([x], lambda: x * 2)
     ...     y = kept.of([x.add_(1)], lambda: x * 2)
@@ -50,8 +50,8 @@ class KeptValue:
         """Lets the value go."""
         self.seen, self.value = [], None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> KeptValue:
-        return KeptValue()
+    def __deepcopy__(self, memo: dict[int, Any]) -> CachedValue:
+        return CachedValue()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KeptValue, ()
+        return CachedValue, ()

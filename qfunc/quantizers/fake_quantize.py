@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from qfunc.errors import CalibrationError
 from qfunc.numerics.qparams import Affine, from_range, of_tensor, qparams_shape
 from qfunc.numerics.scales import product
-from qfunc.quantizers.batch_norm import at_once, sign, uses_batch, weight_factor
-from qfunc.quantizers.cached_value import KeptValue
-from qfunc.quantizers.params import named, rebuilt, template
-from qfunc.quantizers.recompute import again
-from qfunc.quantizers.scale_following import can_follow, followed, is_odd
+from qfunc.quantizers.batch_norm import materialize, sign, uses_batch, weight_factor
+from qfunc.quantizers.cached_value import CachedValue
+from qfunc.quantizers.params import flatten, template, unflatten
+from qfunc.quantizers.recompute import recomputable
+from qfunc.quantizers.scale_following import batch_norm_factor, can_track_batch_norm, is_odd
 from qfunc.quantizers.site import Site
 from qfunc.quantizers.value import Value
 from qfunc.specs import PerTensor
@@ -57,7 +57,7 @@ class FakeQuantize(nn.Module):
         params = self._unknown(like.detach())
         self.template = template(params)
         learned = function.learned(site.scheme) if hasattr(function, "learned") else ()
-        for name, value in () if self.dynamic else named(params):
+        for name, value in () if self.dynamic else flatten(params):
             if name in learned:
                 self.register_parameter(name, nn.Parameter(value))
             else:
@@ -69,14 +69,14 @@ class FakeQuantize(nn.Module):
         self.of: tuple[FakeQuantize, ...] = ()  # whose scales' product a derived scale is; no submodules
         self.odd = is_odd(self.scheme) and not hasattr(function, "relax")
         self.norm: tuple[Any, ...] = ()  # the one that the scales follow; no submodule either
-        self.kept = KeptValue()
+        self.kept = CachedValue()
 
     def _unknown(self, like: Tensor) -> Any:
         # Parameters in their final shapes, of no value yet.
         nothing = torch.zeros(self.held, device=like.device)
         params = self.site.function.init(from_range(nothing, nothing, self.site.scheme), like, self.site.scheme)
-        tensors = {n: torch.full_like(t, torch.nan if t.is_floating_point() else 0).detach() for n, t in named(params)}
-        return rebuilt(template(params), tensors.__getitem__)
+        tensors = {n: torch.full_like(t, torch.nan if t.is_floating_point() else 0).detach() for n, t in flatten(params)}
+        return unflatten(template(params), tensors.__getitem__)
 
     def forward(self, x: Tensor, norm: nn.Module | None = None, groups: int = 0) -> Tensor:
         """The quantized value of x, in real units and in the dtype of x.
@@ -104,11 +104,11 @@ class FakeQuantize(nn.Module):
         noise: tuple[Tensor, ...] = ()
         relaxed = self.training and hasattr(function, "relax")
         if relaxed and getattr(function, "noisy", True):
-            noise = self.seed, at_once(self.step).clone()
+            noise = self.seed, materialize(self.step).clone()
             self.step.add_(1)
-        names = tuple(name for name, _ in named(held))
+        names = tuple(name for name, _ in flatten(held))
         value = Value(function, self.scheme, self.template, names, relaxed, groups)
-        tensors: tuple[Tensor, ...] = (*(t for _, t in named(held)), *noise)
+        tensors: tuple[Tensor, ...] = (*(t for _, t in flatten(held)), *noise)
         work: Callable[..., Tensor]
         if norm is None or (follows and self.odd):
             work = value.plain
@@ -118,7 +118,7 @@ class FakeQuantize(nn.Module):
             work, tensors = value.unfolded if batch else value.folded, (*weight_factor(norm), *tensors)
         # Nothing to go back through as a rule, and what is kept of weights must be no value of a checkpoint.
         alone = torch.compiler.is_compiling() and not self.training
-        return work(x, *tensors) if alone else again(work, x, *tensors)
+        return work(x, *tensors) if alone else recomputable(work, x, *tensors)
 
     def _now(self, x: Tensor, unfolded: bool) -> Any:
         # The params for x; `unfolded` those for the weight before the BatchNorm that they follow.
@@ -144,11 +144,11 @@ class FakeQuantize(nn.Module):
             scale = product([source.scales() for source in self.of], self.held[0])
             derived = Affine(scale, torch.zeros_like(scale))
             return self.site.function.init(derived, scale, self.scheme)
-        return self._scaled(self.own(), followed(self.norm[0], self.held)) if self.norm else self.own()
+        return self._scaled(self.own(), batch_norm_factor(self.norm[0], self.held)) if self.norm else self.own()
 
     def own(self) -> Any:
         """The parameters that are held: where they follow a BatchNorm, those for the weight before it is folded."""
-        return rebuilt(self.template, lambda name: getattr(self, name))
+        return unflatten(self.template, lambda name: getattr(self, name))
 
     def _scaled(self, params: Any, factor: Tensor) -> Any:
         function: Any = self.site.function  # one that `can_follow` found to know its parameters for multiples of x
@@ -156,8 +156,8 @@ class FakeQuantize(nn.Module):
 
     def follow(self, norm: Any, groups: int) -> None:
         """Lets the scales follow a BatchNorm where they can, from now on; for transforms, on models that they own."""
-        if not self.norm and can_follow(self.site, self.held, norm, groups):
-            before = self._scaled(self.own(), 1 / followed(norm, self.held))
+        if not self.norm and can_track_batch_norm(self.site, self.held, norm, groups):
+            before = self._scaled(self.own(), 1 / batch_norm_factor(norm, self.held))
             if before is not None:
                 self._keep(before)
                 self.norm = (norm,)
@@ -169,7 +169,7 @@ class FakeQuantize(nn.Module):
 
     def _keep(self, params: Any) -> None:
         with torch.no_grad():
-            for name, value in named(params):
+            for name, value in flatten(params):
                 getattr(self, name).copy_(value)
 
     def export(self, x: Tensor) -> tuple[Tensor, Affine]:
@@ -188,12 +188,12 @@ class FakeQuantize(nn.Module):
             do = "Only the simulation computes scales at run time so far; use a target with static scales."
             raise CalibrationError(where=self._where, found="a dynamic scale", wanted="static qparams", do=do)
         # Qparams do not depend on x, so one element stands for a tensor of one scale: a function may be slow.
-        zero = torch.zeros((), device=named(self.params())[0][1].device)
+        zero = torch.zeros((), device=flatten(self.params())[0][1].device)
         return self.export(zero if isinstance(self.site.scheme.scale.shared, PerTensor) else zero.expand(self.like))[1]
 
     def scales(self) -> Tensor:
         """The current scales, without a gradient: one, or one for each channel."""
-        like = torch.zeros((), device=named(self.params())[0][1].device).expand(self.held)
+        like = torch.zeros((), device=flatten(self.params())[0][1].device).expand(self.held)
         return self.export(like)[1].scale
 
     def hold(self, qparams: Affine, x: Tensor | None = None) -> None:
@@ -205,7 +205,7 @@ class FakeQuantize(nn.Module):
         given = qparams._replace(scale=qparams.scale.reshape(self.held), zero_point=qparams.zero_point.reshape(self.held))
         like = torch.zeros(self.like, device=qparams.scale.device) if x is None else x.detach()
         params = self.site.function.init(given, like, self.site.scheme)
-        self._keep(self._scaled(params, 1 / followed(self.norm[0], self.held)) if self.norm else params)
+        self._keep(self._scaled(params, 1 / batch_norm_factor(self.norm[0], self.held)) if self.norm else params)
         self.ready = True
 
     def take_shape_of(self, state: Mapping[str, Any], prefix: str) -> None:
@@ -213,7 +213,7 @@ class FakeQuantize(nn.Module):
         if not self.by_channel or self.ready:
             return
         axis: Any = self.site.scheme.scale.shared.axis  # type: ignore[union-attr]
-        for name, _ in named(self.params()):
+        for name, _ in flatten(self.params()):
             shape = tuple(state[prefix + name].shape) if prefix + name in state else ()
             if -len(shape) <= axis < len(shape) and math.prod(shape) == shape[axis]:
                 self._take_shape(shape)
@@ -222,8 +222,8 @@ class FakeQuantize(nn.Module):
         if held == self.held:
             return
         self.held = self.like = held
-        device = named(self.params())[0][1].device
-        for name, value in named(self._unknown(torch.zeros(held, device=device))):
+        device = flatten(self.params())[0][1].device
+        for name, value in flatten(self._unknown(torch.zeros(held, device=device))):
             getattr(self, name).data = value
 
     @property

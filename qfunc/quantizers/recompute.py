@@ -21,10 +21,10 @@ from qfunc.errors import CalibrationError
 from qfunc.numerics._compiled import levels
 
 
-def again(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Tensor:
+def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Tensor:
     """work(x, *tensors), which a compiled backward, and an eager one of `recompute_quantized`, may compute again.
 
-    >>> again(torch.add, torch.ones(1), torch.ones(1))
+    >>> recomputable(torch.add, torch.ones(1), torch.ones(1))
     tensor([2.])
     """
     if not torch.is_grad_enabled():
@@ -162,4 +162,4 @@ def _address(t: Tensor) -> int | None:
         return None
 
 
-__all__ = ["again", "recompute_quantized"]
+__all__ = ["recomputable", "recompute_quantized"]

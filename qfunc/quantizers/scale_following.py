@@ -16,7 +16,7 @@ from qfunc.quantizers.batch_norm import LEAST, factor_of
 from qfunc.specs import FLOAT32, Int, PerChannel, Scheme
 
 
-def can_follow(site: Any, held: tuple[int, ...], norm: Any, groups: int) -> bool:
+def can_track_batch_norm(site: Any, held: tuple[int, ...], norm: Any, groups: int) -> bool:
     """Whether a weight's parameters can be those before it is folded.
 
     They can where each output channel has a scale of its own that may be any number, which no other site shares, and
@@ -42,9 +42,9 @@ def is_odd(scheme: Scheme) -> bool:
     return symmetric and scheme.rounding in ("half_even", "half_away", "half_to_zero", "trunc")
 
 
-def followed(norm: Any, held: tuple[int, ...]) -> Tensor:
+def batch_norm_factor(norm: Any, held: tuple[int, ...]) -> Tensor:
     """max(|f|, 1e-3) in the shape of the qparams: what the parameters before the fold are multiplied by."""
     return factor_of(norm).abs().clamp(min=LEAST).reshape(held)
 
 
-__all__ = ["can_follow", "followed", "is_odd"]
+__all__ = ["can_track_batch_norm", "batch_norm_factor", "is_odd"]

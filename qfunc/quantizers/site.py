@@ -58,7 +58,7 @@ class Site:
         return along or isinstance(shared, PerTensor)
 
 
-def seat_path(name: str, constant: bool) -> str:
+def quantizer_path(name: str, constant: bool) -> str:
     """Where the quantizer of a tensor sits in the model: "quantizers.conv1.weight", "quantizers.relu.output".
 
     A part that nn.Module has itself, as in the path of an op named "to", gets an underscore.

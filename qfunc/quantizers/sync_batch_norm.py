@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch.func import functional_call
 
 
-class SyncNorm(nn.BatchNorm1d):
+class SyncBatchNormStatistics(nn.BatchNorm1d):
     """An nn.SyncBatchNorm with the same tensors, which on other devices than the CPU computes.
 
     On the CPU, with x_i the n_i values of a channel in process i, and N = sum n_i, all sums by `all_reduce`:
@@ -22,7 +22,7 @@ class SyncNorm(nn.BatchNorm1d):
     group it is an nn.BatchNorm, for any rank, and `torch.optim.swa_utils.update_bn` takes it for one.  It is no
     nn.SyncBatchNorm, which DistributedDataParallel refuses on the CPU.
 
-    >>> norm = SyncNorm(nn.SyncBatchNorm(2))
+    >>> norm = SyncBatchNormStatistics(nn.SyncBatchNorm(2))
     >>> norm(torch.tensor([[1.0, 2.0], [3.0, 2.0]])).round().tolist(), norm.running_mean.tolist()
     ([[-1.0, 0.0], [1.0, 0.0]], [0.20000000298023224, 0.20000000298023224])
     """
@@ -100,4 +100,4 @@ def _reduced(own: Tensor, group: Any) -> Tensor:
     return total
 
 
-__all__ = ["SyncNorm"]
+__all__ = ["SyncBatchNormStatistics"]

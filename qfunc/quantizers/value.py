@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from qfunc.numerics.noise import uniform
-from qfunc.quantizers.batch_norm import divided, times
-from qfunc.quantizers.params import rebuilt
+from qfunc.quantizers.batch_norm import divide, multiply
+from qfunc.quantizers.params import unflatten
 from qfunc.specs import Scheme
 
 
@@ -28,7 +28,7 @@ class Value(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
 
     def plain(self, x: Tensor, *tensors: Tensor) -> Tensor:
         """Q(x)."""
-        params = rebuilt(self.template, dict(zip(self.names, tensors, strict=False)).__getitem__)
+        params = unflatten(self.template, dict(zip(self.names, tensors, strict=False)).__getitem__)
         if not self.relaxed:
             return self.function.apply(params, x, self.scheme)  # type: ignore[no-any-return]
         seed_and_step = tensors[len(self.names) :]
@@ -37,15 +37,15 @@ class Value(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
 
     def turned(self, w: Tensor, sign: Tensor, *tensors: Tensor) -> Tensor:
         """Q(w sign) sign."""
-        return times(self.plain(times(w, sign, self.groups), *tensors), sign, self.groups)
+        return multiply(self.plain(multiply(w, sign, self.groups), *tensors), sign, self.groups)
 
     def folded(self, w: Tensor, f: Tensor, least: Tensor, *tensors: Tensor) -> Tensor:
         """Q(w f)."""
-        return self.plain(times(w, f, self.groups), *tensors)
+        return self.plain(multiply(w, f, self.groups), *tensors)
 
     def unfolded(self, w: Tensor, f: Tensor, least: Tensor, *tensors: Tensor) -> Tensor:
         """Q(w f) / f, and w itself in the channels that are `least`."""
-        return divided(self.folded(w, f, least, *tensors), w, f, least, self.groups)
+        return divide(self.folded(w, f, least, *tensors), w, f, least, self.groups)
 
 
 __all__ = ["Value"]

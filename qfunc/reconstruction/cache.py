@@ -14,14 +14,14 @@ from attrs import define, frozen
 from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError, a_or_an
-from qfunc.reconstruction.layout import Layout, Rows, Whole, is_channels_last
+from qfunc.reconstruction.layout import BatchAxis, Layout, NoBatchAxis, is_channels_last
 
 __all__ = ["Cache", "Collector", "Inputs", "Key", "LEAST"]
 
 
 @define(eq=False)
 class _Held:
-    layout: Rows | Whole
+    layout: BatchAxis | NoBatchAxis
     tensor: Tensor
     device: torch.device
     bytes: int  # of memory; 0 on disk
@@ -47,7 +47,7 @@ class Cache:
     leaving the context removes.
 
     >>> with Cache(images=5, memory=1 << 20) as cache:
-    ...     cache.write(Key("float", "x"), 0, torch.arange(10.0).reshape(5, 2), Rows())
+    ...     cache.write(Key("float", "x"), 0, torch.arange(10.0).reshape(5, 2), BatchAxis())
     ...     cache.take(Key("float", "x"), torch.tensor([3, 0]))
     tensor([[6., 7.],
             [0., 1.]])
@@ -72,15 +72,15 @@ class Cache:
         return key in self._held
 
     def write(self, key: Key, start: int, value: Tensor, layout: Layout) -> None:
-        """The values of the images from `start` on; of a `Whole` the value.
+        """The values of the images from `start` on; of a `NoBatchAxis` the value.
 
         Raises:
             CalibrationError: a tensor of another shape than the images before had, or without a part for each image.
         """
-        if isinstance(layout, Whole):
+        if isinstance(layout, NoBatchAxis):
             self._held.setdefault(key, _Held(layout, value.detach(), value.device, 0))
             return
-        if not isinstance(layout, Rows):
+        if not isinstance(layout, BatchAxis):
             raise CalibrationError(
                 where=f"reconstruct, tensor {key.name!r}",
                 found="a value without a part for each image",
@@ -102,7 +102,7 @@ class Cache:
     def take(self, key: Key, index: Tensor) -> Tensor:
         """The value of the images at an index, an int64 vector."""
         held = self._held[key]
-        if isinstance(held.layout, Whole):
+        if isinstance(held.layout, NoBatchAxis):
             return held.tensor
         rows = held.tensor.index_select(0, index.to(held.tensor.device))
         return held.layout.join(held.rows(rows).to(held.device))
@@ -110,7 +110,7 @@ class Cache:
     def part(self, key: Key, start: int, stop: int) -> Tensor:
         """The value of the images from start to stop."""
         held = self._held[key]
-        if isinstance(held.layout, Whole):
+        if isinstance(held.layout, NoBatchAxis):
             return held.tensor
         return held.layout.join(held.rows(held.tensor[start:stop]).to(held.device))
 
@@ -132,7 +132,7 @@ class Cache:
         if held is not None and all(held is not other for other in self._held.values()):
             self.used -= held.bytes
 
-    def _new(self, key: Key, rows: Tensor, layout: Rows) -> _Held:
+    def _new(self, key: Key, rows: Tensor, layout: BatchAxis) -> _Held:
         turned = rows.ndim == 5 and is_channels_last(rows.flatten(0, 1))
         rows = rows.permute(0, 1, 3, 4, 2) if turned else rows
         shape = (self.images, *rows.shape[1:])

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from qfunc.errors import CalibrationError
 from qfunc.numerics.qparams import Affine
-from qfunc.reconstruction.optimize import Found
+from qfunc.reconstruction.optimize import Optimized
 
 _INDEX = "reconstruction.json"
 
 
-class Finished:
+class Checkpoint:
     """What a directory holds of one reconstruction: a file a unit, and what they belong to.
 
     Args:
@@ -56,7 +56,7 @@ class Finished:
         do = "Give another directory."
         raise CalibrationError(where=f"reconstruct, resume={str(self.place)!r}", found=found, wanted=wanted, do=do)
 
-    def read(self, number: int) -> Found | None:
+    def read(self, number: int) -> Optimized | None:
         """What unit `number` learned, if it is there."""
         path = None if self.place is None else self._path(number)
         if path is None or not path.is_file():
@@ -68,9 +68,9 @@ class Finished:
             where = f"reconstruct, resume={str(self.place)!r}"
             raise CalibrationError(where=where, found=f"{path.name}, cut or changed ({e})", wanted="whole files", do=do) from e
         up, scale, zero = ({k[len(p) :]: t for k, t in held.items() if k.startswith(p)} for p in ("up:", "scale:", "zero:"))
-        return Found({k: t.bool() for k, t in up.items()}, {k: Affine(scale[k], zero[k]) for k in scale})
+        return Optimized({k: t.bool() for k, t in up.items()}, {k: Affine(scale[k], zero[k]) for k in scale})
 
-    def write(self, number: int, found: Found, told: Mapping[str, str]) -> None:
+    def write(self, number: int, found: Optimized, told: Mapping[str, str]) -> None:
         """Stores a unit: the whole file, or none."""
         if self.place is None:
             return
@@ -110,4 +110,4 @@ def digest(tensors: Mapping[str, Tensor], *texts: str) -> str:
     return made.hexdigest()
 
 
-__all__ = ["Finished", "digest"]
+__all__ = ["Checkpoint", "digest"]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from attrs import frozen
 from torch import fx
 
-from qfunc.graph.dtypes import is_whole, of_positions
+from qfunc.graph.dtypes import is_integer, position_nodes
 from qfunc.graph.record import record_of
 from qfunc.ops.vocabulary import attribute, kind_of, slots
 
-__all__ = ["Flow", "Region", "WEIGHED", "dominators", "is_gate", "regions"]
+__all__ = ["DataFlow", "Region", "LINEAR_KINDS", "dominators", "is_gate", "regions"]
 
 
-WEIGHED = ("conv", "conv_transpose", "linear", "matmul", "lstm", "gru")
+LINEAR_KINDS = ("conv", "conv_transpose", "linear", "matmul", "lstm", "gru")
 """Ops whose weights have a rounding to learn."""
 
 
-class Flow:
+class DataFlow:
     """The data of a network: its nodes in order, and between them `before` and `behind`.
 
     Constants, sizes, positions, masks and what follows from them alone are no data: each unit computes them where it
@@ -28,17 +28,17 @@ class Flow:
     >>> class Net(torch.nn.Module):
     ...     def forward(self, x):
     ...         return torch.relu(x).reshape(x.shape[0], -1)
-    >>> [n.name for n in Flow(capture()(Net())).nodes]
+    >>> [n.name for n in DataFlow(capture()(Net())).nodes]
     ['x', 'relu', 'reshape']
     """
 
     def __init__(self, network: fx.GraphModule) -> None:
         self.network = network
         self.order = {n: i for i, n in enumerate(network.graph.nodes)}
-        record, positions = record_of(network), of_positions(network)
+        record, positions = record_of(network), position_nodes(network)
         self.free: set[fx.Node] = set()
         for node in self.order:
-            if node in positions or is_whole(node, record) or _follows(node, self.free):
+            if node in positions or is_integer(node, record) or _follows(node, self.free):
                 self.free.add(node)
         self.free |= self._beside()
         self.nodes = [n for n in self.order if n not in self.free and n.op != "output"]
@@ -67,7 +67,7 @@ class Flow:
 
     def weighed(self, node: fx.Node) -> bool:
         """Whether an op has a weight that is a constant."""
-        return kind_of(node) in WEIGHED and any(slot == "weight" and p in self.free for slot, p in slots(node))
+        return kind_of(node) in LINEAR_KINDS and any(slot == "weight" and p in self.free for slot, p in slots(node))
 
 
 def _follows(node: fx.Node, free: set[fx.Node]) -> bool:
@@ -100,7 +100,7 @@ class Region:
     nodes: tuple[fx.Node, ...]
 
 
-def dominators(flow: Flow) -> dict[fx.Node, fx.Node | None]:
+def dominators(flow: DataFlow) -> dict[fx.Node, fx.Node | None]:
     """The immediate dominator of each node: the last one through which every path from the inputs to it goes.
 
     None stands before all inputs.  The graph has no cycle, so that one pass in order is enough.
@@ -124,7 +124,7 @@ def dominators(flow: Flow) -> dict[fx.Node, fx.Node | None]:
     return found
 
 
-def regions(flow: Flow) -> list[Region]:
+def regions(flow: DataFlow) -> list[Region]:
     """For each op that joins several values, the region between it and its immediate dominator, if only it is read outside.
 
     Nothing enters such a region but by its entry, for a path beside it would contradict the dominator.
@@ -135,7 +135,7 @@ def regions(flow: Flow) -> list[Region]:
     ...     def forward(self, x):
     ...         x = torch.tanh(x)
     ...         return torch.relu(x + torch.sigmoid(torch.exp(x)))
-    >>> [(r.entry.name, [n.name for n in r.nodes]) for r in regions(Flow(capture()(Net())))]
+    >>> [(r.entry.name, [n.name for n in r.nodes]) for r in regions(DataFlow(capture()(Net())))]
     [('tanh', ['exp', 'sigmoid', 'add'])]
     """
     above, found = dominators(flow), []
@@ -150,12 +150,12 @@ def regions(flow: Flow) -> list[Region]:
     return found
 
 
-def is_gate(region: Region, flow: Flow) -> bool:
+def is_gate(region: Region, flow: DataFlow) -> bool:
     """Whether a region multiplies the value of its entry by what it makes of it: x * f(x)."""
     return kind_of(region.exit) == "mul" and region.entry is not None and region.entry in flow.before[region.exit]
 
 
-def _between(entry: fx.Node | None, exit_: fx.Node, flow: Flow) -> set[fx.Node]:
+def _between(entry: fx.Node | None, exit_: fx.Node, flow: DataFlow) -> set[fx.Node]:
     inside, todo = {exit_}, [exit_]
     while todo:
         for node in flow.before[todo.pop()]:

@@ -10,10 +10,21 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError, first_line
-from qfunc.graph.interpreter import Walk
+from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import path_of
 
-__all__ = ["Layout", "Mixed", "NoTensor", "Rows", "Whole", "as_line", "inner", "is_channels_last", "layouts", "off_line"]
+__all__ = [
+    "Layout",
+    "MixedBatchAxis",
+    "NoTensor",
+    "BatchAxis",
+    "NoBatchAxis",
+    "flatten_memory",
+    "inner",
+    "is_channels_last",
+    "layouts",
+    "unflatten_memory",
+]
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
@@ -24,7 +35,7 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.dtype != b.dtype or a.stride() != b.stride():
         return (a * b).sum()
-    return torch.dot(as_line(a), as_line(b))
+    return torch.dot(flatten_memory(a), flatten_memory(b))
 
 
 def is_channels_last(x: Tensor) -> bool:
@@ -32,20 +43,20 @@ def is_channels_last(x: Tensor) -> bool:
     return x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
-def as_line(x: Tensor, like: Tensor | None = None) -> Tensor:
+def flatten_memory(x: Tensor, like: Tensor | None = None) -> Tensor:
     """The elements in the order in which those of `like`, by default x, lie in memory: [n].
 
     >>> x = torch.arange(8.0).view(1, 2, 2, 2)
-    >>> as_line(x, x.contiguous(memory_format=torch.channels_last)).tolist()
+    >>> flatten_memory(x, x.contiguous(memory_format=torch.channels_last)).tolist()
     [0.0, 4.0, 1.0, 5.0, 2.0, 6.0, 3.0, 7.0]
     """
     return (x.permute(0, 2, 3, 1) if is_channels_last(x if like is None else like) else x).reshape(-1)
 
 
-def off_line(line: Tensor, like: Tensor) -> Tensor:
+def unflatten_memory(line: Tensor, like: Tensor) -> Tensor:
     """A view of such a line, in the shape and the order of `like`.
 
-    >>> off_line(as_line(torch.eye(2)), torch.empty(2, 2)).tolist()
+    >>> unflatten_memory(flatten_memory(torch.eye(2)), torch.empty(2, 2)).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
     if not is_channels_last(like):
@@ -58,10 +69,10 @@ _FEW, _FEWER = 3, 2
 
 
 @frozen
-class Rows:
+class BatchAxis:
     """A tensor whose axis `axis` has `each` entries for every image, image after image: windows, say.
 
-    >>> rows = Rows(axis=1, each=2)
+    >>> rows = BatchAxis(axis=1, each=2)
     >>> rows.split(torch.zeros(5, 6, 7)).shape, rows.join(torch.zeros(3, 2, 5, 7)).shape
     (torch.Size([3, 2, 5, 7]), torch.Size([5, 6, 7]))
     """
@@ -80,12 +91,12 @@ class Rows:
 
 
 @frozen
-class Whole:
+class NoBatchAxis:
     """A tensor that is the same whatever the images: positions."""
 
 
 @frozen
-class Mixed:
+class MixedBatchAxis:
     """A tensor that has no part of its own for each image."""
 
 
@@ -94,7 +105,7 @@ class NoTensor:
     """A number, a size, a tuple."""
 
 
-Layout = Rows | Whole | Mixed | NoTensor
+Layout = BatchAxis | NoBatchAxis | MixedBatchAxis | NoTensor
 
 
 def layouts(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str]) -> dict[str, Layout]:
@@ -112,7 +123,7 @@ def layouts(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str])
 
 def _values(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str], count: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    walk = Walk(network, found.__setitem__)
+    walk = ObservingInterpreter(network, found.__setitem__)
     walk.extra_traceback = False
     given = [v[:count] if name in split else v for name, v in inputs.items()]
     try:
@@ -130,16 +141,18 @@ def _values(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str],
 
 def _layout(few: Any, fewer: Any) -> Layout:
     if not isinstance(few, Tensor) or few.ndim != fewer.ndim:
-        return Mixed() if isinstance(few, Tensor) else NoTensor()
+        return MixedBatchAxis() if isinstance(few, Tensor) else NoTensor()
     axes = [i for i in range(few.ndim) if few.shape[i] != fewer.shape[i]]
     if not axes:
-        return Whole() if torch.equal(few, fewer) else Mixed()
+        return NoBatchAxis() if torch.equal(few, fewer) else MixedBatchAxis()
     axis, each = axes[0], few.shape[axes[0]] // _FEW
     if len(axes) > 1 or (few.shape[axis], fewer.shape[axis]) != (each * _FEW, each * _FEWER):
-        return Mixed()
+        return MixedBatchAxis()
     same = few.narrow(axis, 0, each * _FEWER)
     if not few.is_floating_point():
-        return Rows(axis, each) if torch.equal(same, fewer) else Mixed()
+        return BatchAxis(axis, each) if torch.equal(same, fewer) else MixedBatchAxis()
     # Sums of another order for another number of images differ by roundings; other images differ by much more.
     size = float(fewer.abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if fewer.numel() else 0.0
-    return Rows(axis, each) if torch.allclose(same, fewer, rtol=1e-3, atol=1e-3 * size, equal_nan=True) else Mixed()
+    return (
+        BatchAxis(axis, each) if torch.allclose(same, fewer, rtol=1e-3, atol=1e-3 * size, equal_nan=True) else MixedBatchAxis()
+    )

@@ -16,13 +16,13 @@ from qfunc.numerics.qparams import Affine
 from qfunc.ops.vocabulary import kind_of
 from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.methods import Method
-from qfunc.reconstruction.random_drop import Chance, mixed
+from qfunc.reconstruction.random_drop import DropRate, mix
 from qfunc.reconstruction.steps import Step
 from qfunc.reconstruction.trainable import Trainable
 
 
 @frozen(eq=False)
-class Found:
+class Optimized:
     """What a unit learned: of each rounded weight whether it goes up, of each learned activation its qparams, by path."""
 
     up: dict[str, Tensor]
@@ -58,7 +58,7 @@ def optimise(
     method: Method,
     cache: Cache,
     told: Callable[[int, Tensor], None],
-) -> Found:
+) -> Optimized:
     """Learns the rounding of a unit's weights, and scales, from the cached tensors; changes nothing but the cache's pages.
 
     Args:
@@ -69,7 +69,7 @@ def optimise(
     # Of each unit its own, so that a run that goes on from files draws what the whole run drew.
     order, device = torch.Generator().manual_seed(_seed(method, step, "order")), _device(step, cache)
     chance = torch.Generator(device).manual_seed(_seed(method, step, "chance"))
-    quantized = Chance(1 - method.drop, chance) if method.drop else None
+    quantized = DropRate(1 - method.drop, chance) if method.drop else None
     unit = Trainable(step.simulated, rounded, learning, quantized)
     rounding, distance = unit.rounding, Distance(step, method, cache)
     optimizer = Adam(rounding.v, lr=method.rounding_lr, fused=device.type in ("cpu", "cuda"))
@@ -93,18 +93,18 @@ def optimise(
                 falling.step()
             told(i, loss.detach())
     up = dict(zip(unit.paths, rounding.decided(), strict=True))
-    return Found(up, {path: a.qparams() for path, a in unit.activations.items()} if scales else {})
+    return Optimized(up, {path: a.qparams() for path, a in unit.activations.items()} if scales else {})
 
 
 def _taken(cache: Cache, index: Tensor, key: Key) -> Tensor:
     return cache.take(key, index)
 
 
-def _given(name: str, index: Tensor, quantized: Chance | None, cache: Cache) -> Tensor:
+def _given(name: str, index: Tensor, quantized: DropRate | None, cache: Cache) -> Tensor:
     value = cache.take(Key("quantized", name), index)
     if quantized is None or not value.is_floating_point() or cache.alike(Key("quantized", name), Key("float", name)):
         return value
-    return mixed(cache.take(Key("float", name), index), value, quantized(value))
+    return mix(cache.take(Key("float", name), index), value, quantized(value))
 
 
 def _seed(method: Method, step: Step, what: str) -> int:
@@ -123,4 +123,4 @@ def run(module: fx.GraphModule, names: Sequence[str], stream: str, cache: Cache,
     return found
 
 
-__all__ = ["Distance", "Found", "optimise", "run"]
+__all__ = ["Distance", "Optimized", "optimise", "run"]

@@ -8,22 +8,22 @@ import torch
 from torch import Tensor
 
 from qfunc.functions import Lsq
-from qfunc.functions._steps import held, through_magnitude
+from qfunc.functions._steps import quantized_step, through_magnitude
 from qfunc.numerics.qparams import Affine
-from qfunc.reconstruction.layout import inner, off_line
+from qfunc.reconstruction.layout import inner, unflatten_memory
 from qfunc.specs import Int, Scheme
 
 LEARNED = Lsq(gradient_scale=False)  # Adam divides by the gradient's size anyway
 
 
-class Chance:
+class DropRate:
     """Tensors of ones with a probability, to 2^-16 exact, and zeros.
 
     Args:
         one: The probability.
         generator: On the device of the tensors; what it drew before decides.
 
-    >>> Chance(0.25, torch.Generator().manual_seed(0))(torch.empty(1000)).sum()
+    >>> DropRate(0.25, torch.Generator().manual_seed(0))(torch.empty(1000)).sum()
     tensor(237.)
     """
 
@@ -46,7 +46,7 @@ class Chance:
             found = words.new_empty(8 // self.bits, len(digits), dtype=like.dtype)
             for i, some in enumerate(found):
                 torch.lt(digits.bitwise_right_shift(i * self.bits).bitwise_and_(mask), self.below, out=some)
-        return off_line(found.view(-1)[: like.numel()], like)
+        return unflatten_memory(found.view(-1)[: like.numel()], like)
 
 
 class _Stepped(torch.autograd.Function):
@@ -54,7 +54,7 @@ class _Stepped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tensor | None) -> Tensor:
-        qparams, fmt = held(scale, torch.zeros_like(scale), scheme), scheme.format
+        qparams, fmt = quantized_step(scale, torch.zeros_like(scale), scheme), scheme.format
         assert isinstance(fmt, Int)
         step = qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
         ctx.ends, ctx.scheme = (fmt.qmin - zero, fmt.qmax - zero), scheme
@@ -77,7 +77,7 @@ class _Stepped(torch.autograd.Function):
 
 
 def is_plain(dtype: torch.dtype, scale: Tensor, scheme: Scheme) -> bool:
-    """Whether `stepped` computes what LSQ does: one scale of integers, rounded to the nearest even before the zero point."""
+    """Whether `drop_steps` computes what LSQ does: one scale of integers, rounded to the nearest even before the zero point."""
     zero = scheme.zero_point
     return (
         scale.ndim == 0
@@ -90,20 +90,20 @@ def is_plain(dtype: torch.dtype, scale: Tensor, scheme: Scheme) -> bool:
     )
 
 
-def stepped(x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tensor | None) -> Tensor:
+def drop_steps(x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tensor | None) -> Tensor:
     """x by LSQ where the mask is 1, else x: the values and gradients of `Lsq` in few passes over memory.
 
     What quantizing does not change passes its gradient, also on the edge of the range.
 
     >>> x, scale = torch.tensor([0.3, 0.8, 9.0]), torch.tensor(0.5, requires_grad=True)
-    >>> stepped(x, scale, 0.0, Scheme(Int(4)), torch.tensor([1.0, 0.0, 1.0])).tolist()
+    >>> drop_steps(x, scale, 0.0, Scheme(Int(4)), torch.tensor([1.0, 0.0, 1.0])).tolist()
     [0.5, 0.800000011920929, 3.5]
     """
     result: Tensor = _Stepped.apply(x, scale, zero, scheme, mask)  # type: ignore[no-untyped-call]
     return result
 
 
-def mixed(x: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def mix(x: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """The value where the mask is 1, else x."""
     return value if mask is None else torch.lerp(x, value, mask)
 
@@ -114,4 +114,4 @@ def learned_qparams(params: Any, scheme: Scheme) -> Affine:
     return LEARNED.export(given, given.scale, scheme)[1]
 
 
-__all__ = ["LEARNED", "Chance", "is_plain", "learned_qparams", "mixed", "stepped"]
+__all__ = ["LEARNED", "DropRate", "is_plain", "learned_qparams", "mix", "drop_steps"]

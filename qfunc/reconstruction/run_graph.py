@@ -11,28 +11,28 @@ from torch import Tensor, fx
 from qfunc.graph.constants import read_attr
 from qfunc.graph.float_network import float_network, network_so_far
 from qfunc.graph.record import path_of, record_of
-from qfunc.graph.selectors import Context, selects
-from qfunc.graph.sites import Seat, seats
+from qfunc.graph.selectors import Context, matches
+from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.vocabulary import kind_of
 from qfunc.reconstruction.cache import Cache, Inputs, Key
-from qfunc.reconstruction.checkpoint import Finished, digest
-from qfunc.reconstruction.data_flow import Flow
-from qfunc.reconstruction.layout import NoTensor, Rows, Whole, layouts
+from qfunc.reconstruction.checkpoint import Checkpoint, digest
+from qfunc.reconstruction.data_flow import DataFlow
+from qfunc.reconstruction.layout import BatchAxis, NoBatchAxis, NoTensor, layouts
 from qfunc.reconstruction.losses import Fisher, importances
 from qfunc.reconstruction.methods import Method
-from qfunc.reconstruction.optimize import Distance, Found, optimise, run
+from qfunc.reconstruction.optimize import Distance, Optimized, optimise, run
 from qfunc.reconstruction.partition import Unit, units_of
-from qfunc.reconstruction.rounding import harden, is_up
+from qfunc.reconstruction.rounding import harden, rounds_up
 from qfunc.reconstruction.steps import Step, steps
 from qfunc.reconstruction.trainable import learnable, roundable, with_adaround
 from qfunc.specs import to_json
 from qfunc.specs.selectors import Selector
 
-Tell = Callable[[str, int, Tensor | None], None]
+Observe = Callable[[str, int, Tensor | None], None]
 
 
-class Part:
+class Subgraph:
     """A calibrated graph of its own, whose weights `run` rounds.
 
     Args:
@@ -44,13 +44,13 @@ class Part:
         self.model, self.method, self.inputs, self.select, self.memory = model, method, inputs, select, memory
         self.before = self._digest()
         network = float_network(model)
-        flow, record = Flow(network), record_of(model)
+        flow, record = DataFlow(network), record_of(model)
         self.units = units_of(flow, method.unit)
         context = Context(network, record.target.ops if record and record.target else ())
         nodes = {n.name: n for n in network.graph.nodes}
-        rounded = roundable(network, seats(model))
+        rounded = roundable(network, quantizer_nodes(model))
         self.ops = list(dict.fromkeys(path_of(network, nodes[reader]) for s in rounded for reader in s.readers))
-        chosen = [s for s in rounded if select is None or any(selects(select, nodes[r], context) for r in s.readers)]
+        chosen = [s for s in rounded if select is None or any(matches(select, nodes[r], context) for r in s.readers)]
         of_unit = {name: unit for unit in self.units for name in unit.nodes}
         self.weights: dict[str, list[str]] = {}  # of each unit those that no earlier one rounds
         for seat in chosen:
@@ -77,15 +77,15 @@ class Part:
         held = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
         return digest({**held, **self.model.state_dict()}, graph, to_json(record.target))
 
-    def run(self, finished: Finished, tell: Tell) -> None:
+    def run(self, finished: Checkpoint, tell: Observe) -> None:
         """Rounds the weights of all units."""
         with_adaround(self.model, {path for paths in self.weights.values() for path in paths})
-        flow, quantized = Flow(float_network(self.model)), network_so_far(self.model)
+        flow, quantized = DataFlow(float_network(self.model)), network_so_far(self.model)
         self.layout = layouts(flow.network, self.inputs.few(), set(self.inputs.split))
         inline = frozenset(name for name, layout in self.layout.items() if isinstance(layout, NoTensor))
         ordered = steps(flow, quantized, self.units, inline)
         last = {name: step for step in ordered for name in step.inputs}
-        places = {s.path: s for s in seats(self.model)}
+        places = {s.path: s for s in quantizer_nodes(self.model)}
         learned: set[str] = set()
         with Cache(self.inputs.images, self.memory) as cache:
             self._fill(cache)
@@ -113,7 +113,7 @@ class Part:
         for name, value in self.inputs.values.items():
             if convolves and value.ndim == 4 and value.device.type == "cpu":
                 value = value.contiguous(memory_format=torch.channels_last)  # convolutions are faster, and keep it
-            layout = Rows() if name in self.inputs.split else Whole()
+            layout = BatchAxis() if name in self.inputs.split else NoBatchAxis()
             cache.write(Key("float", name), 0, value, layout)
             cache.same(Key("quantized", name), Key("float", name))
 
@@ -133,7 +133,7 @@ class Part:
                     total += (stop - start) * float(distance.of(values, partial(_part, cache, start, stop)))
         return total
 
-    def _learning(self, step: Step, places: dict[str, Seat], learned: set[str]) -> list[str]:
+    def _learning(self, step: Step, places: dict[str, QuantizerNode], learned: set[str]) -> list[str]:
         # The quantizers of activations that no earlier unit has read.  What enters the network keeps its scale, which would
         # cost the first layer the gradient of the images.
         paths = dict.fromkeys(str(n.target) for n in step.simulated.graph.nodes if str(n.target) in places)
@@ -147,10 +147,10 @@ class Part:
         step: Step,
         number: int,
         learning: list[str],
-        places: dict[str, Seat],
+        places: dict[str, QuantizerNode],
         cache: Cache,
-        finished: Finished,
-        tell: Tell,
+        finished: Checkpoint,
+        tell: Observe,
     ) -> None:
         assert step.unit is not None
         name, rounded, distance = step.unit.name, self.weights[step.unit.name], Distance(step, self.method, cache)
@@ -160,10 +160,11 @@ class Part:
             self._advance(step, "quantized", cache)
             tell(name, self.method.iterations, None)
             return
-        nearest = Found(
-            {path: is_up(places[path].module) for path in rounded}, {path: places[path].module.qparams() for path in learning}
+        nearest = Optimized(
+            {path: rounds_up(places[path].module) for path in rounded},
+            {path: places[path].module.qparams() for path in learning},
         )
-        _take(self.model, Found(nearest.up, {}), decided=False)
+        _take(self.model, Optimized(nearest.up, {}), decided=False)
         before = self._advance(step, "quantized", cache, distance)
         found = optimise(step, rounded, learning, self.method, cache, lambda i, loss: tell(name, i, loss))
         _take(self.model, found)
@@ -180,9 +181,9 @@ def _part(cache: Cache, start: int, stop: int, key: Key) -> Tensor:
     return cache.part(key, start, stop)
 
 
-def _take(model: fx.GraphModule, found: Found, decided: bool = True) -> None:
+def _take(model: fx.GraphModule, found: Optimized, decided: bool = True) -> None:
     # Gives the model's quantizers what was found.
-    places = {s.path: s.module for s in seats(model)}
+    places = {s.path: s.module for s in quantizer_nodes(model)}
     for path, up in found.up.items() if decided else ():
         harden(places[path], up.to(places[path].get_parameter("v").device))
     for path, qparams in found.qparams.items():
@@ -190,4 +191,4 @@ def _take(model: fx.GraphModule, found: Found, decided: bool = True) -> None:
         places[path].hold(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
 
 
-__all__ = ["Part", "Unit"]
+__all__ = ["Subgraph", "Unit"]

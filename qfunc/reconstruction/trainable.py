@@ -16,14 +16,14 @@ from qfunc.functions import AdaRound
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context
-from qfunc.graph.sites import Seat, seats
+from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.vocabulary import kind_of
-from qfunc.placement.tie_parameters import connect
+from qfunc.placement.tie_parameters import tie_parameters
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.quantizers.params import named, rebuilt
-from qfunc.reconstruction.data_flow import WEIGHED
-from qfunc.reconstruction.random_drop import LEARNED, Chance, is_plain, learned_qparams, mixed, stepped
+from qfunc.quantizers.params import flatten, unflatten
+from qfunc.reconstruction.data_flow import LINEAR_KINDS
+from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain, learned_qparams, mix
 from qfunc.reconstruction.rounding import Rounding
 from qfunc.specs import Int, Override, Scheme, edit
 from qfunc.specs.protocols import Function
@@ -45,7 +45,7 @@ class _Held(nn.Module):
 class _Activation(nn.Module):
     """An activation's quantizer: by its own function, or by LSQ if its scale learns; each element by chance."""
 
-    def __init__(self, quantizer: FakeQuantize, learns: bool, quantized: Chance | None) -> None:
+    def __init__(self, quantizer: FakeQuantize, learns: bool, quantized: DropRate | None) -> None:
         super().__init__()
         self.scheme, self.quantized, self.learns = quantizer.scheme, quantized, learns
         self.function: Any = LEARNED if learns else quantizer.site.function
@@ -55,14 +55,14 @@ class _Activation(nn.Module):
             self.params: Any = given._replace(scale=given.scale.detach().clone().requires_grad_())
             self.zero = float(given.zero_point) if given.zero_point.ndim == 0 else None
         else:
-            held = {name: t.detach() for name, t in named(quantizer.params())}
-            self.params = rebuilt(quantizer.template, held.__getitem__)
+            held = {name: t.detach() for name, t in flatten(quantizer.params())}
+            self.params = unflatten(quantizer.template, held.__getitem__)
 
     def forward(self, x: Tensor) -> Tensor:
         mask = None if self.quantized is None else self.quantized(x)
         if self.learns and self.zero is not None and is_plain(x.dtype, self.params.scale, self.scheme):
-            return stepped(x, self.params.scale, self.zero, self.scheme, mask)
-        return mixed(x, self.function.apply(self.params, x, self.scheme), mask)
+            return drop_steps(x, self.params.scale, self.zero, self.scheme, mask)
+        return mix(x, self.function.apply(self.params, x, self.scheme), mask)
 
     def qparams(self) -> Affine:
         """What has been learned."""
@@ -80,7 +80,7 @@ class Trainable:
     """
 
     def __init__(
-        self, simulated: fx.GraphModule, rounded: Collection[str], learning: Collection[str], quantized: Chance | None
+        self, simulated: fx.GraphModule, rounded: Collection[str], learning: Collection[str], quantized: DropRate | None
     ) -> None:
         graph, held = simulated.graph, dict[str, nn.Module]()
         sites: dict[str, tuple[FakeQuantize, Tensor]] = {}
@@ -142,7 +142,7 @@ def _with(module: fx.GraphModule, other: dict[str, nn.Module]) -> fx.GraphModule
 _JUST = 1e-4  # a v that decides, and that any step of training may turn
 
 
-def roundable(network: fx.GraphModule, places: Collection[Seat]) -> list[Seat]:
+def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> list[QuantizerNode]:
     """The weights with a rounding to learn: integers of their own scale, read by ops that weigh."""
     nodes = {n.name: n for n in network.graph.nodes}
     return [
@@ -152,7 +152,7 @@ def roundable(network: fx.GraphModule, places: Collection[Seat]) -> list[Seat]:
         and seat.module.site.slot == "weight"
         and isinstance(seat.module.site.value, Scheme)
         and isinstance(seat.module.scheme.format, Int)
-        and all(kind_of(nodes[reader]) in WEIGHED for reader in seat.readers)
+        and all(kind_of(nodes[reader]) in LINEAR_KINDS for reader in seat.readers)
     ]
 
 
@@ -167,7 +167,7 @@ def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
     """
     by_function: dict[Function, list[str]] = {}
     nodes = {str(n.target): n for n in model.graph.nodes if n.op == "call_module"}
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         if seat.path not in chosen:
             continue
         old = seat.module
@@ -181,7 +181,7 @@ def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
         v.copy_(torch.where(start == nearest, v, _JUST * (start - nearest).sign()))
         model.set_submodule(seat.path, made)
         by_function.setdefault(function, []).append(Context(model).path(str(nodes[seat.path].all_input_nodes[0].target)))
-    connect(model)
+    tie_parameters(model)
     record = record_of(model)
     assert record is not None
     assert record.target is not None

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from qfunc.errors import a_or_an
-from qfunc.quantizers.params import named
+from qfunc.quantizers.params import flatten
 from qfunc.specs import Scheme, from_json, to_json
-from qfunc.specs._frozen import flaw
+from qfunc.specs._frozen import mutability_error
 from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, Case, cases, each, same
 from qfunc.testing.laws.function_gradients import GRADIENTS
 from qfunc.testing.laws.function_values import VALUES
@@ -96,7 +96,7 @@ def _asserted(where: str, law: Callable[[Any], str | None], given: Any) -> None:
 
 
 def _value(function: Any) -> str | None:
-    if bad := flaw(function):
+    if bad := mutability_error(function):
         return f"holds {bad}"
     if " at 0x" in repr(function):
         return "its repr shows an address, not the code that builds it"
@@ -142,7 +142,7 @@ def _pure(case: Case) -> str | None:
     second = [case.apply(params, x), case.trained(params, x), *case.function.export(params, x, case.scheme)[:1]]
     torch.set_rng_state(generator)
     after = {"x": (x, case.x), **{n: (t, before[n]) for n, t in case.kept(params)[1].items()}}
-    after |= {f"qparams.{n}": (a, b) for (n, a), (_, b) in zip(named(qparams), named(case.qparams), strict=True)}
+    after |= {f"qparams.{n}": (a, b) for (n, a), (_, b) in zip(flatten(qparams), flatten(case.qparams), strict=True)}
     changed = [n for n, (a, b) in after.items() if not same(a, b)]
     if changed:
         return f"changes its argument {', '.join(changed)}"

@@ -11,7 +11,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, fx, nn
 
-from qfunc.graph.sites import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering.artifact import Artifact
 from qfunc.placement.partition import Partition
 from qfunc.specs import Scheme, Target, Unknown
@@ -19,10 +19,10 @@ from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.quantize import quantize
-from qfunc.transforms.reconcile import hold
+from qfunc.transforms.reconcile import set_qparams
 
 
-class Trial:
+class Pipeline:
     """A model, an input, and a target with its runner; scales as calibrated, or rounded up to powers of two.
 
     `changed` tells what each transform changed in what it was given.
@@ -87,13 +87,13 @@ class Trial:
 
 def _rounded(calibrated: fx.GraphModule) -> fx.GraphModule:
     twin = copy.deepcopy(calibrated)
-    places = seats(twin)
+    places = quantizer_nodes(twin)
     powers = {}
     for seat in places:
         if isinstance(seat.module.site.value, Scheme):
             qparams = seat.module.qparams()
             powers[seat.path] = qparams._replace(scale=torch.exp2(torch.ceil(torch.log2(qparams.scale))))
-    hold(twin, powers)
+    set_qparams(twin, powers)
     return twin
 
 
@@ -113,4 +113,4 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-__all__ = ["Trial"]
+__all__ = ["Pipeline"]

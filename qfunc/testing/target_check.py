@@ -15,10 +15,10 @@ from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
 from qfunc.testing.laws.artifact import ARTIFACT_LAWS
 from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
-from qfunc.testing.pipeline import Trial
+from qfunc.testing.pipeline import Pipeline
 from qfunc.testing.strategies import small_models
 from qfunc.testing.validate import require_examples
-from qfunc.transforms.validate import require_a_target
+from qfunc.transforms.validate import require_target_value
 
 Model = tuple[nn.Module, Tensor]
 Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
@@ -67,14 +67,14 @@ def check_target(
         AssertionError: the law and what does not hold; for models the smallest one found, as code, the first unit that
             differs, its codes and qparams.
     """
-    require_a_target(target, "testing.check_target")
+    require_target_value(target, "testing.check_target")
     require_examples(examples, "check_target")
     for law in TARGET_LAWS:
         _keep(law, target, target)
 
     def check(model: Model) -> None:
         for powers in (False, True):
-            trial = Trial(target, run, *model, powers_of_two=powers)
+            trial = Pipeline(target, run, *model, powers_of_two=powers)
             for law in (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure):
                 _keep(law, trial, target, f"\n{trial}")
 

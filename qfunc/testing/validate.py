@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qfunc.errors import SpecError
-from qfunc.transforms.validate import named
+from qfunc.transforms.validate import describe
 
 
 def require_methods(value: Any, names: tuple[str, ...], check: str) -> None:
@@ -18,7 +18,7 @@ def require_methods(value: Any, names: tuple[str, ...], check: str) -> None:
     if isinstance(value, type) or missing:
         do = f"Call it: {value.__name__}()." if isinstance(value, type) else f"Add {', '.join(missing)}."
         wanted = f"a frozen value with the methods {', '.join(names)}"
-        raise SpecError(where=f"testing.{check}", found=named(value), wanted=wanted, do=do)
+        raise SpecError(where=f"testing.{check}", found=describe(value), wanted=wanted, do=do)
 
 
 def require_examples(examples: Any, check: str) -> None:

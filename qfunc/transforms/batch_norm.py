@@ -11,12 +11,12 @@ from torch import fx, nn
 from torch.optim import Optimizer
 
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.evaluation_form import settled, trained_norms
+from qfunc.graph.evaluation_form import evaluation_form, trained_norms
 from qfunc.graph.module import require_both_modes
-from qfunc.graph.sites import seats
-from qfunc.graph.stages import require
-from qfunc.graph.user_attributes import keep
-from qfunc.passes.unfold_batch_norm import Norm, norms_of
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_stage
+from qfunc.graph.user_attributes import copy_user_attributes
+from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, trained_batch_norms
 from qfunc.quantizers.frozen_batch_norm import freeze
 
 
@@ -31,7 +31,7 @@ class Folded:
     ['0.weight', '0.bias']
     """
 
-    def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[Norm, ...]:
+    def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
         """The BatchNorms that stay: none."""
         return ()
 
@@ -60,14 +60,14 @@ class BatchStatistics:
     ['0.weight', '1.weight', '1.bias']
     """
 
-    def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[Norm, ...]:
+    def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
         """The BatchNorms that stay.
 
         Raises:
             CaptureError: the model is a program that was exported in evaluation mode.
         """
         require_both_modes(before, "quantize, norms=BatchStatistics()")
-        return norms_of(folded, before)
+        return trained_batch_norms(folded, before)
 
 
 def require_norms(value: Any) -> None:
@@ -146,13 +146,13 @@ def fold_norms(model: fx.GraphModule) -> fx.GraphModule:
     >>> [name for name, _ in fold_norms(quantized).named_parameters()]
     ['0.weight', '0.bias']
     """
-    require(model, "quantized", "fold_norms")
+    require_stage(model, "quantized", "fold_norms")
     with torch.inference_mode(False):
-        folded = settled(model)
+        folded = evaluation_form(model)
         if folded is model:
             return copy.deepcopy(model)
-        made = keep(copy.deepcopy(folded), model)
-        for seat in seats(made):
+        made = copy_user_attributes(copy.deepcopy(folded), model)
+        for seat in quantizer_nodes(made):
             if seat.module.norm:
                 seat.module.settle()
         return made

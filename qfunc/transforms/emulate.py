@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from qfunc.emulation.emulation import emulated
-from qfunc.graph.submodules import rebuilt, require_parts
-from qfunc.graph.user_attributes import keep
+from qfunc.emulation.emulation import build_emulation
+from qfunc.graph.submodules import require_submodules, with_submodules
+from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.placement.partition import Partition
 from qfunc.specs import Target
-from qfunc.transforms.validate import require_a_target, require_public, require_target
+from qfunc.transforms.validate import require_public, require_target, require_target_value
 
 __all__ = ["emulate"]
 
@@ -41,15 +41,18 @@ def emulate(target: Target) -> Callable[[Model], Model]:
     ['input_1_codes', 'linear_acc', 'linear', 'linear_real']
     """
 
-    require_a_target(target, "emulate")
+    require_target_value(target, "emulate")
 
     def transform(model: Model) -> Model:
-        each = require_parts(model, "calibrated", "emulate")
+        each = require_submodules(model, "calibrated", "emulate")
         for part in each.values():
             require_target(part, target, "emulate")
         require_public(target)
-        exact = {path: keep(emulated(Partition(copy.deepcopy(part), target)), part) for path, part in each.items()}
-        made: Any = rebuilt(model, exact).eval()
+        exact = {
+            path: copy_user_attributes(build_emulation(Partition(copy.deepcopy(part), target)), part)
+            for path, part in each.items()
+        }
+        made: Any = with_submodules(model, exact).eval()
         return made  # type: ignore[no-any-return]
 
     return transform

@@ -10,13 +10,13 @@ from qfunc.analysis.explanation import Explanation, FloatRow, SiteRow
 from qfunc.analysis.histogram import Counter, Histogram
 from qfunc.graph.float_network import float_network
 from qfunc.graph.selectors import Context
-from qfunc.graph.sites import seats
-from qfunc.graph.stages import require
-from qfunc.graph.submodules import around, require_parts
-from qfunc.placement.encoding import in_integers
-from qfunc.placement.fusion import Group, fuse
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_stage
+from qfunc.graph.submodules import outer_model, require_submodules
+from qfunc.placement.encoding import is_integer_encoding
+from qfunc.placement.fusion import FusedGroup, match_fusions
 from qfunc.placement.partition import Partition
-from qfunc.placement.place import speaks_of
+from qfunc.placement.place import applies_to
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Keep, PerTensor, Rule, Unknown
 
@@ -34,13 +34,15 @@ def explain(model: nn.Module) -> Explanation:
     >>> [(s.tensor, s.slot, s.rule) for s in explain(qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))).sites]
     [('input', 'input', 0), ('weight', 'weight', 0), ('bias', 'bias', 0), ('linear', 'output', 0)]
     """
-    each = require_parts(model, "quantized", "explain")
+    each = require_submodules(model, "quantized", "explain")
     found = [_explained(part) for part in each.values()]
     if "" in each:
         return found[0]
     names = tuple(dict.fromkeys(one.target for one in found))
     rules = {(i, text if len(names) == 1 else f"{one.target}: {text}") for one in found for i, text in one.rules}
-    outside = tuple(FloatRow(path or type(m).__name__, type(m).__name__, _OUTSIDE, "") for path, m in around(model) if _owns(m))
+    outside = tuple(
+        FloatRow(path or type(m).__name__, type(m).__name__, _OUTSIDE, "") for path, m in outer_model(model) if _owns(m)
+    )
     return Explanation(
         ", ".join(names),
         tuple(row for one in found for row in one.sites),
@@ -55,14 +57,14 @@ def _owns(module: nn.Module) -> bool:
 
 
 def _explained(model: fx.GraphModule) -> Explanation:
-    record = require(model, "quantized", "explain")
+    record = require_stage(model, "quantized", "explain")
     target = record.target
     assert target is not None
     network = float_network(model)
     context = Context(network, target.ops)
     nodes = {n.name: n for n in network.graph.nodes}
     rows = []
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         site, module = seat.module.site, seat.module
         scale, zero = _shown(module)
         shared = site.scheme.scale.shared
@@ -70,13 +72,13 @@ def _explained(model: fx.GraphModule) -> Explanation:
         source = context.fact(nodes[seat.tensor]).source if seat.tensor in nodes else ""
         text, drawn = repr(site.scheme.format), _histogram(module, network, nodes.get(seat.tensor))
         rows.append(SiteRow(site.name, site.slot, site.op, text, where, scale, zero, site.rule, source, drawn))
-    found = fuse(context, target.fusions)
+    found = match_fusions(context, target.fusions)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
-    if public and all(s.module.ready and in_integers(s) for s in seats(model)):
+    if public and all(s.module.ready and is_integer_encoding(s) for s in quantizer_nodes(model)):
         units = Partition(model, target).float_units
         bare = {u.path: (nodes[u.group.root.name], u.reason) for u in units}
     else:
-        quantized = {s.module.site.op for s in seats(model)}
+        quantized = {s.module.site.op for s in quantizer_nodes(model)}
         roots = [g.root for g in found.groups if context.kind(g.root) not in target.commuting]
         bare = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
     groups = {g.root: g for g in found.groups}
@@ -98,11 +100,11 @@ _GONE = "its quantizers were bypassed"
 _OUTSIDE = "it is outside of the submodules that were quantized"
 
 
-def _why(group: Group, context: Context, rules: tuple[Rule, ...]) -> str:
+def _why(group: FusedGroup, context: Context, rules: tuple[Rule, ...]) -> str:
     # Why placement left an op alone, or "" where it did not.
     for index, rule in enumerate(rules):
         asked = [v for v in (rule.input, rule.weight, rule.bias, rule.output) if v is not None]
-        if asked and speaks_of(rule, group, context):
+        if asked and applies_to(rule, group, context):
             return f"rule {index} keeps it in float: {rule.select!r}" if all(isinstance(v, Keep) for v in asked) else ""
     if context.kind(group.root) == "unknown":
         return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"

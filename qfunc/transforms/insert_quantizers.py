@@ -13,19 +13,19 @@ from torch import Tensor, fx
 
 from qfunc.execution.observers import require_finite
 from qfunc.graph.constants import read_attr
-from qfunc.graph.record import Fact, attach, record_of
-from qfunc.graph.state_dict import tell
+from qfunc.graph.record import NodeInfo, attach, record_of
+from qfunc.graph.state_dict import write_metadata
 from qfunc.numerics.qparams import Affine
 from qfunc.passes.fold_batch_norm import fold_batch_norm
-from qfunc.passes.pipeline import prepared
-from qfunc.passes.unfold_batch_norm import Norm, unfold
+from qfunc.passes.pipeline import prepare
+from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
 from qfunc.placement.constraints import require_legal
-from qfunc.placement.place import Placed, Plan, plans
-from qfunc.placement.tie_parameters import connect
-from qfunc.placement.unused_rules import require_heard
-from qfunc.quantizers.batch_norm import folded_weight, vanishes
+from qfunc.placement.place import PlacedSite, Plan, plans
+from qfunc.placement.tie_parameters import tie_parameters
+from qfunc.placement.unused_rules import require_used
+from qfunc.quantizers.batch_norm import folded_weight, is_tiny
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.quantizers.site import Site, seat_path
+from qfunc.quantizers.site import Site, quantizer_path
 from qfunc.specs import Derived, Fixed, Target
 from qfunc.transforms.batch_norm import BatchStatistics, Folded
 
@@ -34,7 +34,7 @@ Norms = Folded | BatchStatistics
 
 def _simulations(captured: Mapping[str, fx.GraphModule], target: Target, norms: Norms) -> dict[str, fx.GraphModule]:
     placed = placements(captured, target, norms)
-    require_heard(target, [p.plan for p in placed.values()], [p.before for p in placed.values()])
+    require_used(target, [p.plan for p in placed.values()], [p.before for p in placed.values()])
     return {path: simulation(each, target) for path, each in placed.items()}
 
 
@@ -45,12 +45,12 @@ class Placement:
     network: fx.GraphModule
     plan: Plan
     before: fx.GraphModule
-    norms: tuple[Norm, ...]
+    norms: tuple[TrainedBatchNorm, ...]
 
 
 def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: Norms) -> dict[str, Placement]:
     """Captured models, which are parts of one, folded, each with what the target wants to place in it."""
-    before = {path: prepared(network, target) for path, network in captured.items()}
+    before = {path: prepare(network, target) for path, network in captured.items()}
     folded = {path: fold_batch_norm(network, target) for path, network in before.items()}
     made = dict(zip(folded, plans(list(folded.values()), target), strict=True))
     return {path: Placement(folded[path], made[path], before[path], norms.trained(folded[path], before[path])) for path in made}
@@ -67,20 +67,20 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
     require_legal(placement.plan, target)
     for placed in placement.plan.placed:
         _insert(network, placed)
-    unfold(network, placement.before, placement.norms)
+    unfold_batch_norms(network, placement.before, placement.norms)
     for node in network.graph.nodes:
-        if node.op == "call_module" and len(node.args) == 3 and vanishes(network.get_submodule(str(node.args[1].target))):
+        if node.op == "call_module" and len(node.args) == 3 and is_tiny(network.get_submodule(str(node.args[1].target))):
             _estimate_as_trained(network, node)
-    connect(network)
+    tie_parameters(network)
     network.graph.lint()
     network.recompile()
-    network.register_state_dict_post_hook(tell)  # type: ignore[no-untyped-call]
+    network.register_state_dict_post_hook(write_metadata)  # type: ignore[no-untyped-call]
     held = record_of(network)
     assert held is not None
     return attach(network, evolve(held, target=target, stage="quantized"))
 
 
-def _insert(network: fx.GraphModule, placed: Placed) -> None:
+def _insert(network: fx.GraphModule, placed: PlacedSite) -> None:
     site, tensor = placed.site, placed.tensor
     value = read_attr(network, tensor).detach() if tensor.op == "get_attr" else None
     if value is not None:
@@ -89,13 +89,13 @@ def _insert(network: fx.GraphModule, placed: Placed) -> None:
     record = record_of(network)
     assert record is not None
     own = record.own(site.name)
-    path = seat_path(own, site.constant)
+    path = quantizer_path(own, site.constant)
     network.add_submodule(path, module)
     with network.graph.inserting_after(tensor):
         node = network.graph.call_module(path, (tensor,))
     for reader in placed.readers:
         reader.replace_input_with(tensor, node)
-    source = record.facts.get(tensor.name, Fact(own))
+    source = record.facts.get(tensor.name, NodeInfo(own))
     attach(network, evolve(record, facts={**record.facts, node.name: evolve(source, path=own)}))
     if isinstance(site.value, Fixed):
         module.hold(fixed(site.value, module))

@@ -12,16 +12,16 @@ from torch import nn
 
 from qfunc.analysis.bit_sensitivity import Key, Loss, OutputLoss, Watch
 from qfunc.analysis.budgets import Budget
-from qfunc.analysis.integer_program import least
+from qfunc.analysis.integer_program import minimize
 from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.quantized_weights import Weight, weights_of
 from qfunc.analysis.report_format import table
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches
-from qfunc.execution.feed import passed
-from qfunc.graph.evaluation_form import settled
+from qfunc.execution.feed import feed_all
+from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.record import record_of
-from qfunc.graph.submodules import require_parts
+from qfunc.graph.submodules import require_submodules
 from qfunc.specs import Override, Target
 from qfunc.specs.selectors import AnyOf, Name, Selector
 
@@ -99,10 +99,10 @@ def mixed_precision(
         raise SpecError(where="mixed_precision, bits", found=repr(bits), wanted="a sequence of ints from 2 to 16", do=do)
 
     def transform(calibrated: nn.Module) -> Mixture:
-        each = require_parts(calibrated, "calibrated", "mixed_precision")
+        each = require_submodules(calibrated, "calibrated", "mixed_precision")
         target = next(r.target for r in map(record_of, each.values()) if r and r.target)
-        watches = {path: _Watch(Ops(settled(part)), widths, loss) for path, part in each.items()}
-        count = passed(calibrated, {path: w.add for path, w in watches.items()}, batches, "mixed_precision", progress)
+        watches = {path: _Watch(Ops(evaluation_form(part)), widths, loss) for path, part in each.items()}
+        count = feed_all(calibrated, {path: w.add for path, w in watches.items()}, batches, "mixed_precision", progress)
         if not count:
             do = "Give at least one batch."
             raise CalibrationError(where="mixed_precision", found="no batches", wanted="batches of inputs", do=do)
@@ -146,7 +146,7 @@ def _mixture(target: Target, weights: Sequence[Weight], losses: dict[Key, float]
     if bad is not None:
         where, do = f"mixed_precision, {bad[0]!r} with {bad[1]} bits", "Look for NaN or infinities in the model's outputs."
         raise CalibrationError(where=where, found=f"a loss of {losses[bad]}", wanted="a finite loss", do=do)
-    bits, gap = least([[(w.site, b) for b in w.bits] for w in weights], losses, costs, limit)
+    bits, gap = minimize([[(w.site, b) for b in w.bits] for w in weights], losses, costs, limit)
     narrower = {site: b for w, (site, b) in zip(weights, bits, strict=True) if b < w.bits[-1]}
     made = (Override(_named([s for s in narrower if narrower[s] == b]), "weight", bits=b) for b in sorted({*narrower.values()}))
     edited = evolve(target, overrides=(*target.overrides, *made))

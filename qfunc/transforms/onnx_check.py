@@ -40,16 +40,16 @@ def first_difference(proto: Any, tensors: Sequence[QuantizedTensor], simulation:
     places: dict[str, list[Tensor]] = {}
     for tensor in activations:
         places.setdefault(tensor.name, []).extend(values[p.real] for p in tensor.places)
-    led = _Led(simulation, places)
+    led = _TeacherForced(simulation, places)
     with torch.inference_mode():
         found = tensors_of(led.run(*given, enable_io_processing=False))
     for name, a in zip(session.outputs, found, strict=False):
-        if not led.difference and not alike(values[name], a):
+        if not led.difference and not allclose(values[name], a):
             return f"output {name!r}"
     return led.difference
 
 
-def alike(a: Tensor, b: Tensor) -> bool:
+def allclose(a: Tensor, b: Tensor) -> bool:
     """Whether the energy of the difference is at most 1/100 of b's: orders of summation differ, and with them single codes."""
     if a.shape != b.shape:
         return False
@@ -68,7 +68,7 @@ def _tied(x: Tensor, module: FakeQuantize) -> Tensor:
     return (steps - steps.floor() - 0.5).abs() < 1e-5 * steps.abs().clamp(min=1)
 
 
-class _Led(fx.Interpreter):
+class _TeacherForced(fx.Interpreter):
     """Runs a simulation on another model's values: each quantizer's is compared with it, and replaced by it."""
 
     def __init__(self, simulation: fx.Interpreter, places: dict[str, list[Tensor]]) -> None:
@@ -85,9 +85,9 @@ class _Led(fx.Interpreter):
         if not held:
             return value
         nearest = min(held, key=lambda p: float((p.double() - value.double()).square().sum()))
-        if not self.difference and not alike(torch.where(_tied(args[0], module), value, nearest), value):
+        if not self.difference and not allclose(torch.where(_tied(args[0], module), value, nearest), value):
             self.difference = f"tensor {module.site.name!r}"
         return nearest.to(value.dtype)
 
 
-__all__ = ["alike", "first_difference"]
+__all__ = ["allclose", "first_difference"]

@@ -10,15 +10,15 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from qfunc.frontend.capture import capture
-from qfunc.frontend.options import Leaves, present, require_inputs, require_leaves
-from qfunc.graph.submodules import rebuilt
-from qfunc.graph.wrappers import unwrapped
+from qfunc.frontend.options import Leaves, present_arguments, require_inputs, require_leaves
+from qfunc.graph.submodules import with_submodules
+from qfunc.graph.wrappers import unwrap
 from qfunc.specs import Target
 from qfunc.transforms import submodules as places
 from qfunc.transforms.batch_norm import Folded, require_norms
 from qfunc.transforms.insert_quantizers import Norms, _simulations
-from qfunc.transforms.submodules import around, require_float_model, submodules, within
-from qfunc.transforms.validate import require_a_target
+from qfunc.transforms.submodules import capture_submodule, enclosing_classes, require_float_model, submodules
+from qfunc.transforms.validate import require_target_value
 
 Outer = TypeVar("Outer", bound=nn.Module)
 
@@ -97,7 +97,7 @@ def quantize(
     >>> type(quantize(targets.onnxruntime, at="0")(net)).__name__
     'Sequential'
     """
-    require_a_target(target, "quantize")
+    require_target_value(target, "quantize")
     require_inputs(example_inputs, "quantize")
     require_norms(norms)
     names = None if at is None else places.require_names(at)
@@ -109,12 +109,12 @@ def quantize(
             require_float_model(model, whole=names is None)
             spellings = [] if example_inputs is not None else [spelling for op in target.ops for spelling in op.spellings]
             if names is None:
-                own = present(spellings, None if isinstance(model, ExportedProgram) else unwrapped(model))
+                own = present_arguments(spellings, None if isinstance(model, ExportedProgram) else unwrap(model))
                 road = capture(example_inputs, leaves=(*given, *own), concrete_args=concrete_args, tracer=tracer)
                 made = _simulations({"": road(model)}, target, norms)
                 places.require_sites(model, made, target)
                 return made[""]
-            outer = unwrapped(model)
+            outer = unwrap(model)
             chosen = submodules(outer, names)
             inputs = places.inputs_of(outer, chosen, example_inputs)
             captured = {}
@@ -122,13 +122,13 @@ def quantize(
                 call = inputs.get(path, places.Call())
                 road = capture(
                     call.inputs,
-                    leaves=(*places.leaves_of(part, given, chosen), *present(spellings, part)),
+                    leaves=(*places.leaves_of(part, given, chosen), *present_arguments(spellings, part)),
                     concrete_args={**call.left_out, **places.arguments_of(part, concrete_args or {}, chosen)},
                     tracer=tracer,
                 )
-                captured[path] = within(path, road, part, around(outer, path))
+                captured[path] = capture_submodule(path, road, part, enclosing_classes(outer, path))
             made = _simulations(captured, target, norms)
             places.require_sites(outer, made, target)
-            return rebuilt(outer, made, f"quantize, at={at!r}")
+            return with_submodules(outer, made, f"quantize, at={at!r}")
 
     return transform

@@ -23,16 +23,16 @@ from qfunc.frontend.options import Leaves
 from qfunc.graph.constants import read_attr
 from qfunc.graph.evaluation_form import trained_norms
 from qfunc.graph.record import TensorInfo, attach
-from qfunc.graph.sites import seats
-from qfunc.graph.stages import require
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_stage
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import from_json, to_json
 from qfunc.transforms.batch_norm import BatchStatistics, Folded
 from qfunc.transforms.deploy import require_whole
 from qfunc.transforms.insert_quantizers import placements, simulation
 from qfunc.transforms.quantize import quantize
-from qfunc.transforms.submodules import within
-from qfunc.transforms.validate import require_a_place
+from qfunc.transforms.submodules import capture_submodule
+from qfunc.transforms.validate import require_directory
 
 _TENSORS = "model.safetensors"
 
@@ -51,11 +51,11 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
     ['model.safetensors', 'qfunc.json']
     """
 
-    require_a_place(directory, "save")
+    require_directory(directory, "save")
 
     def write(model: fx.GraphModule) -> Path:
         require_whole(model, "save")
-        record = require(model, "quantized", "save")
+        record = require_stage(model, "quantized", "save")
         state = {k: v.detach().clone().contiguous() for k, v in _tensors(model).items()}
         report = {
             "target": json.loads(to_json(record.target)),
@@ -100,7 +100,7 @@ def load(
         CalibrationError: no such files, or the model is not the one that was saved.
     """
 
-    require_a_place(directory, "load")
+    require_directory(directory, "load")
 
     def read(model: nn.Module | ExportedProgram) -> fx.GraphModule:
         place = Path(directory)
@@ -113,13 +113,13 @@ def load(
         given: Any = model
         if path := report.get("within", ""):
             road = capture(example_inputs, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
-            captured = {path: within(path, road, given, tuple(report.get("around", ())))}
+            captured = {path: capture_submodule(path, road, given, tuple(report.get("around", ())))}
             quantized = simulation(placements(captured, target, norms)[path], target)
         else:
             how = quantize(target, example_inputs, norms=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
             quantized = how(given)
         state = _state(place)
-        for seat in seats(quantized):
+        for seat in quantizer_nodes(quantized):
             seat.module.take_shape_of(state, f"{seat.path}.")
         have = _tensors(quantized)
         if wrong := _differs(have, state, _described(quantized), report["graph"]):
@@ -131,7 +131,7 @@ def load(
             for name in state.keys() - kept:
                 have[name].copy_(state[name])
         inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"]) for i in report["inputs"])
-        record = require(quantized, "quantized", "load")
+        record = require_stage(quantized, "quantized", "load")
         return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])
 
     return read

@@ -16,27 +16,27 @@ from torch import fx, nn
 from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError, a_or_an, first_line
 from qfunc.execution.feed import positional
 from qfunc.frontend.options import leaf_classes, require_arguments
-from qfunc.frontend.source_location import bears_its_module, qualified
+from qfunc.frontend.source_location import has_module_name, qualified
 from qfunc.graph.hooks import without_hooks
-from qfunc.graph.record import attach, enclosed, record_of
-from qfunc.graph.selectors import Context, selects
+from qfunc.graph.record import attach, record_of, within_module
+from qfunc.graph.selectors import Context, matches
 from qfunc.graph.stages import kind_of_model
-from qfunc.graph.submodules import parts, running
-from qfunc.graph.wrappers import unwrapped
+from qfunc.graph.submodules import quantized_submodules, run_submodules
+from qfunc.graph.wrappers import unwrap
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Keep, Target
 
 __all__ = [
     "Call",
     "arguments_of",
-    "around",
+    "enclosing_classes",
     "inputs_of",
     "leaves_of",
     "require_float_model",
     "require_names",
     "require_sites",
     "submodules",
-    "within",
+    "capture_submodule",
 ]
 
 
@@ -111,7 +111,7 @@ def _near(name: str, outer: nn.Module) -> str:
 
 
 def _require_float(outer: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
-    for done in parts(outer):
+    for done in quantized_submodules(outer):
         hit = next((path for path in chosen if path == done or _inside(path, done) or _inside(done, path)), None)
         if hit is not None:
             do = "Quantize the float model that it came from."
@@ -129,7 +129,7 @@ def require_float_model(model: Any, whole: bool) -> None:
     record, do = record_of(model), "Quantize the float model that it came from."
     if record is not None and record.target is not None:
         raise CalibrationError(where="quantize", found=kind_of_model(record), wanted="a float model", do=do)
-    done = parts(model) if whole else {}
+    done = quantized_submodules(model) if whole else {}
     for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
         if whole and (path in done or isinstance(module, FakeQuantize)):
             found = f"a model with a quantized submodule, {path!r}"
@@ -160,7 +160,7 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
     if example_inputs is None:
         return {}
     found: dict[str, Call] = {}
-    own = {path: unwrapped(module).forward for path, module in chosen.items()}
+    own = {path: unwrap(module).forward for path, module in chosen.items()}
 
     def watching(path: str) -> Callable[..., Any]:
         signature = inspect.signature(own[path])
@@ -175,8 +175,8 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
 
         return forward
 
-    copied = running(outer, {})
-    here = {path: unwrapped(copied.get_submodule(path)).forward for path in chosen}
+    copied = run_submodules(outer, {})
+    here = {path: unwrap(copied.get_submodule(path)).forward for path in chosen}
     for path in chosen:
         vars(copied.get_submodule(path))["forward"] = watching(path)
     where = "quantize, example_inputs"
@@ -204,18 +204,18 @@ def leaves_of(part: nn.Module, given: tuple[Any, ...], chosen: Mapping[str, nn.M
 
 def arguments_of(part: nn.Module, concrete: Mapping[str, Any], chosen: Mapping[str, nn.Module]) -> dict[str, Any]:
     """Those of the fixed arguments that this submodule's forward has; each must be in one of them."""
-    each = [set(inspect.signature(unwrapped(m).forward).parameters) for m in chosen.values()]
+    each = [set(inspect.signature(unwrap(m).forward).parameters) for m in chosen.values()]
     for name in concrete:
         if not any(name in names for names in each):
-            require_arguments({name: concrete[name]}, unwrapped(part))
-    mine = inspect.signature(unwrapped(part).forward).parameters
+            require_arguments({name: concrete[name]}, unwrap(part))
+    mine = inspect.signature(unwrap(part).forward).parameters
     return {name: value for name, value in concrete.items() if name in mine}
 
 
 def _kept(module: Any, target: Target) -> bool:
     context = Context(module, target.ops)
     keeping = [r for r in target.rules if any(isinstance(v, Keep) for v in (r.input, r.weight, r.bias, r.output))]
-    return any(selects(rule.select, node, context) for rule in keeping for node in module.graph.nodes)
+    return any(matches(rule.select, node, context) for rule in keeping for node in module.graph.nodes)
 
 
 def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> None:
@@ -234,26 +234,28 @@ def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> 
                 raise SpecError(where="quantize", found=found, wanted=wanted, do=do)
             raise SpecError(
                 where=f"quantize, at={path!r}",
-                found=f"{a_or_an(type(unwrapped(outer.get_submodule(path))))} in which the target quantizes nothing",
+                found=f"{a_or_an(type(unwrap(outer.get_submodule(path))))} in which the target quantizes nothing",
                 wanted="submodules with ops that it quantizes",
                 do=f"Near names: {_near(path, outer)}.",
             )
 
 
-def around(outer: nn.Module, path: str) -> tuple[str, ...]:
+def enclosing_classes(outer: nn.Module, path: str) -> tuple[str, ...]:
     """The classes of the modules around a submodule, the outermost first.
 
-    >>> around(nn.Sequential(nn.Sequential(nn.ReLU())), "0.0")
+    >>> enclosing_classes(nn.Sequential(nn.Sequential(nn.ReLU())), "0.0")
     ('torch.nn.modules.container.Sequential', 'torch.nn.modules.container.Sequential')
     """
     words = path.split(".")
     return tuple(qualified(type(outer.get_submodule(".".join(words[:i])))) for i in range(len(words)))
 
 
-def within(path: str, road: Callable[[nn.Module], fx.GraphModule], part: nn.Module, classes: tuple[str, ...]) -> fx.GraphModule:
+def capture_submodule(
+    path: str, road: Callable[[nn.Module], fx.GraphModule], part: nn.Module, classes: tuple[str, ...]
+) -> fx.GraphModule:
     """The captured submodule, whose tensors are named by their paths in the outer module, of which `classes` are around it."""
     try:
-        captured = road(without_hooks(unwrapped(part)))
+        captured = road(without_hooks(unwrap(part)))
     except QfuncError as e:
         e.add_note(f"in submodule {path!r}")
         raise
@@ -261,5 +263,5 @@ def within(path: str, road: Callable[[nn.Module], fx.GraphModule], part: nn.Modu
     assert record is not None
     fact = record.facts.get(getattr(captured.graph.output_node().args[0], "name", ""))
     inside = fact.modules if fact is not None else ()
-    bare = fact.path if fact is not None and len(inside) == 1 and bears_its_module(inside[0]) else ""
-    return enclosed(attach(captured, evolve(record, within=path, around=classes, bare=bare)), classes)
+    bare = fact.path if fact is not None and len(inside) == 1 and has_module_name(inside[0]) else ""
+    return within_module(attach(captured, evolve(record, within=path, around=classes, bare=bare)), classes)

@@ -9,16 +9,16 @@ from torch import fx, nn
 
 from qfunc.errors import EmulationError, SpecError, a_or_an
 from qfunc.graph.record import Record
-from qfunc.graph.stages import require
+from qfunc.graph.stages import require_stage
 from qfunc.specs import Target, Unknown, diff
 
-__all__ = ["named", "require_a_place", "require_a_target", "require_public", "require_target"]
+__all__ = ["describe", "require_directory", "require_target_value", "require_public", "require_target"]
 
 
-def named(value: Any) -> str:
+def describe(value: Any) -> str:
     """A value in a few words.
 
-    >>> named("tensorrt"), named(nn.ReLU()), named(nn.ReLU), named(named)
+    >>> describe("tensorrt"), describe(nn.ReLU()), describe(nn.ReLU), describe(describe)
     ("'tensorrt'", 'a ReLU', 'the class ReLU', 'the function named')
     """
     if value is None or isinstance(value, str | int | float):
@@ -30,7 +30,7 @@ def named(value: Any) -> str:
     return a_or_an(type(value))
 
 
-def require_a_target(value: Any, step: str) -> None:
+def require_target_value(value: Any, step: str) -> None:
     """Refuses what is no target.
 
     Raises:
@@ -45,10 +45,10 @@ def require_a_target(value: Any, step: str) -> None:
         do = f"Write qfunc.{step}(target)(model)."
     elif callable(value) and not isinstance(value, type) and hasattr(value, "__name__"):
         do = f"Call it: {value.__name__}(...)."
-    raise SpecError(where=step, found=named(value), wanted="a Target", do=do)
+    raise SpecError(where=step, found=describe(value), wanted="a Target", do=do)
 
 
-def require_a_place(value: Any, step: str) -> None:
+def require_directory(value: Any, step: str) -> None:
     """Refuses what is no path.
 
     Raises:
@@ -56,7 +56,7 @@ def require_a_place(value: Any, step: str) -> None:
     """
     if not isinstance(value, str | os.PathLike):
         do = f"Write qfunc.{step}('directory')(model)."
-        raise SpecError(where=step, found=named(value), wanted="a directory", do=do)
+        raise SpecError(where=step, found=describe(value), wanted="a directory", do=do)
 
 
 def require_public(target: Target) -> None:
@@ -82,7 +82,7 @@ def require_target(model: fx.GraphModule, target: Target, step: str) -> Record:
     Raises:
         EmulationError: prints the difference like two datasheets.
     """
-    record = require(model, "quantized", step)
+    record = require_stage(model, "quantized", step)
     assert record.target is not None
     if record.target.hardware() != target.hardware():
         raise EmulationError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
-from qfunc.graph.interpreter import Walk
+from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.numerics.kernels.addition import add_shifted
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.placement.partition import Partition
@@ -77,7 +77,7 @@ class Traced:
         self.model = calibrated(Net(), x, target=target)
         self.partition = Partition(self.model, target)
         self.codes: dict[str, Tensor] = {}
-        Walk(qfunc.emulate(target)(self.model), self.codes.__setitem__).run(x, enable_io_processing=False)
+        ObservingInterpreter(qfunc.emulate(target)(self.model), self.codes.__setitem__).run(x, enable_io_processing=False)
 
     def products(self):
         """(accumulators in int64, scales of input, weight and output, output's zero point, lowest code, codes)."""

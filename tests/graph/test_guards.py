@@ -16,7 +16,7 @@ from qfunc import targets
 from qfunc.frontend.capture import capture
 from qfunc.lowering import OnnxRuntime
 from qfunc.ops.vocabulary import kind_of
-from qfunc.passes.match_epsilon_guards import name_guards
+from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.specs import edit
 
 TARGET = edit.weights(bits=7)(targets.onnxruntime)  # of 7 bits, so that any x86-64 computes the same
@@ -69,7 +69,7 @@ def named(function: Callable[[Any, Any], Any]) -> fx.GraphModule:
         def forward(self, x: Tensor, y: Tensor) -> Any:
             return function(x, y)
 
-    return name_guards(capture()(Net()))
+    return match_epsilon_guards(capture()(Net()))
 
 
 @pytest.mark.parametrize("function", GUARDS)

@@ -13,7 +13,7 @@ from torch import fx, nn
 
 import qfunc
 from qfunc.frontend.capture import capture
-from qfunc.graph.sites import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.ops.vocabulary import kind_of
 from qfunc.specs import Int, PerChannel, Scheme, Target
 
@@ -85,7 +85,7 @@ def quantized(target: Target, network: str) -> Held:
             traced[node.name] = f"{name}_{seen[name]}" if seen[name] else name
             seen[name] += 1
     name, found = names(built(network), set()), defaultdict(list)
-    for seat in seats(made):
+    for seat in quantizer_nodes(made):
         site = seat.module.site
         if site.slot == "weight":
             found["weight", site.name.removesuffix(".weight")].append(codes(site.scheme))

@@ -16,8 +16,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
 from qfunc.functions import Tqt
-from qfunc.graph.interpreter import Walk
-from qfunc.graph.sites import seats
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.numerics.kernels import addition, pooling, requantize
 from qfunc.numerics.qparams import Affine
 from qfunc.placement.partition import Partition
@@ -152,11 +152,11 @@ def test_every_code_is_that_of_shifts_on_integers(size: float) -> None:
     model = qfunc.calibrate([x, 2 * x], progress=False)(qfunc.quantize(DPU)(net))
     partition = Partition(model, DPU)
     assert [u.path for u in partition.units if not u.integer] == []
-    positions = {s.module.site.name: -int(torch.log2(s.module.qparams().scale)) for s in seats(model)}
+    positions = {s.module.site.name: -int(torch.log2(s.module.qparams().scale)) for s in quantizer_nodes(model)}
     chip, found = Chip(net, positions), {}
     compared = 0
     for batch in (x, 3 * x.flip(0)):  # the second saturates
-        Walk(qfunc.emulate(DPU)(model), found.__setitem__).run(batch, enable_io_processing=False)
+        ObservingInterpreter(qfunc.emulate(DPU)(model), found.__setitem__).run(batch, enable_io_processing=False)
         chip.run(batch)
         for name, codes in chip.codes.items():
             assert np.array_equal(found[name].numpy(), codes), name
@@ -168,7 +168,7 @@ def test_every_code_is_that_of_shifts_on_integers(size: float) -> None:
 
 
 def test_rounding_is_half_up_for_activations_and_half_away_for_constants() -> None:
-    schemes = {s.module.site.slot: s.module.site.scheme for s in seats(qfunc.quantize(DPU)(_made(1.0)[0]))}
+    schemes = {s.module.site.slot: s.module.site.scheme for s in quantizer_nodes(qfunc.quantize(DPU)(_made(1.0)[0]))}
     x, one = torch.tensor([-1.5, -0.5, 0.5, 1.5]), Affine(torch.tensor(1.0), torch.tensor(0.0))
     scaled = {slot: Tqt().apply(Tqt().init(one, x, scheme), x, scheme) for slot, scheme in schemes.items()}
     assert scaled["output"].tolist() == [-1.0, 0.0, 1.0, 2.0]

@@ -18,7 +18,7 @@ from qfunc import specs, targets
 from qfunc.analysis.histogram import BINS
 from qfunc.analysis.metrics import Sums
 from qfunc.graph.float_network import float_network
-from qfunc.graph.sites import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, leaves
 from tests.transforms.nets import NAMES, image, network
@@ -60,7 +60,7 @@ def test_the_figures_are_those_of_the_formulas(name: str, export: bool) -> None:
     done.eval()
     real = [Values(float_network(done)).of(b) for b in batches]
     simulated = [Values(done).of(b) for b in batches]
-    paths = {s.module.site.name: s for s in seats(done)}
+    paths = {s.module.site.name: s for s in quantizer_nodes(done)}
     assert {r.tensor for r in found.rows if r.slot} == set(paths)
     for row in found.rows:
         float_name = quantized = row.tensor

@@ -11,7 +11,7 @@ _FACTORIES = ("zeros", "ones", "full", "empty", "arange")
 _LIKE = ("new_zeros", "new_ones", "new_full", "new_empty")
 
 
-def written_constants(graph: fx.Graph, *owners: nn.Module) -> None:
+def fold_constant_writes(graph: fx.Graph, *owners: nn.Module) -> None:
     """Evaluates what is written in place into tensors that no input decides, and all that follows from those alone.
 
     So a shifted window's mask is made.  Each reader sees the tensor as it was at its turn.
@@ -89,4 +89,4 @@ def _constant(graph: fx.Graph, reader: fx.Node, source: fx.Node, value: Tensor, 
     return made
 
 
-__all__ = ["written_constants"]
+__all__ = ["fold_constant_writes"]

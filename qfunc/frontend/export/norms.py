@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qfunc.frontend.mode_dependence import with_rest
+from qfunc.frontend.mode_dependence import with_missing_members
 from qfunc.frontend.source_location import module_stack
-from qfunc.graph.module import at
+from qfunc.graph.module import ensure_submodule
 
 _NORMS: dict[str, dict[int, type[nn.Module]]] = {
     "batch_norm": {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d},
@@ -115,14 +115,14 @@ def _norm_module(owner: nn.Module, module: fx.GraphModule, node: fx.Node, counte
             made.register_buffer(name, value)
         else:
             setattr(made, name, value)
-    counter = getattr(at(owner, path), "num_batches_tracked", None)
+    counter = getattr(ensure_submodule(owner, path), "num_batches_tracked", None)
     if counter is not None:
         made.num_batches_tracked = counter
     if path:
-        with_rest(made, at(owner, path))  # a subclass may hold its activation
+        with_missing_members(made, ensure_submodule(owner, path))  # a subclass may hold its activation
         holder, _, last = path.rpartition(".")
         for root in (owner, module):
-            at(root, holder).add_module(last, made)
+            ensure_submodule(root, holder).add_module(last, made)
         with node.graph.inserting_before(node):
             call = node.graph.call_module(path, (x,))
         call.meta = dict(node.meta)

@@ -10,15 +10,15 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
-from qfunc.frontend.export.constant_writes import written_constants
+from qfunc.frontend.export.constant_writes import fold_constant_writes
 from qfunc.frontend.export.inline_regions import inline_regions
 from qfunc.frontend.export.norms import form_of, is_decomposed, norms_as_modules, take_counters, take_dropouts
 from qfunc.frontend.export.recompose import recompose
-from qfunc.frontend.export.recurrent import open_recurrent
-from qfunc.frontend.functionalize import functional
-from qfunc.frontend.fx.tracer import packed
-from qfunc.frontend.source_location import packs, user_line
-from qfunc.graph.module import CapturedModule, at
+from qfunc.frontend.export.recurrent import expand_recurrent
+from qfunc.frontend.functionalize import functionalize
+from qfunc.frontend.fx.tracer import packed_sequence_error
+from qfunc.frontend.source_location import packs_sequences, user_line
+from qfunc.graph.module import CapturedModule, ensure_submodule
 from qfunc.graph.record import attach, record_of
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -63,8 +63,8 @@ def _refused(model: nn.Module, error: Exception) -> CaptureError:
     elif "register a pytree" in str(error):
         first = first.partition(". ")[0]
         do = "Register a dataclass by torch.export.register_dataclass(MyClass), or return a dict or a named tuple."
-    if packs(error.__traceback__):
-        return packed(user_line(error.__traceback__) or f"torch.export of {type(model).__name__}")
+    if packs_sequences(error.__traceback__):
+        return packed_sequence_error(user_line(error.__traceback__) or f"torch.export of {type(model).__name__}")
     return CaptureError(
         where=user_line(error.__traceback__) or f"torch.export of {type(model).__name__}",
         found="control flow on the values of a tensor" if on_values else f"{type(error).__name__}: {first}",
@@ -116,7 +116,7 @@ def _each(value: Any, of_tensor: Callable[[torch.Tensor], Any], plain: Callable[
     return plain(value)
 
 
-def open_program(program: torch.export.ExportedProgram, modes_of: nn.Module | None = None) -> CapturedModule:
+def from_program(program: torch.export.ExportedProgram, modes_of: nn.Module | None = None) -> CapturedModule:
     """The functional form of an exported program: weights are attributes again, norms and dropouts modules.
 
     Guards on the inputs' shapes are left out: they would fix what may vary.  The modes are those of
@@ -140,8 +140,8 @@ def is_module_of_a_program(model: Any) -> bool:
     return exported and any(n.op == "call_function" and str(n.target).startswith("aten.") for n in model.graph.nodes)
 
 
-def open_module(module: fx.GraphModule) -> CapturedModule:
-    """The module of an exported program as `open_program` opens the program; it may be written to."""
+def from_program_module(module: fx.GraphModule) -> CapturedModule:
+    """The module of an exported program as `from_program` opens the program; it may be written to."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     decomposed = is_decomposed(module.graph)
     return _opened(module, inputs, form_of(module.graph, decomposed, "the module of an ExportedProgram"), None, decomposed)
@@ -155,7 +155,7 @@ def _opened(
     if decomposed:
         recompose(module.graph)
     graph, owner = module.graph, _tensors_of(module)
-    open_recurrent(graph)
+    expand_recurrent(graph)
     for node in reversed(graph.nodes):
         name = getattr(node.target, "__name__", "")
         if node.op == "call_module" and str(node.target).startswith("_guards"):
@@ -165,8 +165,8 @@ def _opened(
     counted = take_counters(graph)
     trains, fixes = form
     norms_as_modules(owner, module, counted, modes_of)
-    written_constants(graph, owner, module)
-    captured = functional(owner, graph, take_dropouts(graph) if trains else None)
+    fold_constant_writes(graph, owner, module)
+    captured = functionalize(owner, graph, take_dropouts(graph) if trains else None)
     record = record_of(captured)
     assert record is not None
     attach(captured, evolve(record, axes=axes, evaluated=fixes, sizes=sizes if modes_of is None else ()))
@@ -224,7 +224,7 @@ def _tensors_of(module: fx.GraphModule) -> nn.Module:
         return memo[id(tensor)]
 
     for path, source in module.named_modules(remove_duplicate=False):
-        holder = at(bare, path)
+        holder = ensure_submodule(bare, path)
         for name, tensor in {**source._parameters, **source._buffers, **vars(source)}.items():
             if isinstance(tensor, nn.Parameter):
                 holder.register_parameter(name, owned(tensor))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ _LAYERS: dict[str, Callable[..., Any]] = {"lstm": lstm, "gru": gru, "rnn_tanh": 
 _CELLS = {"lstm_cell": "lstm", "gru_cell": "gru", "rnn_tanh_cell": "tanh", "rnn_relu_cell": "relu"}
 
 
-def open_recurrent(graph: fx.Graph) -> None:
+def expand_recurrent(graph: fx.Graph) -> None:
     """Replaces, in an exported graph, each recurrent layer by one op a level and direction, each cell by linear layers.
 
     Raises:
@@ -95,4 +95,4 @@ def _put(node: fx.Node, values: tuple[Any, ...]) -> None:
     node.graph.erase_node(node)
 
 
-__all__ = ["open_recurrent"]
+__all__ = ["expand_recurrent"]

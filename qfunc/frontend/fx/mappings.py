@@ -11,18 +11,18 @@ from torch import fx
 from qfunc.errors import CaptureError
 
 
-def is_own_mapping(value: Any) -> bool:
+def is_user_mapping(value: Any) -> bool:
     """Whether a value is of a class derived from dict, which the tracer of torch.fx would make a plain one.
 
     >>> from collections import OrderedDict
-    >>> is_own_mapping(OrderedDict()), is_own_mapping({})
+    >>> is_user_mapping(OrderedDict()), is_user_mapping({})
     (True, False)
     """
     kind = type(value)
     return isinstance(value, dict) and kind not in (dict, defaultdict) and not kind.__module__.startswith("torch.fx")
 
 
-def mapping(tracer: fx.Tracer, value: Any) -> fx.Node:
+def rebuild_mapping(tracer: fx.Tracer, value: Any) -> fx.Node:
     """A node that makes a mapping of the same class, with the values of the graph.
 
     Raises:
@@ -48,4 +48,4 @@ def mapping(tracer: fx.Tracer, value: Any) -> fx.Node:
     return tracer.create_node("call_function", kind, *given)
 
 
-__all__ = ["is_own_mapping", "mapping"]
+__all__ = ["is_user_mapping", "rebuild_mapping"]

@@ -12,10 +12,10 @@ from typing import Any
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
-from qfunc.frontend.fx.mappings import is_own_mapping, mapping
+from qfunc.frontend.fx.mappings import is_user_mapping, rebuild_mapping
 from qfunc.frontend.fx.module_forwards import forward_of
 from qfunc.frontend.fx.proxy import Proxy
-from qfunc.frontend.source_location import is_users, packs, source_line, user_line
+from qfunc.frontend.source_location import is_user_file, packs_sequences, source_line, user_line
 from qfunc.ops.spelling import is_number
 from qfunc.ops.vocabulary import MODULE_KINDS
 
@@ -49,7 +49,7 @@ class Tracer(fx.Tracer):
 
     def create_arg(self, a: Any) -> Any:
         """A value that the graph can hold; mappings keep their classes."""
-        return mapping(self, a) if is_own_mapping(a) else super().create_arg(a)
+        return rebuild_mapping(self, a) if is_user_mapping(a) else super().create_arg(a)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """The proxy of a node."""
@@ -87,7 +87,7 @@ class Tracer(fx.Tracer):
 
 
 def _in_assert(frame: types.FrameType | None) -> bool:
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return False
@@ -104,7 +104,7 @@ def _of_sizes(node: fx.Node) -> bool:
     return node.op == "placeholder" or is_number(node) or compared or getattr(node.target, "__name__", "") == "getattr"
 
 
-def packed(where: str) -> CaptureError:
+def packed_sequence_error(where: str) -> CaptureError:
     """The refusal of packed sequences, on both roads."""
     found, wanted = "a packed sequence, whose length depends on values", "a padded tensor"
     do = "Give the layer the padded tensor, and pick each sequence's last output by its length."
@@ -113,8 +113,8 @@ def packed(where: str) -> CaptureError:
 
 def tracing_error(error: Exception, model: nn.Module) -> CaptureError:
     """What a failure of the tracer means for the user's model: file, line and the other road."""
-    if packs(error.__traceback__):
-        return packed(user_line(error.__traceback__) or type(model).__name__)
+    if packs_sequences(error.__traceback__):
+        return packed_sequence_error(user_line(error.__traceback__) or type(model).__name__)
     first = str(error).strip().partition("\n")[0].partition(". ")[0]
     return CaptureError(
         where=user_line(error.__traceback__) or type(model).__name__,

@@ -38,7 +38,7 @@ class Layer:
     weights: tuple[bytes, ...] = ()
 
 
-class NcnnFile:
+class NcnnBuilder:
     """Layers in the order in which they run; what several layers read is split when the file is written."""
 
     def __init__(self) -> None:
@@ -152,4 +152,4 @@ def reciprocal(scale: Any) -> Array:
     return np.asarray(np.float32(1) / np.asarray(scale, np.float32), np.float32)
 
 
-__all__ = ["Blob", "Layer", "NcnnFile", "floats", "reciprocal", "sizes", "tagged"]
+__all__ = ["Blob", "Layer", "NcnnBuilder", "floats", "reciprocal", "sizes", "tagged"]

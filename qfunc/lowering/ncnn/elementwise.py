@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from qfunc.lowering.ncnn.builder import Blob, floats
-from qfunc.lowering.ncnn.writer import Step
+from qfunc.lowering.ncnn.writer import OpContext
 from qfunc.lowering.qdq_reader import Array
 
 ENDS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
 
 
-def binary(op: int, reverse: int) -> Callable[[Step], None]:
+def binary(op: int, reverse: int) -> Callable[[OpContext], None]:
     """BinaryOp of that number, of two tensors that broadcast; `reverse` is its number with the operands swapped."""
 
-    def write(step: Step) -> None:
+    def write(step: OpContext) -> None:
         numbers = [step.held(i) for i in (0, 1)]
         for place, number in enumerate(numbers):
             if number is not None and number.value.size == 1 and numbers[1 - place] is None:
@@ -31,7 +31,7 @@ def binary(op: int, reverse: int) -> Callable[[Step], None]:
     return write
 
 
-def _operand(step: Step, index: int, rank: int) -> Blob:
+def _operand(step: OpContext, index: int, rank: int) -> Blob:
     held = step.held(index)
     if held is None:
         return _ranked(step, step.given(index), rank)
@@ -40,53 +40,53 @@ def _operand(step: Step, index: int, rank: int) -> Blob:
     return step.file.constant(step.node.input[index], value.reshape((1,) * (rank - value.ndim) + value.shape))
 
 
-def _ranked(step: Step, blob: Blob, rank: int) -> Blob:
+def _ranked(step: OpContext, blob: Blob, rank: int) -> Blob:
     # ncnn broadcasts by its own rules between blobs of different ranks.
     return step.reshaped(blob, (1,) * (rank - len(blob.shape)) + blob.shape, f"{blob.name.rpartition('.')[2]}.wide")
 
 
-def unary(kind: str, **parameters: Any) -> Callable[[Step], None]:
+def unary(kind: str, **parameters: Any) -> Callable[[OpContext], None]:
     """A layer of one input."""
 
-    def write(step: Step) -> None:
+    def write(step: OpContext) -> None:
         step.makes(kind, step.given(), **parameters)
 
     return write
 
 
-def clip(step: Step) -> None:
+def clip(step: OpContext) -> None:
     """Clip, with one bound or two."""
     found = step.source.bounds(step.node)
     least, most = (e if v is None else v for v, e in zip(found, ENDS, strict=True))
     step.makes("Clip", step.given(), p0=float(least), p1=float(most))
 
 
-def leaky_relu(step: Step) -> None:
+def leaky_relu(step: OpContext) -> None:
     """ReLU with a slope."""
     step.makes("ReLU", step.given(), p0=float(step.attribute("alpha", 0.01)))
 
 
-def elu(step: Step) -> None:
+def elu(step: OpContext) -> None:
     """ELU."""
     step.makes("ELU", step.given(), p0=float(step.attribute("alpha", 1.0)))
 
 
-def hard_sigmoid(step: Step) -> None:
+def hard_sigmoid(step: OpContext) -> None:
     """HardSigmoid."""
     step.makes("HardSigmoid", step.given(), p0=float(step.attribute("alpha", 0.2)), p1=float(step.attribute("beta", 0.5)))
 
 
-def gelu(step: Step) -> None:
+def gelu(step: OpContext) -> None:
     """GELU, by the error function or by tanh."""
     step.makes("GELU", step.given(), p0=int(step.attribute("approximate", b"none") == b"tanh"))
 
 
-def softmax(step: Step) -> None:
+def softmax(step: OpContext) -> None:
     """Softmax along an axis behind the batch."""
     step.makes("Softmax", step.given(), p0=axis_of(step, int(step.attribute("axis", -1))), p1=1)
 
 
-def axis_of(step: Step, axis: int, index: int = 0) -> int:
+def axis_of(step: OpContext, axis: int, index: int = 0) -> int:
     """An axis of the model's tensor as one of the blob's.
 
     Raises:
@@ -100,7 +100,7 @@ def axis_of(step: Step, axis: int, index: int = 0) -> int:
     return place
 
 
-def prelu(step: Step) -> None:
+def prelu(step: OpContext) -> None:
     """PReLU with a slope for each channel, or one."""
     held = step.held(1)
     if held is None:
@@ -108,7 +108,7 @@ def prelu(step: Step) -> None:
     _weighted(step, "PReLU", held.real.ravel())
 
 
-def _weighted(step: Step, kind: str, slope: Array) -> None:
+def _weighted(step: OpContext, kind: str, slope: Array) -> None:
     made = step.file.layer(kind, [step.given()], step.output, step.shape, {0: slope.size}, weights=[floats(slope)])
     step.keep(made)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qfunc.lowering.ncnn.builder import Blob
-from qfunc.lowering.ncnn.writer import Step
+from qfunc.lowering.ncnn.writer import OpContext
 
 
-def image(step: Step, blob: Blob, rank: int) -> Blob:
+def image(step: OpContext, blob: Blob, rank: int) -> Blob:
     """An image [C, H, W]; a signal [C, L] is one of a single row."""
     return blob if rank == 2 else step.rows_of(blob, (blob.shape[0], 1, *blob.shape[1:]))
 

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from qfunc.lowering.ncnn.builder import Blob, floats, reciprocal, tagged
 from qfunc.lowering.ncnn.images import image, signal
-from qfunc.lowering.ncnn.writer import Constant, Step
+from qfunc.lowering.ncnn.writer import Constant, OpContext
 from qfunc.lowering.qdq_reader import Array
 from qfunc.lowering.windows import Window, window
 
@@ -38,7 +38,7 @@ class Product:
         return entries
 
 
-def product(step: Step, axis: int, turned: bool = False) -> Product:
+def product(step: OpContext, axis: int, turned: bool = False) -> Product:
     """The weights with their output channels first; `axis` is where they lie, `turned` whether to transpose."""
     held = step.held(1)
     assert held is not None
@@ -60,7 +60,9 @@ def _by_outputs(held: Constant, axis: int) -> bool:
     return q is not None and not any(q.zero_point) and (len(q.scale) == 1 or q.axis % held.value.ndim == axis)
 
 
-def made(step: Step, kind: str, p: Product, shape: Sequence[int], parameters: dict[int, Any], one: int = 2) -> None:
+def write_product(
+    step: OpContext, kind: str, p: Product, shape: Sequence[int], parameters: dict[int, Any], one: int = 2
+) -> None:
     """The layer, with the activation behind it and, of convolutions, the quantizer behind that."""
     steps, bounds, quantizer = step.fused()
     requantizes = p.integer and quantizer is not None and kind != "InnerProduct" and tuple(shape) == step.shape
@@ -74,13 +76,13 @@ def made(step: Step, kind: str, p: Product, shape: Sequence[int], parameters: di
     if p.integer:
         said[8] = one + 100 * requantizes
     blob = step.file.layer(kind, [p.x], name, shape, dict(sorted(said.items())), weights=entries, scale=scale)
-    result = lying_like(step, blob)
+    result = reshaped_like(step, blob)
     step.writer.done.update(str(s.output[0]) for s in (*steps, *([quantizer] if requantizes and quantizer else [])))
     step.keep(result, name)
     step.keep(result)
 
 
-def lying_like(step: Step, blob: Blob) -> Blob:
+def reshaped_like(step: OpContext, blob: Blob) -> Blob:
     """A blob in the shape of the step's result."""
     return step.reshaped(blob, step.shape, f"as_{len(step.shape)}")
 
@@ -98,7 +100,7 @@ def _activation(bounds: tuple[float | None, float | None] | None) -> dict[int, A
 _ENDS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
 
 
-def conv(step: Step) -> None:
+def conv(step: OpContext) -> None:
     """Convolution, or ConvolutionDepthWise where each channel is convolved by itself."""
     p = product(step, 0)
     rank = p.weight.ndim - 2
@@ -107,9 +109,9 @@ def conv(step: Step) -> None:
     groups, outputs = int(step.attribute("group", 1)), p.weight.shape[0]
     shape = (outputs, *signal(step.shape[1:], rank))
     if groups == 1:
-        made(step, "Convolution", p, shape, _parameters(p, w))
+        write_product(step, "Convolution", p, shape, _parameters(p, w))
     elif p.weight.shape[1] == 1 and outputs == groups:
-        made(step, "ConvolutionDepthWise", p, shape, {**_parameters(p, w), 7: groups}, one=1)
+        write_product(step, "ConvolutionDepthWise", p, shape, {**_parameters(p, w), 7: groups}, one=1)
     else:
         _grouped(step, p, w, groups, shape)
 
@@ -124,7 +126,7 @@ def _parameters(p: Product, w: Window, rows: slice = slice(None)) -> dict[int, A
     }  # fmt: skip
 
 
-def _grouped(step: Step, p: Product, w: Window, groups: int, shape: Sequence[int]) -> None:
+def _grouped(step: OpContext, p: Product, w: Window, groups: int, shape: Sequence[int]) -> None:
     # ncnn's grouped layer has one scale a group: so each group is a convolution of its own, with a scale a channel.
     # Where a group is one channel, each of its outputs is a depthwise convolution instead.
     outputs, each = shape[0], p.weight.shape[1]
@@ -141,10 +143,10 @@ def _grouped(step: Step, p: Product, w: Window, groups: int, shape: Sequence[int
         size = (said[0], *shape[1:])
         parts.append(step.file.layer(kind, [x], f"{step.output}.y{i}", size, dict(sorted(said.items())), weights=p.held(rows)))
     joined = step.layer("Concat", parts, "joined", shape, p0=0)
-    step.keep(lying_like(step, step.layer("ShuffleChannel", [joined], "ordered", shape, p0=per) if alone else joined))
+    step.keep(reshaped_like(step, step.layer("ShuffleChannel", [joined], "ordered", shape, p0=per) if alone else joined))
 
 
-def deconv(step: Step) -> None:
+def deconv(step: OpContext) -> None:
     """Deconvolution, or DeconvolutionDepthWise of several groups, in float32: ncnn has none on codes."""
     weight, bias, groups = step.held(1), step.held(2), int(step.attribute("group", 1))
     if weight is None:
@@ -156,16 +158,16 @@ def deconv(step: Step) -> None:
     below, right = ([0] + [int(v) for v in step.attribute("output_padding") or [0] * rank])[-2:]
     kind = "Deconvolution" if groups == 1 else "DeconvolutionDepthWise"
     said = {**_parameters(p, w), 18: right, 19: below, **({} if groups == 1 else {7: groups})}
-    made(step, kind, p, (len(rows), *signal(step.shape[1:], rank)), said)
+    write_product(step, kind, p, (len(rows), *signal(step.shape[1:], rank)), said)
 
 
-def gemm(step: Step) -> None:
+def gemm(step: OpContext) -> None:
     """InnerProduct of a matrix."""
     axis = 0 if step.attribute("transB", 0) else 1
     _linear(step, product(step, axis, turned=axis == 1))
 
 
-def matmul(step: Step) -> None:
+def matmul(step: OpContext) -> None:
     """InnerProduct by a constant matrix, else MatMul in float32."""
     held = step.held(1)
     if held is not None and held.value.ndim == 2:
@@ -174,13 +176,13 @@ def matmul(step: Step) -> None:
     return None
 
 
-def _linear(step: Step, p: Product) -> None:
+def _linear(step: OpContext, p: Product) -> None:
     # Rows of a matrix, or one; more axes are rows one behind the other.
     rows = int(np.prod(p.x.shape[:-1]))
     x = p.x if len(p.x.shape) < 3 else step.reshaped(p.x, (rows, p.x.shape[-1]), "rows")
     p = Product(x, p.weight, p.bias, p.scale)
     said = {0: len(p.weight), 1: int(p.bias is not None), 2: p.weight.size}
-    made(step, "InnerProduct", p, (*x.shape[:-1], len(p.weight)), said)
+    write_product(step, "InnerProduct", p, (*x.shape[:-1], len(p.weight)), said)
 
 
 __all__ = ["conv", "deconv", "gemm", "matmul"]

@@ -42,11 +42,11 @@ class NcnnFiles:
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.ncnn.ops import WRITERS
         from qfunc.lowering.ncnn.writer import Writer
-        from qfunc.lowering.qdq_reader import Source
+        from qfunc.lowering.qdq_reader import QdqModel
 
         for site in sites:
             _require(site)
-        return Writer(Source(model)).write(WRITERS)
+        return Writer(QdqModel(model)).write(WRITERS)
 
 
 def _require(site: QuantizedTensor) -> None:

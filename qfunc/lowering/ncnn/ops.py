@@ -8,9 +8,9 @@ from qfunc.lowering.ncnn.elementwise import binary, clip, elu, gelu, hard_sigmoi
 from qfunc.lowering.ncnn.linear import conv, deconv, gemm, matmul
 from qfunc.lowering.ncnn.pooling import average_pool, global_average_pool, max_pool, reduced
 from qfunc.lowering.ncnn.shape import concat, pad, reshape, resize, sliced, split, transpose
-from qfunc.lowering.ncnn.writer import Step
+from qfunc.lowering.ncnn.writer import OpContext
 
-WRITERS: dict[str, Callable[[Step], None]] = {
+WRITERS: dict[str, Callable[[OpContext], None]] = {
     "Conv": conv, "ConvTranspose": deconv, "Gemm": gemm, "MatMul": matmul,
     "Add": binary(0, 0), "Sub": binary(1, 7), "Mul": binary(2, 2), "Div": binary(3, 8), "Max": binary(4, 4),
     "Min": binary(5, 5), "Pow": binary(6, 9),

@@ -7,12 +7,12 @@ from typing import Any
 from qfunc.lowering.ncnn.builder import Blob
 from qfunc.lowering.ncnn.elementwise import axis_of
 from qfunc.lowering.ncnn.images import image, signal
-from qfunc.lowering.ncnn.linear import lying_like
-from qfunc.lowering.ncnn.writer import Step
-from qfunc.lowering.windows import Window, ceiled, window
+from qfunc.lowering.ncnn.linear import reshaped_like
+from qfunc.lowering.ncnn.writer import OpContext
+from qfunc.lowering.windows import Window, window, with_ceil_mode
 
 
-def max_pool(step: Step) -> None:
+def max_pool(step: OpContext) -> None:
     """Pooling by the maximum."""
     w, x = _window(step)
     if w.dilation != (1, 1):
@@ -20,7 +20,7 @@ def max_pool(step: Step) -> None:
     _pooled(step, x, w, {0: 0})
 
 
-def average_pool(step: Step) -> None:
+def average_pool(step: OpContext) -> None:
     """Pooling by the mean, of the entries inside the image or of the whole window."""
     w, x = _window(step)
     pads = step.attribute("pads") or ()
@@ -33,13 +33,13 @@ def average_pool(step: Step) -> None:
     _pooled(step, x, w, {0: 1, 6: int(counts_all)})
 
 
-def _window(step: Step) -> tuple[Window, Blob]:
+def _window(step: OpContext) -> tuple[Window, Blob]:
     kernel = step.attribute("kernel_shape")
     w, x = window(step, kernel), image(step, step.given(), len(kernel))
-    return ceiled(step, w, x.shape[1:]), x
+    return with_ceil_mode(step, w, x.shape[1:]), x
 
 
-def _pooled(step: Step, x: Blob, w: Window, how: dict[int, Any]) -> None:
+def _pooled(step: OpContext, x: Blob, w: Window, how: dict[int, Any]) -> None:
     rank = len(step.attribute("kernel_shape"))
     said = {
         **how, 1: w.kernel[1], 11: w.kernel[0], 2: w.stride[1], 12: w.stride[0],
@@ -47,21 +47,21 @@ def _pooled(step: Step, x: Blob, w: Window, how: dict[int, Any]) -> None:
     }  # fmt: skip
     shape = (x.shape[0], *signal(step.shape[1:], rank))
     made = step.file.layer("Pooling", [x], step.output, shape, dict(sorted(said.items())))
-    step.keep(lying_like(step, made))
+    step.keep(reshaped_like(step, made))
 
 
-def global_average_pool(step: Step) -> None:
+def global_average_pool(step: OpContext) -> None:
     """Pooling over everything."""
     x = step.given()
     x = image(step, x, len(x.shape) - 1)
     made = step.layer("Pooling", [x], "", x.shape[:1], p0=1, p4=1)
-    step.keep(lying_like(step, made))
+    step.keep(reshaped_like(step, made))
 
 
 def reduced(op: int) -> Any:
     """Reduction of that number over some axes; a mean over height and width is a pool."""
 
-    def write(step: Step) -> None:
+    def write(step: OpContext) -> None:
         axes = step.constant(1) if len(step.node.input) > 1 else step.attribute("axes")
         x = step.given()
         places = list(range(len(x.shape))) if axes is None else sorted(axis_of(step, int(a)) for a in axes)
@@ -70,7 +70,7 @@ def reduced(op: int) -> Any:
         keep = int(step.attribute("keepdims", 1))
         shape = [1 if i in places else n for i, n in enumerate(x.shape) if keep or i not in places] or [1]
         made = step.layer("Reduction", [x], "", shape, p0=op, p1=0, p2=1.0, p3=places, p4=keep, p5=1)
-        return step.keep(lying_like(step, made))
+        return step.keep(reshaped_like(step, made))
 
     return write
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qfunc.lowering.ncnn.builder import Blob
 from qfunc.lowering.ncnn.elementwise import axis_of
-from qfunc.lowering.ncnn.writer import Constant, Step
+from qfunc.lowering.ncnn.writer import Constant, OpContext
 
 _ORDERS = {
     2: ("wh", "hw"),
@@ -25,7 +25,7 @@ def order_type(order: tuple[int, ...]) -> int:
     return _ORDERS[len(order)].index("".join(names[i] for i in reversed(order)))
 
 
-def reshape(step: Step) -> None:
+def reshape(step: OpContext) -> None:
     """Reshape."""
     held = step.held(0)
     if held is not None and held.qparams is None:
@@ -35,7 +35,7 @@ def reshape(step: Step) -> None:
     step.keep(step.reshaped(step.given(), step.shape, ""))
 
 
-def transpose(step: Step) -> None:
+def transpose(step: OpContext) -> None:
     """Permute of the axes behind the batch."""
     x = step.given()
     full = len(step.source.shape(step.node.input[0], step.node.name))
@@ -49,7 +49,7 @@ def transpose(step: Step) -> None:
     return step.makes("Permute", x, p0=order_type(order))
 
 
-def sliced(step: Step) -> None:
+def sliced(step: OpContext) -> None:
     """Crop; steps along height and width are maxima over windows of one entry.
 
     Raises:
@@ -72,7 +72,7 @@ def sliced(step: Step) -> None:
     return step.makes("Pooling", cut, p0=0, p1=1, p2=strides.get(2, 1), p5=1, p11=1, p12=strides.get(1, 1))
 
 
-def split(step: Step) -> None:
+def split(step: OpContext) -> None:
     """A Crop for each part."""
     x, axis, start = step.given(), axis_of(step, int(step.attribute("axis", 0))), 0
     for index, length in enumerate(int(n) for n in step.constant(1)):
@@ -81,20 +81,20 @@ def split(step: Step) -> None:
         start += length
 
 
-def _cut(step: Step, x: Blob, cuts: dict[int, tuple[int, int]], name: str) -> Blob:
+def _cut(step: OpContext, x: Blob, cuts: dict[int, tuple[int, int]], name: str) -> Blob:
     shape = [cuts[i][1] - cuts[i][0] if i in cuts else n for i, n in enumerate(x.shape)]
     axes = sorted(cuts)
     said = {9: [cuts[a][0] for a in axes], 10: [cuts[a][1] for a in axes], 11: axes}
     return step.file.layer("Crop", [x], name, shape, said)
 
 
-def concat(step: Step) -> None:
+def concat(step: OpContext) -> None:
     """Concat."""
     held = [step.given(i) for i in range(len(step.node.input))]
     step.makes("Concat", *held, p0=axis_of(step, int(step.attribute("axis"))))
 
 
-def pad(step: Step) -> None:
+def pad(step: OpContext) -> None:
     """Padding of the last two axes and the channels: a constant, the edge or what lies behind it mirrored.
 
     Raises:
@@ -119,7 +119,7 @@ def pad(step: Step) -> None:
     step.keep(step.file.layer("Padding", [x], step.output, step.shape, dict(sorted(said.items()))))
 
 
-def resize(step: Step) -> None:
+def resize(step: OpContext) -> None:
     """Interp, to the nearest or linear along both axes."""
     mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
     if len(step.shape) != 3 or mode not in ("nearest", "linear"):

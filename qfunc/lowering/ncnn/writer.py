@@ -10,8 +10,8 @@ import onnx
 from attrs import frozen
 
 from qfunc.errors import DeployError
-from qfunc.lowering.ncnn.builder import Blob, NcnnFile, floats, reciprocal, sizes
-from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QParams, Source, copies, dequantized
+from qfunc.lowering.ncnn.builder import Blob, NcnnBuilder, floats, reciprocal, sizes
+from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, QParams, copies, dequantized
 
 LARGEST = 127
 
@@ -32,15 +32,15 @@ class Constant:
 class Writer:
     """Walks the nodes of a model; `blobs` are those of the file, by the name that they have in ONNX."""
 
-    def __init__(self, source: Source) -> None:
-        self.source, self.file = source, NcnnFile()
+    def __init__(self, source: QdqModel) -> None:
+        self.source, self.file = source, NcnnBuilder()
         self.blobs: dict[str, Blob] = {}
         self.constants: dict[str, Constant] = {n: Constant(v) for n, v in source.constants.items()}
         self.reals: dict[str, Blob] = {}
         self.sources: dict[str, Blob] = {}  # the real values whose codes a blob is
         self.done: set[str] = set()  # activations and quantizers that the layer before them does
 
-    def write(self, writers: Mapping[str, Callable[[Step], None]]) -> dict[str, bytes]:
+    def write(self, writers: Mapping[str, Callable[[OpContext], None]]) -> dict[str, bytes]:
         """The files.
 
         Raises:
@@ -51,7 +51,7 @@ class Writer:
         for node in self.source.graph.node:
             if node.output[0] in self.done or not self.source.is_real(node.output[0]):
                 continue
-            step = Step(self, node)
+            step = OpContext(self, node)
             if node.op_type == "DequantizeLinear" or copies(node) or self.implied(node):
                 self._dequantize(node)
             elif node.op_type == "QuantizeLinear":
@@ -67,7 +67,7 @@ class Writer:
         if self.source.kind(name) != REAL:
             do = "Deploy what reads them apart, by another target."
             raise DeployError(where=f"input {name!r}", found="indices or truth values", wanted="float32", do=do)
-        shape = lying(self.source, name, name)
+        shape = blob_shape(self.source, name, name)
         self.blobs[name] = self.file.layer("Input", [], f"in{place}", shape, sizes(shape))
 
     def blob(self, name: str) -> Blob:
@@ -102,7 +102,7 @@ class Writer:
         axis = int(self.source.attribute(node, "axis", 1)) if scale.ndim else 0
         return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis)
 
-    def _quantize(self, step: Step) -> None:
+    def _quantize(self, step: OpContext) -> None:
         scale = self.scale(step.node)
         blob = self.blob(step.node.input[0])
         self.blobs[step.output] = blob if blob.scale == scale else self.quantized(self.real(blob), scale, step.output)
@@ -127,7 +127,7 @@ class Writer:
         return self.qparams(node).scale[0]
 
 
-class Step:
+class OpContext:
     """One op on its way into the file."""
 
     def __init__(self, writer: Writer, node: onnx.NodeProto) -> None:
@@ -153,7 +153,7 @@ class Step:
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of the result, without the batch."""
-        return lying(self.source, self.output, self.node.name)
+        return blob_shape(self.source, self.output, self.node.name)
 
     def layer(self, kind: str, inputs: Sequence[Blob], name: str, shape: Sequence[int], **parameters: Any) -> Blob:
         """A layer inside the op; parameters are named p0, p1, ..."""
@@ -199,7 +199,7 @@ class Step:
         return DeployError(where=f"op {self.node.name!r}", found=found, wanted=wanted, do=do)
 
 
-def lying(source: Source, name: str, node: str) -> tuple[int, ...]:
+def blob_shape(source: QdqModel, name: str, node: str) -> tuple[int, ...]:
     """The sizes of a tensor without its batch, the outermost first.
 
     Raises:
@@ -216,4 +216,4 @@ def lying(source: Source, name: str, node: str) -> tuple[int, ...]:
     return shape
 
 
-__all__ = ["Constant", "Step", "Writer", "lying"]
+__all__ = ["Constant", "OpContext", "Writer", "blob_shape"]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from qfunc.errors import DeployError
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.nhwc.writer import Writer
 from qfunc.lowering.qdq_reader import Array, QParams, dequantized
 
@@ -18,7 +18,7 @@ _FUSED: dict[tuple[float | None, float | None], str] = {
 }  # fmt: skip
 
 
-class Step:
+class OpContext:
     """One op on its way into the file.
 
     `codes`: it computes on codes, from inputs that are codes to the codes that are made of its result, with the
@@ -41,7 +41,7 @@ class Step:
         """A constant input."""
         return self.source.constant(self.node, index, default)
 
-    def given(self, index: int = 0) -> Held:
+    def given(self, index: int = 0) -> NhwcTensor:
         """An input, of codes where the op computes on codes, else real."""
         held = self.writer.tensor(self.node.input[index])
         return self.writer.stored(held) if self.codes else self.writer.real(held)
@@ -96,22 +96,22 @@ class Step:
         """The result's name in ONNX."""
         return self.output if self.quantizer is None else str(self.quantizer.output[0])
 
-    def result(self, shape: Sequence[int], **place: Any) -> Held:
+    def result(self, shape: Sequence[int], **place: Any) -> NhwcTensor:
         """The tensor that the op makes; what stands between it and its quantizer is done."""
         return self.keep(self.writer.make(self.name, shape, self.qparams, **place))
 
-    def keep(self, made: Held) -> Held:
+    def keep(self, made: NhwcTensor) -> NhwcTensor:
         """An existing tensor as the op's result."""
         self.writer.tensors[self.name] = made
         if self.quantizer is not None:
             self.writer.done.update([self.name, *(s.output[0] for s in self.steps)])
         return made
 
-    def between(self, name: str, shape: Sequence[int], like: Held | None = None, **place: Any) -> Held:
+    def between(self, name: str, shape: Sequence[int], like: NhwcTensor | None = None, **place: Any) -> NhwcTensor:
         """A tensor inside the op: with an input's qparams, or the result's."""
         return self.writer.make(f"{self.name}.{name}", shape, self.qparams if like is None else like.qparams, **place)
 
-    def reshaped(self, held: Held, shape: Sequence[int], into: Held) -> Held:
+    def reshaped(self, held: NhwcTensor, shape: Sequence[int], into: NhwcTensor) -> NhwcTensor:
         """The same entries in another shape; the first axis is the batch."""
         wanted = self.file.integers([-1, *shape[1:]], f"{self.name}.shape")
         self.file.operator("RESHAPE", [held, wanted], [into], "ReshapeOptions", newShape=np.array([-1, *shape[1:]], np.int32))
@@ -129,9 +129,9 @@ def _implied(bounds: tuple[float | None, float | None], qparams: QParams) -> boo
     return (low is None or bool(low <= -128)) and (high is None or bool(high >= 127))
 
 
-def written(write: Callable[[Step], None]) -> Callable[[Writer, onnx.NodeProto], None]:
+def node_writer(write: Callable[[OpContext], None]) -> Callable[[Writer, onnx.NodeProto], None]:
     """How a node is written, from how its step is."""
-    return lambda writer, node: write(Step(writer, node))
+    return lambda writer, node: write(OpContext(writer, node))
 
 
-__all__ = ["Step", "written"]
+__all__ = ["OpContext", "node_writer"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from qfunc.lowering.nhwc.context import Step
+from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.elementwise import unary
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 
 
-def gelu(step: Step) -> None:
+def gelu(step: OpContext) -> None:
     """GELU, by the error function or by tanh."""
     unary("GELU", "GeluOptions", approximate=step.attribute("approximate", b"none") == b"tanh")(step)
 
 
-def elu(step: Step) -> None:
+def elu(step: OpContext) -> None:
     """ELU, whose slope below is 1.
 
     Raises:
@@ -25,7 +25,7 @@ def elu(step: Step) -> None:
     unary("ELU")(step)
 
 
-def hard_sigmoid(step: Step) -> None:
+def hard_sigmoid(step: OpContext) -> None:
     """max(0, min(1, alpha x + beta)): a product, a sum, and two bounds."""
     x = step.given()
     alpha, beta = (_number(step, n, float(step.attribute(n, d))) for n, d in (("alpha", 0.2), ("beta", 0.5)))
@@ -37,7 +37,7 @@ def hard_sigmoid(step: Step) -> None:
     step.file.operator("MINIMUM", [positive, _number(step, "one", 1.0)], [made], "MaximumMinimumOptions")
 
 
-def layer_norm(step: Step) -> None:
+def layer_norm(step: OpContext) -> None:
     """(x - mean) * rsqrt(mean((x - mean)^2) + epsilon) * scale + bias, over the last axes."""
     x = step.writer.plain(step.given())
     rank = len(x.shape)
@@ -62,7 +62,7 @@ def layer_norm(step: Step) -> None:
     step.file.operator(op, [value, last], [made], f"{op.capitalize()}Options", fusedActivationFunction=none)
 
 
-def gather(step: Step) -> None:
+def gather(step: OpContext) -> None:
     """GATHER of a constant's slices by an input of indices.
 
     Raises:
@@ -79,15 +79,15 @@ def gather(step: Step) -> None:
     step.file.operator("GATHER", [held, indices], [step.result(step.shape)], "GatherOptions", axis=axis, batchDims=0)
 
 
-def _reduced(step: Step, name: str, x: Held, axes: list[int]) -> Held:
+def _reduced(step: OpContext, name: str, x: NhwcTensor, axes: list[int]) -> NhwcTensor:
     return step.between(name, [1 if i in axes else n for i, n in enumerate(x.shape)], x)
 
 
-def _number(step: Step, name: str, value: float) -> Held:
+def _number(step: OpContext, name: str, value: float) -> NhwcTensor:
     return step.file.tensor(f"{step.name}.{name}", (1,), value=np.array([value], np.float32))
 
 
-def _binary(step: Step, op: str, a: Held, b: Held, name: str, like: Held) -> Held:
+def _binary(step: OpContext, op: str, a: NhwcTensor, b: NhwcTensor, name: str, like: NhwcTensor) -> NhwcTensor:
     made = step.between(name, like.shape, like, last=like.last)
     fields = {"fusedActivationFunction": "NONE"}
     step.file.operator(op, [a, b], [made], f"{op.capitalize()}Options", **fields)

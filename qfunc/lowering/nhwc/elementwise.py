@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from qfunc.lowering.nhwc.context import Step
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import QParams
 
 UNIT, SIGNED_UNIT = QParams((1 / 256,), (-128,)), QParams((1 / 128,), (0,))
 """What TFLite's LOGISTIC and SOFTMAX make, and TANH (quantization specification)."""
 
 
-def binary(op: str, options: str, codes: bool = True) -> Callable[[Step], None]:
+def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], None]:
     """An op of two tensors that broadcast."""
 
-    def write(step: Step) -> None:
+    def write(step: OpContext) -> None:
         if codes:
             step.on_codes(0, 1, fuses=options in ("AddOptions", "SubOptions", "MulOptions"))
         held = _aligned(step, [step.given(i) for i in (0, 1)])
@@ -33,7 +33,7 @@ def binary(op: str, options: str, codes: bool = True) -> Callable[[Step], None]:
 _FUSING = ("AddOptions", "SubOptions", "MulOptions", "DivOptions")
 
 
-def _aligned(step: Step, held: list[Held]) -> list[Held]:
+def _aligned(step: OpContext, held: list[NhwcTensor]) -> list[NhwcTensor]:
     # Both as the model has them, or both with their channels last.
     rank = len(step.shape)
     if not any(h.last for h in held) or rank < 3:
@@ -43,7 +43,7 @@ def _aligned(step: Step, held: list[Held]) -> list[Held]:
     return [_constant_last(step, h, rank) if h.value is not None else step.writer.channels_last(h) for h in held]
 
 
-def _constant_last(step: Step, held: Held, rank: int) -> Held:
+def _constant_last(step: OpContext, held: NhwcTensor, rank: int) -> NhwcTensor:
     assert held.value is not None
     if held.value.size == 1:
         return held
@@ -54,10 +54,10 @@ def _constant_last(step: Step, held: Held, rank: int) -> Held:
 
 def unary(
     op: str, options: str = "", fixed: QParams | None = None, codes: bool = True, **fields: Any
-) -> Callable[[Step], None]:
+) -> Callable[[OpContext], None]:
     """An op of one tensor; `fixed` are the only qparams that it makes of codes."""
 
-    def write(step: Step) -> None:
+    def write(step: OpContext) -> None:
         if codes:
             step.on_codes(0, fixed=fixed)
         x = step.given()
@@ -67,7 +67,7 @@ def unary(
     return write
 
 
-def hard_swish(step: Step) -> None:
+def hard_swish(step: OpContext) -> None:
     """HARD_SWISH, whose multiplier may not exceed 1 in its 16 bits."""
     unary("HARD_SWISH")(step)
     x, y = step.writer.tensor(step.node.input[0]).qparams, step.qparams
@@ -78,12 +78,12 @@ def hard_swish(step: Step) -> None:
         )
 
 
-def leaky_relu(step: Step) -> None:
+def leaky_relu(step: OpContext) -> None:
     """LEAKY_RELU."""
     unary("LEAKY_RELU", "LeakyReluOptions", alpha=float(step.attribute("alpha", 0.01)))(step)
 
 
-def bounded(step: Step) -> None:
+def bounded(step: OpContext) -> None:
     """RELU, RELU6 or RELU_N1_TO_1 by themselves; MAXIMUM and MINIMUM for other bounds."""
     low, high = step.source.bounds(step.node)
     step.on_codes(0, same=True)
@@ -105,17 +105,17 @@ def bounded(step: Step) -> None:
         x = made
 
 
-def _coded(value: float, like: Held) -> Any:
+def _coded(value: float, like: NhwcTensor) -> Any:
     if like.qparams is None:
         return np.array([value], np.float32)
     (scale,), (zero,) = like.qparams.scale, like.qparams.zero_point
     return np.array([np.clip(np.rint(np.float32(value) / np.float32(scale)) + zero, -128, 127)], np.int8)
 
 
-def softmax(op: str, options: str = "", **fields: Any) -> Callable[[Step], None]:
+def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], None]:
     """An op along one axis, which has to lie last."""
 
-    def write(step: Step) -> None:
+    def write(step: OpContext) -> None:
         if op == "SOFTMAX":
             step.on_codes(0, fixed=UNIT)
         x, rank = step.given(), len(step.shape)
@@ -136,7 +136,7 @@ def softmax(op: str, options: str = "", **fields: Any) -> Callable[[Step], None]
     return write
 
 
-def prelu(step: Step) -> None:
+def prelu(step: OpContext) -> None:
     """PRELU with a slope for each channel."""
     step.on_codes(0, 1)
     x = step.given()

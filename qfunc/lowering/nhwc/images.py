@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qfunc.lowering.nhwc.context import Step
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.windows import Window
 
 
-def image(step: Step, held: Held) -> Held:
+def image(step: OpContext, held: NhwcTensor) -> NhwcTensor:
     """An image of four axes, channels last."""
     held = step.writer.channels_last(held)
     if len(held.shape) != 3:
@@ -20,8 +20,8 @@ def image(step: Step, held: Held) -> Held:
     return step.reshaped(held, shape, step.between("row", shape, held, last=True))
 
 
-def finished(step: Step, shape: Sequence[int]) -> tuple[Held, Held]:
-    """(the tensor for an operator that makes an image of that shape, the step's result, which `end` makes of it)."""
+def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, NhwcTensor]:
+    """(the tensor for an operator that makes an image of that shape, the step's result, which `to_signal` makes of it)."""
     if len(step.shape) == 4:
         made = step.result(shape, last=True)
         return made, made
@@ -29,13 +29,13 @@ def finished(step: Step, shape: Sequence[int]) -> tuple[Held, Held]:
     return inner, step.result((shape[0], *shape[2:]), last=True)
 
 
-def end(step: Step, made: Held, result: Held) -> None:
+def to_signal(step: OpContext, made: NhwcTensor, result: NhwcTensor) -> None:
     """A signal from the image of one row that it was."""
     if made is not result:
         step.reshaped(made, result.shape, result)
 
 
-def out_shape(step: Step, channels: int) -> tuple[int, ...]:
+def out_shape(step: OpContext, channels: int) -> tuple[int, ...]:
     """The shape of the image that an op makes, with its channels last."""
     spatial = step.shape[2:]
     return (step.shape[0], *[1] * (2 - len(spatial)), *spatial, channels)
@@ -55,7 +55,7 @@ Padding = str | tuple[int, int, int, int]
 """TFLite's name of a padding, or how much stands above, right, below and left of the image where any is taken."""
 
 
-def padded(step: Step, held: Held, w: Window, lowest: bool = False) -> tuple[Held, Padding]:
+def padded(step: OpContext, held: NhwcTensor, w: Window, lowest: bool = False) -> tuple[NhwcTensor, Padding]:
     """(the image, perhaps with what stands around it, the padding).
 
     Args:
@@ -79,4 +79,4 @@ def padded(step: Step, held: Held, w: Window, lowest: bool = False) -> tuple[Hel
     return made, "VALID"
 
 
-__all__ = ["Padding", "end", "finished", "image", "out_shape", "padded", "same"]
+__all__ = ["Padding", "to_signal", "output_image", "image", "out_shape", "padded", "same"]

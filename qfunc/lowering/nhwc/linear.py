@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from qfunc.lowering.nhwc.context import Step
-from qfunc.lowering.nhwc.images import Padding, end, finished, image, out_shape, padded
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.images import Padding, image, out_shape, output_image, padded, to_signal
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
 from qfunc.lowering.windows import Window, window
 
 
-def on_weighted_codes(step: Step, axis: int) -> bool:
+def on_weighted_codes(step: OpContext, axis: int) -> bool:
     """Whether it is computed on codes: scales of weights along `axis`, no zero points, then a bias of int32."""
     held = [step.writer.tensor(n) for n in step.node.input[1:]]
     weight = held[0].qparams
@@ -25,7 +25,7 @@ def on_weighted_codes(step: Step, axis: int) -> bool:
     return along and step.on_codes(0, fuses=True)
 
 
-def bias_of(step: Step, channels: int, x: Held, weight: QParams | None) -> Held:
+def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | None) -> NhwcTensor:
     """The third input, or zeros."""
     name = f"{step.name}.bias"
     if len(step.node.input) > 2:
@@ -38,14 +38,14 @@ def bias_of(step: Step, channels: int, x: Held, weight: QParams | None) -> Held:
     return step.file.tensor(name, (channels,), qparams, value=np.zeros(channels, np.int32))
 
 
-def stored(step: Step, value: Array, qparams: QParams | None, axis: int) -> Held:
+def stored(step: OpContext, value: Array, qparams: QParams | None, axis: int) -> NhwcTensor:
     """The weight as it lies in the file, its channels along `axis`."""
     moved = None if qparams is None else evolve(qparams, axis=axis)
     name = step.node.input[1].removesuffix(".real")
     return step.file.tensor(name, value.shape, moved, value=np.ascontiguousarray(value))
 
 
-def conv(step: Step) -> None:
+def conv(step: OpContext) -> None:
     """CONV_2D, or DEPTHWISE_CONV_2D where each channel is convolved by itself."""
     on_weighted_codes(step, 0)
     x = image(step, step.given())
@@ -58,16 +58,16 @@ def conv(step: Step) -> None:
     order, axis = ((1, 2, 3, 0), 3) if alone else ((0, 2, 3, 1), 0)
     held = stored(step, weight.transpose(order), qparams, axis)
     bias = bias_of(step, outputs, x, qparams)
-    made, result = finished(step, out_shape(step, outputs))
+    made, result = output_image(step, out_shape(step, outputs))
     fields = _fields(step, w, padding)
     if alone:
         fields["depthMultiplier"] = outputs // groups
     op = ("DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions") if alone else ("CONV_2D", "Conv2DOptions")
     step.file.operator(op[0], [x, held, bias], [made], op[1], **fields)
-    end(step, made, result)
+    to_signal(step, made, result)
 
 
-def _fields(step: Step, w: Window, padding: Padding) -> dict[str, Any]:
+def _fields(step: OpContext, w: Window, padding: Padding) -> dict[str, Any]:
     return {
         "padding": padding,
         "strideH": w.stride[0], "strideW": w.stride[1],
@@ -76,13 +76,13 @@ def _fields(step: Step, w: Window, padding: Padding) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def gemm(step: Step) -> None:
+def gemm(step: OpContext) -> None:
     """FULLY_CONNECTED of a matrix."""
     transposed = int(step.attribute("transB", 0))
     _linear(step, lambda w: w if transposed else w.T, 0 if transposed else 1)
 
 
-def matmul(step: Step) -> None:
+def matmul(step: OpContext) -> None:
     """FULLY_CONNECTED by a constant matrix, else BATCH_MATMUL."""
     other = step.writer.tensor(step.node.input[1])
     if other.value is not None and other.value.ndim == 2:
@@ -95,7 +95,7 @@ def matmul(step: Step) -> None:
     step.file.operator("BATCH_MATMUL", held, [step.result(step.shape)], "BatchMatMulOptions")
 
 
-def _linear(step: Step, turn: Callable[[Array], Array], axis: int) -> None:
+def _linear(step: OpContext, turn: Callable[[Array], Array], axis: int) -> None:
     on_weighted_codes(step, axis)
     x = step.given()
     weight, qparams = step.array(1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx
 
-from qfunc.lowering.nhwc.context import Step, written
+from qfunc.lowering.nhwc.context import OpContext, node_writer
 from qfunc.lowering.nhwc.conv_transpose import conv_transposed
 from qfunc.lowering.nhwc.decompositions import elu, gather, gelu, hard_sigmoid, layer_norm
 from qfunc.lowering.nhwc.elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
@@ -15,7 +15,7 @@ from qfunc.lowering.nhwc.pooling import average_pool, global_average_pool, max_p
 from qfunc.lowering.nhwc.shape import concat, expand, pad, reshape, resize, sliced, split, transpose
 from qfunc.lowering.nhwc.writer import Writer
 
-_STEPS: dict[str, Callable[[Step], None]] = {
+_STEPS: dict[str, Callable[[OpContext], None]] = {
     "Conv": conv, "ConvTranspose": conv_transposed, "Gemm": gemm, "MatMul": matmul,
     "Add": binary("ADD", "AddOptions"), "Sub": binary("SUB", "SubOptions"), "Mul": binary("MUL", "MulOptions"),
     "Div": binary("DIV", "DivOptions", codes=False), "Pow": binary("POW", "PowOptions", codes=False),
@@ -33,7 +33,7 @@ _STEPS: dict[str, Callable[[Step], None]] = {
     "Slice": sliced, "Split": split, "Concat": concat, "Pad": pad, "Resize": resize, "Expand": expand,
 }  # fmt: skip
 
-WRITERS: dict[str, Callable[[Writer, onnx.NodeProto], None]] = {op: written(write) for op, write in _STEPS.items()}
+WRITERS: dict[str, Callable[[Writer, onnx.NodeProto], None]] = {op: node_writer(write) for op, write in _STEPS.items()}
 """By the type of the node."""
 
 __all__ = ["WRITERS"]

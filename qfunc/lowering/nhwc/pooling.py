@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qfunc.lowering.nhwc.context import Step
-from qfunc.lowering.nhwc.images import Padding, end, finished, image, out_shape, padded, same
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.images import Padding, image, out_shape, output_image, padded, same, to_signal
 from qfunc.lowering.nhwc.shape import axis_at
-from qfunc.lowering.nhwc.tensor import Held
-from qfunc.lowering.windows import Window, ceiled, window
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.windows import Window, window, with_ceil_mode
 
 
-def max_pool(step: Step) -> None:
+def max_pool(step: OpContext) -> None:
     """MAX_POOL_2D."""
     step.on_codes(0, fuses=True, same=True)
     x = image(step, step.given())
-    w = ceiled(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
+    w = with_ceil_mode(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
     if w.dilation != (1, 1) and not step.file.any_padding:
         raise step.refuse(f"a maximum over a window dilated by {w.dilation}", "no dilation", "Use dilation=1.")
     x, padding = padded(step, x, w, lowest=True)
     _pool(step, "MAX_POOL_2D", x, w, padding)
 
 
-def average_pool(step: Step) -> None:
+def average_pool(step: OpContext) -> None:
     """AVERAGE_POOL_2D, which divides by the number of entries inside the image."""
     step.on_codes(0, fuses=True, same=True)
     x = image(step, step.given())
-    w = ceiled(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
+    w = with_ceil_mode(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
     whole = not any((*w.before, *w.after)) or bool(step.attribute("count_include_pad", 0) and not step.attribute("ceil_mode"))
     inside = step.file.any_padding and not (step.attribute("count_include_pad", 0) and any(step.attribute("pads") or ()))
     if not whole and not inside and not same(w, x.shape[1:3]):
@@ -43,26 +43,26 @@ def average_pool(step: Step) -> None:
     _pool(step, "AVERAGE_POOL_2D", x, w, padding)
 
 
-def _pool(step: Step, op: str, x: Held, w: Window, padding: Padding) -> None:
-    made, result = finished(step, out_shape(step, x.shape[-1]))
+def _pool(step: OpContext, op: str, x: NhwcTensor, w: Window, padding: Padding) -> None:
+    made, result = output_image(step, out_shape(step, x.shape[-1]))
     dilation = {"dilationH": w.dilation[0], "dilationW": w.dilation[1]} if step.file.any_padding else {}
     step.file.operator(
         op, [x], [made], "Pool2DOptions", padding=padding,
         filterHeight=w.kernel[0], filterWidth=w.kernel[1], strideH=w.stride[0], strideW=w.stride[1],
         fusedActivationFunction=step.activation, **dilation,
     )  # fmt: skip
-    end(step, made, result)
+    to_signal(step, made, result)
 
 
-def global_average_pool(step: Step) -> None:
+def global_average_pool(step: OpContext) -> None:
     """MEAN over all axes behind the channels."""
     _reduced(step, "MEAN", list(range(2, len(step.shape))), True)
 
 
-def reduced(op: str) -> Callable[[Step], None]:
+def reduced(op: str) -> Callable[[OpContext], None]:
     """MEAN or SUM over some axes."""
 
-    def write(step: Step) -> None:
+    def write(step: OpContext) -> None:
         axes = step.constant(1) if len(step.node.input) > 1 else step.attribute("axes")
         keep = bool(step.attribute("keepdims", 1))
         rank = len(step.writer.tensor(step.node.input[0]).shape)
@@ -71,7 +71,7 @@ def reduced(op: str) -> Callable[[Step], None]:
     return write
 
 
-def _reduced(step: Step, op: str, axes: list[int], keep: bool) -> None:
+def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
     if op == "MEAN":
         step.on_codes(0)
     x = step.given()

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from qfunc.lowering.nhwc.context import Step
+from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.linear import flattened
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import copies
 
 
-def axis_at(axis: int, held: Held) -> int:
+def axis_at(axis: int, held: NhwcTensor) -> int:
     """Where an axis of the model's tensor lies in the file's."""
     rank = len(held.shape)
     axis %= rank
@@ -22,12 +22,12 @@ def axis_at(axis: int, held: Held) -> int:
     return rank - 1 if axis == 1 else axis - 1
 
 
-def reshape(step: Step) -> None:
+def reshape(step: OpContext) -> None:
     """RESHAPE; an image that only linear layers read afterwards keeps its channels last."""
     given = step.writer.tensor(step.node.input[0])
     if given.value is not None and len(given.qparams.scale if given.qparams else ()) < 2:
         value = given.value.reshape(step.shape)
-        step.keep(Held(-1, given.name, value.shape, given.qparams, value=value))
+        step.keep(NhwcTensor(-1, given.name, value.shape, given.qparams, value=value))
         return
     step.on_codes(0, same=True)
     x, shape = step.given(), step.shape
@@ -43,12 +43,12 @@ def reshape(step: Step) -> None:
     step.file.operator("RESHAPE", [x, held], [made], "ReshapeOptions", newShape=wanted)
 
 
-def _same_either_way(x: Held) -> Held | None:
+def _same_either_way(x: NhwcTensor) -> NhwcTensor | None:
     # [N, 1, 1, C] and [N, C, 1, 1] are one row in memory.
     return x if x.last and all(n == 1 for n in x.shape[1:-1]) else None
 
 
-def _only_linear(step: Step) -> bool:
+def _only_linear(step: OpContext) -> bool:
     todo = [step.name]
     while todo:
         name = todo.pop()
@@ -62,7 +62,7 @@ def _only_linear(step: Step) -> bool:
     return True
 
 
-def _is_linear(step: Step, node: onnx.NodeProto, name: str) -> bool:
+def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
     # A product of the tensor with a constant matrix.
     if node.op_type not in ("Gemm", "MatMul") or node.input[0] != name:
         return False
@@ -71,7 +71,7 @@ def _is_linear(step: Step, node: onnx.NodeProto, name: str) -> bool:
     return stored in step.source.constants and step.source.constants[stored].ndim == 2
 
 
-def transpose(step: Step) -> None:
+def transpose(step: OpContext) -> None:
     """TRANSPOSE, or nothing where the file's order of axes is the one asked for."""
     step.on_codes(0, same=True)
     x = step.given()
@@ -79,13 +79,13 @@ def transpose(step: Step) -> None:
     perm = [int(p) for p in step.attribute("perm") or range(rank)[::-1]]
     order = [axis_at(p, x) for p in perm]
     if order == list(range(rank)):
-        step.keep(Held(x.index, x.name, x.shape, x.qparams, value=x.value))
+        step.keep(NhwcTensor(x.index, x.name, x.shape, x.qparams, value=x.value))
         return
     made = step.result([x.shape[i] for i in order])
     step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [made], "TransposeOptions")
 
 
-def sliced(step: Step) -> None:
+def sliced(step: OpContext) -> None:
     """STRIDED_SLICE."""
     step.on_codes(0, same=True)
     x = step.given()
@@ -96,7 +96,7 @@ def sliced(step: Step) -> None:
     cut(step, x, cuts)
 
 
-def cut(step: Step, x: Held, cuts: dict[int, tuple[int, int, int]]) -> None:
+def cut(step: OpContext, x: NhwcTensor, cuts: dict[int, tuple[int, int, int]]) -> None:
     """The entries from, to and in steps of, for axes of a tensor as it lies; all of the other axes."""
     rank = len(x.shape)
     ranges = {a: range(*slice(*c).indices(x.shape[a])) for a, c in cuts.items() if a or c[2] != 1 or c[:2] != (0, 2**62)}
@@ -111,18 +111,18 @@ def cut(step: Step, x: Held, cuts: dict[int, tuple[int, int, int]]) -> None:
     step.file.operator("STRIDED_SLICE", [x, *inputs], [made], "StridedSliceOptions", beginMask=open_, endMask=ends)
 
 
-def split(step: Step) -> None:
+def split(step: OpContext) -> None:
     """A STRIDED_SLICE for each part."""
     lengths, start = [int(n) for n in step.constant(1)], 0
     for index, length in enumerate(lengths):
-        part = Step(step.writer, step.node, index)
+        part = OpContext(step.writer, step.node, index)
         part.on_codes(0, same=True)
         x = part.given()
         cut(part, x, {axis_at(int(step.attribute("axis", 0)), x): (start, start + length, 1)})
         start += length
 
 
-def concat(step: Step) -> None:
+def concat(step: OpContext) -> None:
     """CONCATENATION."""
     count = len(step.node.input)
     step.on_codes(*range(count), same=True)
@@ -136,7 +136,7 @@ def concat(step: Step) -> None:
     step.file.operator("CONCATENATION", held, [made], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
 
 
-def pad(step: Step) -> None:
+def pad(step: OpContext) -> None:
     """PAD, PADV2 or MIRROR_PAD."""
     mode = step.attribute("mode", b"constant").decode()
     value = step.constant(2)
@@ -160,7 +160,7 @@ def pad(step: Step) -> None:
     step.file.operator("PADV2" if number else "PAD", inputs, [made], "PadV2Options" if number else "PadOptions")
 
 
-def resize(step: Step) -> None:
+def resize(step: OpContext) -> None:
     """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
     mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
     if len(step.shape) != 4 or mode not in ("nearest", "linear"):
@@ -180,7 +180,7 @@ def resize(step: Step) -> None:
     )  # fmt: skip
 
 
-def expand(step: Step) -> None:
+def expand(step: OpContext) -> None:
     """BROADCAST_TO."""
     step.on_codes(0, same=True)
     x = step.writer.plain(step.given())

@@ -9,11 +9,11 @@ from attrs import frozen
 
 from qfunc.lowering.qdq_reader import Array, QParams
 
-__all__ = ["File", "Held"]
+__all__ = ["Builder", "NhwcTensor"]
 
 
 @frozen(eq=False)
-class Held:
+class NhwcTensor:
     """A tensor of the file.
 
     `shape` is that of one example, as it lies there; `qparams` is None for real values.  `last`: the channels, axis
@@ -30,7 +30,7 @@ class Held:
     value: Array | None = None
 
 
-class File(Protocol):
+class Builder(Protocol):
     """What a writer of TFLite's operators writes to.
 
     `any_padding`: an image may have any padding around it, so that none is written by itself.
@@ -40,18 +40,20 @@ class File(Protocol):
     any_padding: bool
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
-               varies: int | None = None, dtype: Any = None, **place: Any) -> Held:  # fmt: skip
+               varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
         """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's."""
         ...
 
-    def integers(self, values: Any, name: str) -> Held:
+    def integers(self, values: Any, name: str) -> NhwcTensor:
         """A constant of int32: shapes, axes, pads."""
         ...
 
-    def operator(self, op: str, inputs: Sequence[Held], outputs: Sequence[Held], options: str = "", **fields: Any) -> None:
+    def operator(
+        self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
+    ) -> None:
         """One operator of TFLite."""
         ...
 
-    def packed(self, inputs: Sequence[Held], outputs: Sequence[Held]) -> bytes:
+    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """The file."""
         ...

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from qfunc.errors import DeployError
-from qfunc.lowering.nhwc.tensor import File, Held
-from qfunc.lowering.qdq_reader import QParams, Source, copies, dequantized
+from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
+from qfunc.lowering.qdq_reader import QdqModel, QParams, copies, dequantized
 
 __all__ = ["LAST", "Writer", "base"]
 
@@ -33,11 +33,11 @@ COLUMNS = ".columns"
 class Writer:
     """Walks the nodes of a model; `tensors` are those of the file, by the name that they have in ONNX."""
 
-    def __init__(self, source: Source, file: File) -> None:
+    def __init__(self, source: QdqModel, file: Builder) -> None:
         self.source, self.file = source, file
-        self.tensors: dict[str, Held] = {}
-        self.other: dict[tuple[int, str], Held] = {}  # (a tensor, what was made of it)
-        self.constants: list[Held] = []
+        self.tensors: dict[str, NhwcTensor] = {}
+        self.other: dict[tuple[int, str], NhwcTensor] = {}  # (a tensor, what was made of it)
+        self.constants: list[NhwcTensor] = []
         self.done: set[str] = set()  # activations and quantizers that the op before them does
 
     def write(self, writers: Mapping[str, Callable[[Writer, onnx.NodeProto], None]]) -> bytes:
@@ -62,7 +62,7 @@ class Writer:
                 raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted=wanted, do=do)
         return self.file.packed(inputs, [self._output(name) for name in self.source.outputs])
 
-    def _input(self, name: str) -> Held:
+    def _input(self, name: str) -> NhwcTensor:
         kind = self.source.kind(name)
         if kind not in _INPUTS:
             do = "Keep masks out of the model's inputs."
@@ -71,25 +71,25 @@ class Writer:
         self.tensors[name] = self.file.tensor(name, self.source.shape(name, name), varies=varies, dtype=_INPUTS[kind])
         return self.tensors[name]
 
-    def _output(self, name: str) -> Held:
+    def _output(self, name: str) -> NhwcTensor:
         held = self.real(self.plain(self.tensor(name)), name)
         return held
 
-    def tensor(self, name: str) -> Held:
+    def tensor(self, name: str) -> NhwcTensor:
         """The tensor of that name in ONNX; constants are stored when they are first read."""
         if name not in self.tensors:
             array = np.asarray(self.source.constants[name], np.float32)
             self.tensors[name] = self.file.tensor(name, array.shape, value=array)
         return self.tensors[name]
 
-    def _dequantized(self, node: onnx.NodeProto) -> Held:
+    def _dequantized(self, node: onnx.NodeProto) -> NhwcTensor:
         # Codes and the real values that they stand for are one tensor.
         codes = node.input[0]
         if codes in self.tensors or node.op_type != "DequantizeLinear":
             return self.tensor(codes)
         qparams = self.qparams(node)
         value = self.source.constants[codes]
-        return Held(-1, codes.removesuffix(".codes"), value.shape, qparams, value=value)
+        return NhwcTensor(-1, codes.removesuffix(".codes"), value.shape, qparams, value=value)
 
     def qparams(self, node: onnx.NodeProto) -> QParams:
         """Those of a QuantizeLinear or DequantizeLinear."""
@@ -108,12 +108,12 @@ class Writer:
         self.file.operator("QUANTIZE", [real], [made], "QuantizeOptions")
         self.tensors[node.output[0]] = made
 
-    def make(self, name: str, shape: Sequence[int], qparams: QParams | None, *, last: bool = False, **place: Any) -> Held:
+    def make(self, name: str, shape: Sequence[int], qparams: QParams | None, *, last: bool = False, **place: Any) -> NhwcTensor:
         """A new tensor, its name says how it lies."""
         ending = LAST if last else COLUMNS if place.get("order") is not None else ""
         return self.file.tensor(name + ending, shape, qparams, last=last, **place)
 
-    def stored(self, held: Held) -> Held:
+    def stored(self, held: NhwcTensor) -> NhwcTensor:
         """A constant of codes as a tensor of the file."""
         if held.index >= 0:
             return held
@@ -124,7 +124,7 @@ class Writer:
             self.other[key] = self.file.tensor(held.name, held.shape, held.qparams, value=held.value, last=held.last)
         return self.other[key]
 
-    def real(self, held: Held, name: str = "") -> Held:
+    def real(self, held: NhwcTensor, name: str = "") -> NhwcTensor:
         """The real values of a tensor."""
         if held.qparams is None:
             return self.stored(held)
@@ -138,7 +138,7 @@ class Writer:
             return made
         return self.other[key]
 
-    def _real_constant(self, held: Held) -> Held:
+    def _real_constant(self, held: NhwcTensor) -> NhwcTensor:
         key = (id(held), "real")
         if key not in self.other:
             assert held.value is not None
@@ -148,7 +148,7 @@ class Writer:
             self.other[key] = self.file.tensor(f"{held.name}.real", value.shape, value=value)
         return self.other[key]
 
-    def plain(self, held: Held) -> Held:
+    def plain(self, held: NhwcTensor) -> NhwcTensor:
         """A tensor with its axes as the model has them."""
         if held.order is not None:
             raise DeployError(
@@ -160,19 +160,19 @@ class Writer:
         order = [0, len(held.shape) - 1, *range(1, len(held.shape) - 1)]
         return self.turned(held, order, last=False)
 
-    def channels_last(self, held: Held) -> Held:
+    def channels_last(self, held: NhwcTensor) -> NhwcTensor:
         """A tensor with its channels, axis 1 of the model's own, last."""
         if held.last or len(held.shape) < 3:
             return held
         order = [0, *range(2, len(held.shape)), 1]
         return self.turned(held, order, last=True)
 
-    def turned(self, held: Held, order: Sequence[int], *, last: bool) -> Held:
+    def turned(self, held: NhwcTensor, order: Sequence[int], *, last: bool) -> NhwcTensor:
         """A tensor with its axes in that order."""
         if held.value is not None:
             value = np.ascontiguousarray(held.value.transpose(order))
             if held.index < 0:
-                return Held(-1, held.name, value.shape, held.qparams, last=last, value=value)
+                return NhwcTensor(-1, held.name, value.shape, held.qparams, last=last, value=value)
             return self.file.tensor(f"{base(held)}{LAST * last}", value.shape, held.qparams, value=value, last=last)
         key = (held.index, f"turned {list(order)}")
         if key not in self.other:
@@ -183,6 +183,6 @@ class Writer:
         return self.other[key]
 
 
-def base(held: Held) -> str:
+def base(held: NhwcTensor) -> str:
     """The name of a tensor without what says how it lies."""
     return held.name.removesuffix(LAST)

@@ -7,16 +7,16 @@ import math
 import numpy as np
 import torch
 
-from qfunc.lowering.onnx.context import Call, known
+from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.dynamic_shapes import causal
 
 
-def _scaled(c: Call) -> str:
+def _scaled(c: OpContext) -> str:
     factor = known(c, c.shape("like").dims[-1]) ** -0.5 if c["factor"] is None else float(c["factor"])
     return c.write("Mul", c.input(), c.graph.number(factor, f"{c.name}.factor"))
 
 
-def _masked(c: Call) -> str:
+def _masked(c: OpContext) -> str:
     g, low = c.graph, -math.inf
     if c["causal"]:
         op, operands = causal(c, c.input(), c.shape().dims[-2:])
@@ -28,11 +28,11 @@ def _masked(c: Call) -> str:
     return c.write("Add", c.input(), c.input("mask"))
 
 
-def _left_out(c: Call) -> str:
+def _left_out(c: OpContext) -> str:
     return c.write("Not" if c.shape("mask").dtype == torch.bool else "Identity", c.input("mask"))
 
 
-def _sdpa(c: Call) -> str:
+def _sdpa(c: OpContext) -> str:
     g, name = c.graph, c.name
     rank, width = c.shape("query").rank, known(c, c.shape("query").dims[-1])
     order = [*range(rank - 2), rank - 1, rank - 2]
@@ -52,7 +52,7 @@ def _sdpa(c: Call) -> str:
     return c.write("MatMul", g.node("Softmax", [scores], f"{name}.weights", axis=-1), c.input("value"))
 
 
-def _repeat_heads(c: Call) -> str:
+def _repeat_heads(c: OpContext) -> str:
     heads, times = known(c, c.shape().dims[-3]), known(c, c.shape("like").dims[-3])
     places = np.repeat(np.arange(heads), times // heads).astype(np.int64)
     return c.write("Gather", c.input(), c.graph.constant(places, f"{c.name}.places"), axis=c.shape().rank - 3)

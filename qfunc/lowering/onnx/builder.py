@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from qfunc.errors import DeployError
-from qfunc.graph.names import fresh
+from qfunc.graph.names import unique_name
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.specs import Int
@@ -34,7 +34,7 @@ _ELEMENT = {
 }  # fmt: skip
 
 
-class OnnxGraph:
+class GraphBuilder:
     """A graph under construction, for one opset, 13 or later; tensors are known by name."""
 
     def __init__(self, opset: int = OPSET) -> None:
@@ -50,7 +50,7 @@ class OnnxGraph:
 
     def fresh(self, name: str) -> str:
         """The name, or the name with a number if it is taken."""
-        unique = fresh(name, self.taken)
+        unique = unique_name(name, self.taken)
         self.taken.add(unique)
         return unique
 

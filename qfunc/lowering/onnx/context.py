@@ -10,7 +10,7 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.builder import OnnxGraph
+from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.ops.vocabulary import BY_TARGET, EMPTY, OPS, Op, attribute
 from qfunc.specs import OpKind
@@ -19,7 +19,7 @@ Between = Callable[[str, str], str]
 
 
 @frozen(eq=False)
-class Call:
+class OpContext:
     """One op to be written: its node, the names of its inputs, the shapes of all values, the output's name.
 
     `between(tensor, place)` puts a quantizer on an inner tensor, so that what stands "before" the op or
@@ -27,7 +27,7 @@ class Call:
     `lifted(node, rows)` the name of a constant whose rows stand in another order, behind a new first axis.
     """
 
-    graph: OnnxGraph
+    graph: GraphBuilder
     node: fx.Node
     read: Callable[[fx.Node], str]
     shapes: dict[str, Any]
@@ -90,7 +90,7 @@ class Call:
         return self.graph.node(op, inputs, self.name, **attributes)
 
 
-def known(c: Call, dim: int | None) -> int:
+def known(c: OpContext, dim: int | None) -> int:
     """A size that is a number.
 
     Raises:
@@ -102,7 +102,7 @@ def known(c: Call, dim: int | None) -> int:
     return dim
 
 
-def normalized(c: Call) -> int:
+def normalized(c: OpContext) -> int:
     """How many of the last axes a norm is over: its shape may be a number, several, or what the model cuts from a shape."""
     given = c["normalized_shape"]
     given = c.shapes[given.name] if isinstance(given, fx.Node) else given

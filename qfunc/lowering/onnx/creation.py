@@ -7,17 +7,17 @@ from torch import fx
 
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.builder import element_type
-from qfunc.lowering.onnx.context import Call
+from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.dynamic_shapes import number, sizes, vector
 from qfunc.lowering.onnx.shape_inference import Shape
 
 
-def operands(c: Call, dtype: torch.dtype, *parameters: str) -> list[str]:
+def operands(c: OpContext, dtype: torch.dtype, *parameters: str) -> list[str]:
     """Tensor arguments in one type, as torch promotes them; numbers and sizes become tensors."""
     return [_operand(c, p, dtype) for p in parameters]
 
 
-def _operand(c: Call, parameter: str, dtype: torch.dtype) -> str:
+def _operand(c: OpContext, parameter: str, dtype: torch.dtype) -> str:
     value = number(c, c[parameter])
     if not isinstance(value, fx.Node):
         return c.graph.constant(torch.tensor(value, dtype=dtype), f"{c.name}.{parameter}")
@@ -27,7 +27,7 @@ def _operand(c: Call, parameter: str, dtype: torch.dtype) -> str:
     return name if held == dtype else c.graph.node("Cast", [name], f"{c.name}.{parameter}_cast", to=element_type(dtype))
 
 
-def _promoted(c: Call, *parameters: str) -> torch.dtype:
+def _promoted(c: OpContext, *parameters: str) -> torch.dtype:
     values = [number(c, c[p]) for p in parameters]
     held = [c.shapes[v.name].dtype for v in values if isinstance(v, fx.Node) and isinstance(c.shapes[v.name], Shape)]
     wide = held[0] if len(held) == 1 else torch.promote_types(*held)
@@ -36,11 +36,11 @@ def _promoted(c: Call, *parameters: str) -> torch.dtype:
     return torch.float32 if real else torch.int64 if plain else wide
 
 
-def _cast(c: Call) -> str:
+def _cast(c: OpContext) -> str:
     return c.write("Cast", c.input("value"), to=element_type(c.result.dtype))
 
 
-def _arange(c: Call) -> str:
+def _arange(c: OpContext) -> str:
     given = [number(c, c[p]) for p in ("start", "end", "step")]
     if not any(isinstance(v, fx.Node) for v in given):
         return c.graph.constant(torch.arange(*given, dtype=c.result.dtype), c.name)
@@ -57,6 +57,6 @@ def _arange(c: Call) -> str:
     return c.write("Cast", c.graph.node("Range", ends, f"{c.name}.range"), to=element_type(c.result.dtype))
 
 
-def _full(c: Call) -> str:
+def _full(c: OpContext) -> str:
     value = _operand(c, "value", c.result.dtype)
     return c.write("Expand", value, vector(c, sizes(c, c.result), f"{c.name}.shape"))

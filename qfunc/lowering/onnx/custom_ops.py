@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import Call
+from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.ops import WRITERS
 from qfunc.specs import OpKind
 
 
-def write_op(call: Call, kind: str, own: OpKind | None, path: str) -> str:
+def write_op(call: OpContext, kind: str, own: OpKind | None, path: str) -> str:
     """The name of an op's value, written.
 
     Args:
@@ -32,7 +32,7 @@ def write_op(call: Call, kind: str, own: OpKind | None, path: str) -> str:
     return writer(call)
 
 
-def _by_text(call: Call, text: str, path: str) -> str:
+def _by_text(call: OpContext, text: str, path: str) -> str:
     try:
         return call.graph.call(text, [call.read(n) for n in call.node.all_input_nodes], call.name)
     except onnx.parser.ParseError as e:

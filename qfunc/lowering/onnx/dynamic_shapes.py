@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import Call
+from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.shape_inference import Shape, Varying
 from qfunc.ops.indexing import element
 
@@ -23,7 +23,7 @@ _ARITHMETIC = {
 }  # fmt: skip
 
 
-def number(c: Call, value: Any) -> Any:
+def number(c: OpContext, value: Any) -> Any:
     """A size or index: a plain value if it is always the same, else `Varying` or the node that computes it."""
     if not isinstance(value, fx.Node):
         return value
@@ -31,7 +31,7 @@ def number(c: Call, value: Any) -> Any:
     return value if isinstance(found, Shape | Varying) else found
 
 
-def vector(c: Call, entries: Sequence[Any], name: str) -> str:
+def vector(c: OpContext, entries: Sequence[Any], name: str) -> str:
     """An int64 vector of sizes: a constant, or one that the model computes.
 
     Raises:
@@ -44,7 +44,7 @@ def vector(c: Call, entries: Sequence[Any], name: str) -> str:
     return pieces[0] if len(pieces) == 1 else c.graph.node("Concat", pieces, name, axis=0)
 
 
-def _piece(c: Call, value: Any, name: str) -> str:
+def _piece(c: OpContext, value: Any, name: str) -> str:
     # A vector of one number.
     value = number(c, value)
     if isinstance(value, int):
@@ -78,7 +78,7 @@ def _axis(node: fx.Node) -> tuple[fx.Node, int] | None:
     return None
 
 
-def shape_operand(c: Call, name: str, source: Shape | None = None) -> str:
+def shape_operand(c: OpContext, name: str, source: Shape | None = None) -> str:
     """The shape operand of a Reshape to the op's result: 0 copies an axis of `source`, -1 stands for one that varies.
 
     Raises:
@@ -102,17 +102,17 @@ def shape_operand(c: Call, name: str, source: Shape | None = None) -> str:
     return vector(c, [-1 if d is None else d for d in dims], name)
 
 
-def _copied(c: Call, source: Shape | None, axis: int) -> int | None:
+def _copied(c: OpContext, source: Shape | None, axis: int) -> int | None:
     same = source is not None and axis < source.rank and source.tried[axis] == c.result.tried[axis]
     return 0 if same else None
 
 
-def sizes(c: Call, shape: Shape) -> list[Any]:
+def sizes(c: OpContext, shape: Shape) -> list[Any]:
     """The axes of a shape as entries of `vector`."""
     return [Varying(t) if d is None else d for d, t in zip(shape.dims, shape.tried, strict=True)]
 
 
-def causal(c: Call, scores: str, dims: Sequence[int | None]) -> tuple[str, list[str]]:
+def causal(c: OpContext, scores: str, dims: Sequence[int | None]) -> tuple[str, list[str]]:
     """The op and the operands that leave out of scores [..., L, S] what stands behind the diagonal.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.builder import element_type
-from qfunc.lowering.onnx.context import Call
+from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.creation import _promoted, operands
 from qfunc.lowering.onnx.formula import Write, formula
 from qfunc.lowering.onnx.indexing import _element
@@ -18,14 +18,14 @@ from qfunc.ops.float_ops import guarded
 
 
 def _compose(op: str, last: str = "") -> Write:
-    def write(c: Call) -> str:
+    def write(c: OpContext) -> str:
         value = c.graph.node(op, [c.input(), c.input("other")], f"{c.name}.{op.lower()}" if last else c.name)
         return c.write(last, value) if last else value
 
     return write
 
 
-def _floor_divide(c: Call) -> str:
+def _floor_divide(c: OpContext) -> str:
     if c.result.dtype.is_floating_point:
         return _compose("Div", "Floor")(c)
     g = c.graph  # integers of ONNX divide towards zero
@@ -33,7 +33,7 @@ def _floor_divide(c: Call) -> str:
     return c.write("Cast", g.node("Floor", [g.node("Div", real, f"{c.name}.div")], f"{c.name}.floor"), to=_element(c))
 
 
-def _remainder(c: Call) -> str:
+def _remainder(c: OpContext) -> str:
     if not c.result.dtype.is_floating_point:
         return c.write("Mod", c.input(), c.input("other"))
     g = c.graph
@@ -41,14 +41,14 @@ def _remainder(c: Call) -> str:
     return c.write("Sub", c.input(), g.node("Mul", [whole, c.input("other")], f"{c.name}.multiple"))
 
 
-def _threshold(c: Call) -> str:
+def _threshold(c: OpContext) -> str:
     g = c.graph
     over = g.node("Greater", [c.input(), g.number(float(c["threshold"]), f"{c.name}.threshold")], f"{c.name}.over")
     apart = g.node("Max", [c.input()], f"{c.name}.float")  # a copy: ONNX Runtime would quantize a Where of numbers by itself
     return c.write("Where", over, apart, g.number(float(c["value"]), f"{c.name}.value"))
 
 
-def _softplus(c: Call) -> str:
+def _softplus(c: OpContext) -> str:
     # log(1 + exp(beta x)) / beta, and x where beta x is above the threshold: from 20 on both are one float32.
     g, x, beta, threshold = c.graph, c.input(), float(c["beta"]), float(c["threshold"])
     if beta == 1 and threshold >= 20:
@@ -62,23 +62,23 @@ def _softplus(c: Call) -> str:
     return c.write("Where", over, x, g.node("Div", curve, f"{c.name}.below"))
 
 
-def _glu(c: Call) -> str:
+def _glu(c: OpContext) -> str:
     names = [f"{c.name}.{n}" for n in ("value", "gate")]
     value, gate = c.graph.many("Split", [c.input()], names, axis=c["dim"], num_outputs=2 if c.graph.opset >= 18 else None)
     return c.write("Mul", value, c.graph.node("Sigmoid", [gate], f"{c.name}.sigmoid"))
 
 
-def _softmin(c: Call) -> str:
+def _softmin(c: OpContext) -> str:
     return c.write("Softmax", c.graph.node("Neg", [c.input()], f"{c.name}.neg"), axis=c["dim"])
 
 
-def _guard(c: Call) -> str:
+def _guard(c: OpContext) -> str:
     sum_or_max = "Add" if c.node.target is guarded else "Max"
     return c.write(sum_or_max, c.input(), c.graph.number(float(c["least"]), f"{c.name}.least"))
 
 
 def _third(op: str) -> Write:
-    def write(c: Call) -> str:
+    def write(c: OpContext) -> str:
         changed = c.graph.node(op, [c.input("tensor1"), c.input("tensor2")], f"{c.name}.{op.lower()}")
         factor = c.graph.number(float(c["value"]), f"{c.name}.value")
         return c.write("Add", c.input(), c.graph.node("Mul", [changed, factor], f"{c.name}.scaled"))
@@ -86,7 +86,7 @@ def _third(op: str) -> Write:
     return write
 
 
-def _lerp(c: Call) -> str:
+def _lerp(c: OpContext) -> str:
     apart = c.graph.node("Sub", [c.input("end"), c.input()], f"{c.name}.apart")
     return c.write("Add", c.input(), c.graph.node("Mul", [apart, c.input("weight")], f"{c.name}.part"))
 
@@ -97,19 +97,19 @@ _DOUBLE = element_type(torch.float64)
 _LEAST = np.finfo(np.float32).tiny
 
 
-def _scaled_add(c: Call) -> str:
+def _scaled_add(c: OpContext) -> str:
     x, other = operands(c, c.result.dtype, "input", "other")
     alpha = c.graph.constant(torch.tensor(c["alpha"], dtype=c.result.dtype), f"{c.name}.alpha")
     return c.write("Add", x, c.graph.node("Mul", [other, alpha], f"{c.name}.scaled"))
 
 
-def _trunc_divide(c: Call) -> str:
+def _trunc_divide(c: OpContext) -> str:
     if not c.result.dtype.is_floating_point:  # integers of ONNX divide towards zero
         return c.write("Div", *operands(c, c.result.dtype, "input", "other"))
     return formula("Div x other; Abs .; Floor .; Sign $0; Mul . $2")(c)
 
 
-def _bound(c: Call) -> str:
+def _bound(c: OpContext) -> str:
     sides = [(op, p) for op, p in (("Max", "min"), ("Min", "max")) if c[p] is not None]
     (value,) = operands(c, c.result.dtype, "input")
     for k, (op, p) in enumerate(sides):
@@ -118,13 +118,13 @@ def _bound(c: Call) -> str:
     return value
 
 
-def _round_decimals(c: Call) -> str:
+def _round_decimals(c: OpContext) -> str:
     g, factor = c.graph, c.graph.number(10.0 ** abs(c["decimals"]), f"{c.name}.factor")
     there, back = ("Mul", "Div") if c["decimals"] > 0 else ("Div", "Mul")
     return c.write(back, g.node("Round", [g.node(there, [c.input(), factor], f"{c.name}.scaled")], f"{c.name}.whole"), factor)
 
 
-def _nan_to_num(c: Call) -> str:
+def _nan_to_num(c: OpContext) -> str:
     g, most = c.graph, float(torch.finfo(c.result.dtype).max)
     value = g.node("Max", [c.input()], f"{c.name}.float")  # a copy: ONNX Runtime would choose among codes
     for word, given, otherwise in (("nan", c["nan"], 0.0), ("posinf", c["posinf"], most), ("neginf", c["neginf"], -most)):
@@ -135,7 +135,7 @@ def _nan_to_num(c: Call) -> str:
     return value
 
 
-def _hypot(c: Call) -> str:
+def _hypot(c: OpContext) -> str:
     # In float64, where the squares of float32 have room.
     g, wide = c.graph, [c.graph.node("Cast", [c.input(p)], f"{c.name}.{p}.wide", to=_DOUBLE) for p in ("input", "other")]
     squares = [g.node("Mul", [w, w], f"{c.name}.square_{k}") for k, w in enumerate(wide)]
@@ -155,47 +155,47 @@ _LOGIC = {
 }
 
 
-def _compare(c: Call) -> str:
+def _compare(c: OpContext) -> str:
     given = operands(c, _promoted(c, "a", "b"), "a", "b")
     if c.node.target is torch.ne:
         return c.write("Not", c.graph.node("Equal", given, f"{c.name}.equal"))
     return c.write(_COMPARED[c.node.target], *given)  # type: ignore[index]
 
 
-def _logic(c: Call) -> str:
+def _logic(c: OpContext) -> str:
     if c.result.dtype != torch.bool:
         do = "Compare first, so that masks are of type bool."
         raise DeployError(where=f"op {c.name!r}", found=f"bits of {c.result.dtype}", wanted="masks of type torch.bool", do=do)
     return c.write(_LOGIC[c.node.target], *operands(c, torch.bool, "a", "b"))  # type: ignore[index]
 
 
-def _unary_of(op: str, parameter: str = "input") -> Callable[[Call], str]:
+def _unary_of(op: str, parameter: str = "input") -> Callable[[OpContext], str]:
     return lambda c: c.write(op, c.input(parameter))
 
 
-def _binary(op: str) -> Callable[[Call], str]:
+def _binary(op: str) -> Callable[[OpContext], str]:
     second = {"Pow": "exponent"}.get(op, "other")
     return lambda c: c.write(op, *operands(c, c.result.dtype, "input", second))
 
 
-def _unary(op: str, **attributes: Any) -> Callable[[Call], str]:
+def _unary(op: str, **attributes: Any) -> Callable[[OpContext], str]:
     return lambda c: c.write(op, c.input(), **attributes)
 
 
-def _clip(c: Call) -> str:
+def _clip(c: OpContext) -> str:
     bounds = ["" if c[p] is None else c.graph.number(float(c[p]), f"{c.name}.{p}") for p in ("min", "max")]
     return c.write("Clip", c.input(), *bounds)
 
 
-def _silu(c: Call) -> str:
+def _silu(c: OpContext) -> str:
     return c.write("Mul", c.input(), c.graph.node("Sigmoid", [c.input()], f"{c.name}.sigmoid"))
 
 
-def _rsqrt(c: Call) -> str:
+def _rsqrt(c: OpContext) -> str:
     return c.write("Reciprocal", c.graph.node("Sqrt", [c.input()], f"{c.name}.sqrt"))
 
 
-def _prelu_slope(c: Call) -> str:
+def _prelu_slope(c: OpContext) -> str:
     # ONNX broadcasts from the right, torch along the channels.
     axes = list(range(1, c.shape().rank - 1))
     slope = c.input("weight")

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import fx
 
-from qfunc.lowering.onnx.context import Call
+from qfunc.lowering.onnx.context import OpContext
 
-Write = Callable[[Call], str]
+Write = Callable[[OpContext], str]
 
 
 def formula(text: str, **parameters: str) -> Write:
@@ -19,7 +19,7 @@ def formula(text: str, **parameters: str) -> Write:
     """
     steps = [step.split() for step in text.split(";")]
 
-    def write(c: Call) -> str:
+    def write(c: OpContext) -> str:
         made: list[str] = []
 
         def operand(word: str) -> str:
@@ -44,7 +44,7 @@ def formula(text: str, **parameters: str) -> Write:
 def with_attributes(op: str, **attributes: Any) -> Write:
     """One ONNX op; texts name the op's parameters."""
 
-    def write(c: Call) -> str:
+    def write(c: OpContext) -> str:
         given = {k: float(c[v]) if isinstance(v, str) else v for k, v in attributes.items()}
         return c.write(op, c.input(), **given)
 

@@ -9,19 +9,19 @@ import numpy as np
 import torch
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import Call, known
+from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.dynamic_shapes import sizes, vector
 from qfunc.ops.rare_ops import antialiased
 
 
-def _shuffle(c: Call) -> str:
+def _shuffle(c: OpContext) -> str:
     if c.shape().rank != 4:
         do = "Add a batch axis."
         raise DeployError(where=f"op {c.name!r}", found=f"rank {c.shape().rank}", wanted="rank 4", do=do)
     return c.write("DepthToSpace", c.input(), blocksize=c["upscale_factor"], mode="CRD")
 
 
-def _regrouped(c: Call, inner: list[int], order: list[int]) -> str:
+def _regrouped(c: OpContext, inner: list[int], order: list[int]) -> str:
     # Reshape, Transpose, Reshape, on codes where the unit has them; the batch is the first axis, 0 keeps it.
     g = c.graph
     split = c.between(
@@ -32,12 +32,12 @@ def _regrouped(c: Call, inner: list[int], order: list[int]) -> str:
     return c.write("Reshape", turned, g.integers(0, *outer, name=f"{c.name}.shape"))
 
 
-def _unshuffle(c: Call) -> str:
+def _unshuffle(c: OpContext) -> str:
     f, (channels, height, width) = c["downscale_factor"], (known(c, d) for d in c.shape().dims[1:])
     return _regrouped(c, [channels, height // f, f, width // f, f], [0, 1, 3, 5, 2, 4])
 
 
-def _grid_sample(c: Call) -> str:
+def _grid_sample(c: OpContext) -> str:
     modes = ("linear", "cubic") if c.graph.opset >= 20 else ("bilinear", "bicubic")
     mode = {"bilinear": modes[0], "bicubic": modes[1]}.get(c["mode"], c["mode"])
     corners = int(bool(c["align_corners"]))
@@ -53,7 +53,7 @@ def pair(value: int | tuple[int, ...], rank: int = 2) -> list[int]:
     return [value] * rank if isinstance(value, int) else [int(v) for v in value]
 
 
-def _im2col(c: Call) -> str:
+def _im2col(c: OpContext) -> str:
     # A grouped convolution that takes one entry of each window a channel.
     _images(c, 4)
     kernel, dilation, padding, stride = (pair(c[p]) for p in ("kernel_size", "dilation", "padding", "stride"))
@@ -65,7 +65,7 @@ def _im2col(c: Call) -> str:
     return c.write("Max", c.graph.node("Reshape", [taken, shape], f"{c.name}.columns"))
 
 
-def _col2im(c: Call) -> str:
+def _col2im(c: OpContext) -> str:
     # The transpose of im2col: each window is added where it was taken.
     _images(c, 3)
     kernel, dilation, padding, stride = (pair(c[p]) for p in ("kernel_size", "dilation", "padding", "stride"))
@@ -81,20 +81,20 @@ def _col2im(c: Call) -> str:
     return c.write("ConvTranspose", image, _entries(c, channels, kernel), group=channels, **given)
 
 
-def _images(c: Call, rank: int) -> None:
+def _images(c: OpContext, rank: int) -> None:
     if c.shape().rank != rank:
         do = "Add a batch axis."
         raise DeployError(where=f"op {c.name!r}", found=f"rank {c.shape().rank}", wanted=f"rank {rank}", do=do)
 
 
-def _entries(c: Call, channels: int, kernel: list[int]) -> str:
+def _entries(c: OpContext, channels: int, kernel: list[int]) -> str:
     # For each channel a kernel for each entry of a window, 1 there and 0 elsewhere.
     count = math.prod(kernel)
     one = np.tile(np.eye(count, dtype=np.float32).reshape(count, 1, *kernel), (channels, 1, 1, 1))
     return c.graph.constant(one, f"{c.name}.entries")
 
 
-def _windows(c: Call) -> str:
+def _windows(c: OpContext) -> str:
     # One Gather by the places of each window, whose axis then goes to the end.
     axis, rank = c["dimension"] % c.shape().rank, c.shape().rank
     length = known(c, c.shape().dims[axis])
@@ -107,7 +107,7 @@ def _windows(c: Call) -> str:
     return c.write("Max" if c.result.dtype == torch.float32 else "Identity", last)
 
 
-def _antialias(c: Call) -> str:
+def _antialias(c: OpContext) -> str:
     # Along each axis a matrix that torch makes of the identity: Y = A X B^T.
     height, width = (known(c, d) for d in c.shape().dims[2:])
     high, wide = (known(c, d) for d in c.result.dims[2:])
@@ -124,14 +124,14 @@ def _each(value: Any) -> tuple[float, float]:
     return float(first), float(second)
 
 
-def _matrix(c: Call, length: int, size: tuple[int, int], factors: tuple[float | None, ...]) -> Any:
+def _matrix(c: OpContext, length: int, size: tuple[int, int], factors: tuple[float | None, ...]) -> Any:
     rest = c["mode"], c["align_corners"], c["recompute_scale_factor"]
     eye = torch.eye(length)[None, None]
     made = antialiased(eye, size, None, *rest) if None in factors else antialiased(eye, None, factors, *rest)  # type: ignore[arg-type]
     return made[0, 0].numpy()
 
 
-def write_resize(c: Call) -> str:
+def write_resize(c: OpContext) -> str:
     """Resize by factors or to sizes, with torch's coordinates."""
     if c["mode"] == "area":
         return _averaged(c)
@@ -173,7 +173,7 @@ def _factor(have: int, want: int, nearest: bool) -> float | None:
     return None
 
 
-def _averaged(c: Call) -> str:
+def _averaged(c: OpContext) -> str:
     # "area" is adaptive average pooling.
     out, source = c.result.dims[2:], c.shape().dims[2:]
     if any(not s or not o or s % o for s, o in zip(source, out, strict=True)):

@@ -6,17 +6,17 @@ from typing import Any
 
 from torch import fx
 
-from qfunc.lowering.onnx.context import Call, known
+from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.dynamic_shapes import shape_operand
 from qfunc.lowering.onnx.pooling import _each
 from qfunc.ops.index_ops import dense
 
 
-def _einsum(c: Call) -> str:
+def _einsum(c: OpContext) -> str:
     return c.write("Einsum", *(c.read(n) for n in c["operands"]), equation=c["equation"])
 
 
-def _conv(c: Call) -> str:
+def _conv(c: OpContext) -> str:
     rank = len(c.shapes[c["weight"].name].dims) - 2
     dilation, kernel = _each(c["dilation"], rank), list(c.shapes[c["weight"].name].dims[2:])
     attributes: dict[str, Any] = {
@@ -34,11 +34,11 @@ def _conv(c: Call) -> str:
     return c.write("Conv", c.input(), *_weights(c), **attributes)
 
 
-def _weights(c: Call) -> list[str]:
+def _weights(c: OpContext) -> list[str]:
     return [c.input(p) for p in ("weight", "bias") if isinstance(c[p], fx.Node)]
 
 
-def _conv_transpose(c: Call) -> str:
+def _conv_transpose(c: OpContext) -> str:
     rank = len(c.shapes[c["weight"].name].dims) - 2
     return c.write(
         "ConvTranspose", c.input(), *_weights(c), strides=_each(c["stride"], rank), pads=_each(c["padding"], rank) * 2,
@@ -46,7 +46,7 @@ def _conv_transpose(c: Call) -> str:
     )  # fmt: skip
 
 
-def _linear(c: Call) -> str:
+def _linear(c: OpContext) -> str:
     transposed = 0 if c.node.target is dense else 1
     if c.shape().rank == 2:
         return c.write("Gemm", c.input(), *_weights(c), transB=transposed)
@@ -59,10 +59,10 @@ def _linear(c: Call) -> str:
     return c.write("Reshape", product, shape_operand(c, f"{c.name}.shape"))
 
 
-def _matmul(c: Call) -> str:
+def _matmul(c: OpContext) -> str:
     return c.write("MatMul", c.input(), c.input("other"))
 
 
-def _outer(c: Call) -> str:
+def _outer(c: OpContext) -> str:
     column = c.graph.node("Unsqueeze", [c.input(), c.graph.integers(1, name=f"{c.name}.axis")], f"{c.name}.column")
     return c.write("Mul", column, c.input("vec2"))

@@ -8,17 +8,17 @@ import numpy as np
 import torch
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import Call, known, normalized
+from qfunc.lowering.onnx.context import OpContext, known, normalized
 from qfunc.lowering.onnx.reduction import _lengths, dims_of, reduced
 
 __all__ = ["write_norm"]
 
 
-def _response_norm(c: Call) -> str:
+def _response_norm(c: OpContext) -> str:
     return c.write("LRN", c.input(), size=c["size"], alpha=float(c["alpha"]), beta=float(c["beta"]), bias=float(c["k"]))
 
 
-def _instance_norm(c: Call) -> str:
+def _instance_norm(c: OpContext) -> str:
     if not c["use_input_stats"]:
         do = "Use nn.BatchNorm, or use_input_stats=True."
         raise DeployError(where=f"op {c.name!r}", found="running statistics", wanted="those of the input", do=do)
@@ -28,7 +28,7 @@ def _instance_norm(c: Call) -> str:
     return c.write("InstanceNormalization", c.input(), *given, epsilon=float(c["eps"]))
 
 
-def _rms_norm(c: Call) -> str:
+def _rms_norm(c: OpContext) -> str:
     g, name = c.graph, c.name
     axes = list(range(-normalized(c), 0))
     square = g.node("Mul", [c.input(), c.input()], f"{name}.square")
@@ -43,7 +43,7 @@ def _rms_norm(c: Call) -> str:
     return c.write("Mul", g.node("Div", [c.input(), spread], f"{name}.normed"), c.input("weight"))
 
 
-def _layer_norm(c: Call) -> str:
+def _layer_norm(c: OpContext) -> str:
     axes = normalized(c)
     bias = [c.input("bias")] if c["bias"] is not None else []
     if c["weight"] is not None:
@@ -53,14 +53,14 @@ def _layer_norm(c: Call) -> str:
     return c.write("LayerNormalization", c.input(), scale, *bias, axis=-axes, epsilon=float(c["eps"]))
 
 
-def _group_norm(c: Call) -> str:
+def _group_norm(c: OpContext) -> str:
     channels = known(c, c.shape().dims[1])
     given = [c.input(p) if c[p] is not None else c.graph.constant(np.full(channels, fill, np.float32), f"{c.name}.{p}")
              for p, fill in (("weight", 1), ("bias", 0))]  # fmt: skip
     return c.write("GroupNormalization", c.input(), *given, num_groups=int(c["num_groups"]), epsilon=float(c["eps"]))
 
 
-def write_norm(c: Call, kind: str) -> str:
+def write_norm(c: OpContext, kind: str) -> str:
     """BatchNorm and InstanceNorm modules that could not be folded."""
     module: Any = c.module
     channels = int(module.num_features)
@@ -77,14 +77,14 @@ def write_norm(c: Call, kind: str) -> str:
     return c.write("BatchNormalization", source, *held, *stats, epsilon=float(module.eps))
 
 
-def _normalize(c: Call) -> str:
+def _normalize(c: OpContext) -> str:
     lengths = _lengths(c, c.input(), c["p"], dims_of(c), True, f"{c.name}.length")
     return c.write(
         "Div", c.input(), c.graph.node("Max", [lengths, c.graph.number(c["eps"], f"{c.name}.eps")], f"{c.name}.above")
     )
 
 
-def _cosine(c: Call) -> str:
+def _cosine(c: OpContext) -> str:
     g, dims = c.graph, [c["dim"] % c.result.rank + (c["dim"] < 0)]
     least, unit = g.number(c["eps"], f"{c.name}.eps"), []
     for name in ("x1", "x2"):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from qfunc.lowering.onnx.attention import _left_out, _masked, _repeat_heads, _scaled, _sdpa
-from qfunc.lowering.onnx.context import Call
+from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.creation import _arange, _cast, _full, operands
 from qfunc.lowering.onnx.elementwise import (
     _LEAST,
@@ -101,7 +101,7 @@ RARE_WRITERS: dict[str, Write] = {
 }  # fmt: skip
 """The writers of this file, by kind."""
 
-PLACE_WRITERS: dict[str, Callable[[Call], str]] = {
+PLACE_WRITERS: dict[str, Callable[[OpContext], str]] = {
     "pixel_shuffle": _shuffle, "pixel_unshuffle": _unshuffle, "channel_shuffle": _channel_shuffle, "flip": _flip,
     "grid_sample": _grid_sample, "repeat_interleave": _repeat_interleave, "tile": _tile, "repeat_heads": _repeat_heads,
     "take": _take, "stack": _stack, "one_hot": _one_hot, "outer": _outer,
@@ -138,7 +138,7 @@ FLOAT_WRITERS: dict[str, Write] = {
 }  # fmt: skip
 """The writers of this file and of those three, by kind."""
 
-INDEX_WRITERS: dict[str, Callable[[Call], Any]] = {
+INDEX_WRITERS: dict[str, Callable[[OpContext], Any]] = {
     "compare": _compare, "logic": _logic, "cast": _cast, "where": _where, "cumsum": _cumsum, "tril": _triangle(0),
     "not": lambda c: c.write("Not", *operands(c, torch.bool, "value")),
     "difference": _difference,
@@ -149,7 +149,7 @@ INDEX_WRITERS: dict[str, Callable[[Call], Any]] = {
 }  # fmt: skip
 """The writers of this file, by kind."""
 
-WRITERS: dict[str, Callable[[Call], str]] = {
+WRITERS: dict[str, Callable[[OpContext], str]] = {
     "conv": _conv, "conv_transpose": _conv_transpose, "linear": _linear, "matmul": _matmul, "add": _binary("Add"),
     "sub": _binary("Sub"), "mul": _binary("Mul"), "div": _binary("Div"), "pow": _binary("Pow"), "minimum": _binary("Min"),
     "maximum": _binary("Max"), "concat": _concat, "max_pool": _pool("MaxPool"), "avg_pool": _pool("AveragePool"),
@@ -171,7 +171,7 @@ WRITERS: dict[str, Callable[[Call], str]] = {
     "rsqrt": _rsqrt, "neg": _unary("Neg"), "abs": _unary("Abs"), **INDEX_WRITERS, **FLOAT_WRITERS,
 }  # fmt: skip
 
-SEVERAL_WRITERS: dict[str, Callable[[Call], list[str]]] = {
+SEVERAL_WRITERS: dict[str, Callable[[OpContext], list[str]]] = {
     "topk": _topk, "sort": _sort, "max": _along("Max"), "min": _along("Min"), "unbind": _unbind,
     "var_mean": _moments(False), "std_mean": _moments(True),
 }  # fmt: skip

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import Call
+from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.image import pair
 from qfunc.lowering.onnx.reduction import _reduced
 
 
-def _adaptive_max(c: Call) -> str:
+def _adaptive_max(c: OpContext) -> str:
     out, source = c.result.dims[2:], c.shape().dims[2:]
     if all(o == 1 for o in out):
         return c.write("GlobalMaxPool", c.input())
@@ -27,8 +27,8 @@ def _each(value: Any, rank: int) -> list[int]:
     return [int(value)] * rank if isinstance(value, int) else [int(v) for v in (list(value) * rank)[:rank]]
 
 
-def _pool(op: str) -> Callable[[Call], str]:
-    def write(c: Call) -> str:
+def _pool(op: str) -> Callable[[OpContext], str]:
+    def write(c: OpContext) -> str:
         rank = c.shape().rank - 2
         kernel, pads = _each(c["kernel_size"], rank), _each(c["padding"], rank) * 2
         attributes: dict[str, Any] = {
@@ -49,7 +49,7 @@ def _pool(op: str) -> Callable[[Call], str]:
     return write
 
 
-def _global_avg_pool(c: Call) -> str:
+def _global_avg_pool(c: OpContext) -> str:
     if c.shape().rank != 4:
         return _reduced(c, "ReduceMean", (-2, -1), c["keepdim"])
     if c["keepdim"]:
@@ -58,7 +58,7 @@ def _global_avg_pool(c: Call) -> str:
     return c.write("Squeeze", pooled, c.graph.integers(2, 3, name=f"{c.name}.axes"))
 
 
-def _adaptive_avg_pool(c: Call) -> str:
+def _adaptive_avg_pool(c: OpContext) -> str:
     rank, source = c.shape().rank - 2, c.shape().dims
     out = c.result.dims[2:]
     if any(not s or not o or s % o for s, o in zip(source[2:], out, strict=True)):
@@ -70,7 +70,7 @@ def _adaptive_avg_pool(c: Call) -> str:
     return c.write("AveragePool", c.input(), kernel_shape=kernel, strides=kernel, pads=[0] * 2 * rank)
 
 
-def _lp_pool(c: Call) -> str:
+def _lp_pool(c: OpContext) -> str:
     # The root of the sum of powers: ONNX's own LpPool takes their magnitudes.
     g, order, kernel = c.graph, float(c["norm_type"]), pair(c["kernel_size"], c.shape().rank - 2)
     stride = pair(c["stride"] or c["kernel_size"], len(kernel))

@@ -9,9 +9,9 @@ import torch
 from onnx import helper
 from torch import Tensor
 
-from qfunc.lowering.onnx.builder import OnnxGraph, storage, stored_in
+from qfunc.lowering.onnx.builder import GraphBuilder, storage, stored_in
 from qfunc.numerics.logarithmic import origin
-from qfunc.placement.encoding import Coding, in_integers, require_integers
+from qfunc.placement.encoding import Encoding, is_integer_encoding, require_integers
 from qfunc.specs import Int, Log, PerChannel
 
 LOG_QUANTIZE = """
@@ -55,7 +55,7 @@ LogQuantize <steps: float, top: float>(x, z) => (y) {
 """NNIE's logarithmic quantizer as `numerics.logarithmic` states it, in double precision."""
 
 
-def write_quantizer(graph: OnnxGraph, tensor: str, coding: Coding, name: str, hidden: bool = False) -> str:
+def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: str, hidden: bool = False) -> str:
     """The quantized values of a float tensor, in real units: `name.real`, behind `name.codes` for integers.
 
     `hidden` keeps ONNX Runtime from joining the pair into kernels of integers.  A function with a method
@@ -92,7 +92,7 @@ def write_quantizer(graph: OnnxGraph, tensor: str, coding: Coding, name: str, hi
     return graph.node("Max", [real], f"{name}.real")
 
 
-def write_constant(graph: OnnxGraph, value: Tensor, coding: Coding, name: str, rows: Tensor | None = None) -> str:
+def write_constant(graph: GraphBuilder, value: Tensor, coding: Encoding, name: str, rows: Tensor | None = None) -> str:
     """A quantized constant in real units: its codes dequantized (narrow ones in bytes), or its values for a Log format.
 
     `rows` puts the constant's rows in another order, behind a new first axis.
@@ -113,22 +113,22 @@ def write_constant(graph: OnnxGraph, value: Tensor, coding: Coding, name: str, r
     return graph.node("DequantizeLinear", [stored, *parameters], f"{name}.real", **attributes)
 
 
-def require_writable(coding: Coding) -> None:
+def require_writable(coding: Encoding) -> None:
     """Refuses a site whose format ONNX cannot hold.
 
     Raises:
         SpecError: names the site.
     """
-    if not in_integers(coding.seat) and not _logarithmic(coding):
+    if not is_integer_encoding(coding.seat) and not _logarithmic(coding):
         require_integers(coding.seat)
 
 
-def _logarithmic(coding: Coding) -> bool:
+def _logarithmic(coding: Encoding) -> bool:
     return isinstance(coding.seat.module.site.scheme.format, Log) and coding.qparams.scale.numel() == 1
 
 
 def _qparams(
-    graph: OnnxGraph, coding: Coding, name: str, kind: int, rows: Tensor | None = None
+    graph: GraphBuilder, coding: Encoding, name: str, kind: int, rows: Tensor | None = None
 ) -> tuple[list[str], dict[str, Any]]:
     """([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
     scheme = coding.seat.module.site.scheme
@@ -146,7 +146,7 @@ def _qparams(
     return names, {} if axis is None else {"axis": axis}
 
 
-def _clipped(graph: OnnxGraph, tensor: str, coding: Coding, name: str) -> str:
+def _clipped(graph: GraphBuilder, tensor: str, coding: Encoding, name: str) -> str:
     # (q - z) s divided by s is within an ulp of q - z: the ends stay codes of the format.
     fmt, scale, zero = coding.format, coding.qparams.scale.cpu(), coding.qparams.zero_point.cpu()
     ends = [graph.constant(((q - zero) * scale).float(), f"{name}.{end}") for q, end in ((fmt.qmin, "low"), (fmt.qmax, "high"))]

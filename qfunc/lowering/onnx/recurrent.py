@@ -7,27 +7,27 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, fx
 
-from qfunc.lowering.onnx.context import Call, known
+from qfunc.lowering.onnx.context import OpContext, known
 
 ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Where torch has the gates that ONNX wants: i, f, g, o become i, o, f, c; r, z, n become z, r, h."""
 
 
-def _rows(c: Call, kind: str) -> Tensor:
+def _rows(c: OpContext, kind: str) -> Tensor:
     width = c.shape("weight_hh").dims[-1]
     blocks = torch.arange(len(ORDER[kind]) * known(c, width)).reshape(len(ORDER[kind]), -1)
     return blocks[list(ORDER[kind])].flatten()
 
 
-def _bias(c: Call, rows: Tensor, name: str) -> Tensor:
+def _bias(c: OpContext, rows: Tensor, name: str) -> Tensor:
     node = c[name]
     return c.held(node).detach()[rows] if isinstance(node, fx.Node) else torch.zeros(len(rows))
 
 
-def _recurrent(kind: str, states: Sequence[str]) -> Callable[[Call], list[str]]:
+def _recurrent(kind: str, states: Sequence[str]) -> Callable[[OpContext], list[str]]:
     """One layer in one direction; ONNX has an axis of directions."""
 
-    def write(c: Call) -> list[str]:
+    def write(c: OpContext) -> list[str]:
         g, name, batched = c.graph, c.name, c.shape().rank == 3
         middle = g.integers(1, name=f"{name}.middle")
         x = c.input() if batched else g.node("Unsqueeze", [c.input(), middle], f"{name}.batched")
@@ -52,7 +52,7 @@ def _recurrent(kind: str, states: Sequence[str]) -> Callable[[Call], list[str]]:
     return write
 
 
-def _state(c: Call, name: str, batched: bool, middle: str) -> str:
+def _state(c: OpContext, name: str, batched: bool, middle: str) -> str:
     if c[name] is None:
         return ""
     return c.input(name) if batched else c.graph.node("Unsqueeze", [c.input(name), middle], f"{c.name}.{name}")

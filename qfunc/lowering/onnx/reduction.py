@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import Call, known
+from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.creation import operands
 from qfunc.lowering.onnx.formula import Write
 
 BOOL, INT32 = 9, 6  # TensorProto
 
 
-def dims_of(c: Call, name: str = "dim") -> list[int]:
+def dims_of(c: OpContext, name: str = "dim") -> list[int]:
     """The axes that an op reduces; none given means all."""
     value = c[name]
     dims = [value] if isinstance(value, int) else list(value or range(c.shape().rank))
     return [d % c.shape().rank for d in dims]
 
 
-def reduced(c: Call, op: str, value: str, dims: list[int], keepdim: bool, name: str = "") -> str:
+def reduced(c: OpContext, op: str, value: str, dims: list[int], keepdim: bool, name: str = "") -> str:
     """A reduction over some axes, which are attributes in old opsets."""
     axes: dict[str, Any] = {"axes": dims} if c.graph.opset < 18 and op != "ReduceSum" else {}
     inputs = [value] if axes else [value, c.graph.integers(*dims, name=f"{c.name}.axes")]
@@ -36,7 +36,7 @@ def _reduce(op: str) -> Write:
 
 def _logical(op: str) -> Write:
     # any and all: the greatest or least of 0 and 1.
-    def write(c: Call) -> str:
+    def write(c: OpContext) -> str:
         held = c.graph.node("Cast", [c.graph.node("Cast", [c.input()], f"{c.name}.bool", to=BOOL)], f"{c.name}.int", to=INT32)
         found = reduced(c, op, held, dims_of(c), bool(c["keepdim"]), f"{c.name}.reduced")
         return c.write("Cast", found, to=BOOL)
@@ -45,7 +45,7 @@ def _logical(op: str) -> Write:
 
 
 def _arg(op: str) -> Write:
-    def write(c: Call) -> str:
+    def write(c: OpContext) -> str:
         if c["dim"] is not None:
             return c.write(op, c.input(), axis=c["dim"], keepdims=int(c["keepdim"]))
         flat = c.graph.node("Reshape", [c.input(), c.graph.integers(-1, name=f"{c.name}.flat_shape")], f"{c.name}.flat")
@@ -54,7 +54,7 @@ def _arg(op: str) -> Write:
     return write
 
 
-def _squares(c: Call) -> tuple[str, list[str]]:
+def _squares(c: OpContext) -> tuple[str, list[str]]:
     # The mean, with its axes, and what is divided to make the variance.
     g, dims = c.graph, dims_of(c)
     count = math.prod(known(c, c.shape().dims[d]) for d in dims)
@@ -65,15 +65,15 @@ def _squares(c: Call) -> tuple[str, list[str]]:
 
 
 def _variance(root: bool) -> Write:
-    def write(c: Call) -> str:
+    def write(c: OpContext) -> str:
         _, parts = _squares(c)
         return c.write("Sqrt", c.graph.node("Div", parts, f"{c.name}.var")) if root else c.write("Div", *parts)
 
     return write
 
 
-def _moments(root: bool) -> Callable[[Call], list[str]]:
-    def write(c: Call) -> list[str]:
+def _moments(root: bool) -> Callable[[OpContext], list[str]]:
+    def write(c: OpContext) -> list[str]:
         g, (mean, parts) = c.graph, _squares(c)
         spread = g.node("Div", parts, f"{c.name}.var")
         if not c["keepdim"]:
@@ -83,32 +83,32 @@ def _moments(root: bool) -> Callable[[Call], list[str]]:
     return write
 
 
-def _lengths(c: Call, value: str, order: float, dims: list[int], keepdim: bool, name: str) -> str:
+def _lengths(c: OpContext, value: str, order: float, dims: list[int], keepdim: bool, name: str) -> str:
     if order not in (1, 2):
         do = "Write it with abs, pow and sum."
         raise DeployError(where=f"op {c.name!r}", found=f"a norm of order {order}", wanted="order 1 or 2", do=do)
     return reduced(c, f"ReduceL{int(order)}", value, dims, keepdim, name)
 
 
-def _vector_norm(c: Call) -> str:
+def _vector_norm(c: OpContext) -> str:
     return _lengths(c, c.input(), c["ord"], dims_of(c), bool(c["keepdim"]), c.name)
 
 
-def _topk(c: Call) -> list[str]:
+def _topk(c: OpContext) -> list[str]:
     count = c.graph.integers(c["k"], name=f"{c.name}.k")
     names = [f"{c.name}.{n}" for n in ("values", "indices")]
     return c.graph.many("TopK", [c.input(), count], names, axis=c["dim"], largest=int(c["largest"]), sorted=int(c["sorted"]))
 
 
-def _sort(c: Call) -> list[str]:
+def _sort(c: OpContext) -> list[str]:
     axis = c["dim"] % c.shape().rank
     count = c.graph.integers(known(c, c.shape().dims[axis]), name=f"{c.name}.k")
     names = [f"{c.name}.{n}" for n in ("values", "indices")]
     return c.graph.many("TopK", [c.input(), count], names, axis=axis, largest=int(c["descending"]), sorted=1)
 
 
-def _along(name: str) -> Callable[[Call], list[str]]:
-    def write(c: Call) -> list[str]:
+def _along(name: str) -> Callable[[OpContext], list[str]]:
+    def write(c: OpContext) -> list[str]:
         keep = bool(c["keepdim"])
         values = reduced(c, f"Reduce{name}", c.input(), [c["dim"]], keep, f"{c.name}.values")
         return [values, c.graph.node(f"Arg{name}", [c.input()], f"{c.name}.indices", axis=c["dim"], keepdims=int(keep))]
@@ -116,13 +116,13 @@ def _along(name: str) -> Callable[[Call], list[str]]:
     return write
 
 
-def _cumsum(c: Call) -> str:
+def _cumsum(c: OpContext) -> str:
     return c.write(
         "CumSum", *operands(c, c.result.dtype, "value"), c.graph.constant(np.array(c["dim"], np.int64), f"{c.name}.axis")
     )
 
 
-def _difference(c: Call) -> str:
+def _difference(c: OpContext) -> str:
     g, axis = c.graph, c["dim"] % c.shape("value").rank
     whole = c.input("value")
     if c["prepend"] is not None:
@@ -136,8 +136,8 @@ def _difference(c: Call) -> str:
     return c.write("Sub", *parts)
 
 
-def _mean(op: str) -> Callable[[Call], str]:
-    def write(c: Call) -> str:
+def _mean(op: str) -> Callable[[OpContext], str]:
+    def write(c: OpContext) -> str:
         given = tuple(range(c.shape().rank)) if c["dim"] is None else c["dim"]
         axes = given if isinstance(given, list | tuple) else (given,)
         return _reduced(c, op, axes, c["keepdim"])
@@ -145,7 +145,7 @@ def _mean(op: str) -> Callable[[Call], str]:
     return write
 
 
-def _reduced(c: Call, op: str, axes: Sequence[int], keepdim: bool) -> str:
+def _reduced(c: OpContext, op: str, axes: Sequence[int], keepdim: bool) -> str:
     if op == "ReduceMean" and c.graph.opset < 18:  # its axes became an input with opset 18, those of ReduceSum with 13
         return c.write(op, c.input(), axes=list(axes), keepdims=int(keepdim))
     return c.write(op, c.input(), c.graph.integers(*axes, name=f"{c.name}.axes"), keepdims=int(keepdim))

@@ -9,25 +9,25 @@ import numpy as np
 import torch
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import Call, known
+from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.dynamic_shapes import number, shape_operand, sizes, vector
 from qfunc.lowering.onnx.image import _regrouped
 from qfunc.lowering.onnx.reduction import dims_of
 from qfunc.lowering.onnx.shape_inference import Shape
 
 
-def write_reshape(c: Call) -> str:
+def write_reshape(c: OpContext) -> str:
     """Reshape."""
     return c.write("Reshape", c.input(), shape_operand(c, f"{c.name}.shape", c.shape()))
 
 
-def write_flatten(c: Call) -> str:
+def write_flatten(c: OpContext) -> str:
     """Flatten, or Reshape where it keeps more than one axis."""
     whole = c["start_dim"] == 1 and c["end_dim"] in (-1, c.shape().rank - 1)
     return c.write("Flatten", c.input(), axis=1) if whole else write_reshape(c)
 
 
-def write_transpose(c: Call) -> str:
+def write_transpose(c: OpContext) -> str:
     """Transpose of two axes or by an order."""
     rank = c.shape().rank
     if c.takes("dims"):
@@ -42,7 +42,7 @@ def write_transpose(c: Call) -> str:
     return c.write("Transpose", c.input(), perm=order)
 
 
-def _moved(c: Call, rank: int) -> list[int]:
+def _moved(c: OpContext, rank: int) -> list[int]:
     places = [[d % rank for d in ((c[n],) if isinstance(c[n], int) else c[n])] for n in ("source", "destination")]
     order = [d for d in range(rank) if d not in places[0]]
     for to, given in sorted(zip(places[1], places[0], strict=True)):
@@ -50,10 +50,10 @@ def _moved(c: Call, rank: int) -> list[int]:
     return order
 
 
-def over_axes(op: str) -> Callable[[Call], str]:
+def over_axes(op: str) -> Callable[[OpContext], str]:
     """Squeeze and Unsqueeze."""
 
-    def write(c: Call) -> str:
+    def write(c: OpContext) -> str:
         rank = c.shape().rank
         given = c["dim"] if c.takes("dim") else tuple(range(rank))  # squeeze() takes all of length 1
         dims = given if isinstance(given, list | tuple) else (given,)
@@ -63,7 +63,7 @@ def over_axes(op: str) -> Callable[[Call], str]:
     return write
 
 
-def write_slice(c: Call) -> str:
+def write_slice(c: OpContext) -> str:
     """Indexing by numbers, slices, None and ... ."""
     index = c["index"] if isinstance(c["index"], tuple | list) else (c["index"],)
     index = [_numbers(c, i) for i in index]
@@ -90,14 +90,14 @@ def write_slice(c: Call) -> str:
     return _sliced(c, cuts, gone, new)
 
 
-def _numbers(c: Call, entry: Any) -> Any:
+def _numbers(c: OpContext, entry: Any) -> Any:
     # What is computed from sizes that never vary is a plain number.
     if isinstance(entry, slice):
         return slice(*(number(c, v) for v in (entry.start, entry.stop, entry.step)))
     return number(c, entry)
 
 
-def _sliced(c: Call, cuts: list[tuple[Any, Any, int, int]], gone: list[int], new: list[int]) -> str:
+def _sliced(c: OpContext, cuts: list[tuple[Any, Any, int, int]], gone: list[int], new: list[int]) -> str:
     g, value = c.graph, c.input()
     steps: list[tuple[str, list[list[Any]]]] = []
     if cuts or not (gone or new):
@@ -113,7 +113,7 @@ def _sliced(c: Call, cuts: list[tuple[Any, Any, int, int]], gone: list[int], new
     return value
 
 
-def write_expand(c: Call) -> str:
+def write_expand(c: OpContext) -> str:
     """Expand; axes that the input has already stay."""
     ours = c.shape().tried
     have = ((),) * (c.result.rank - len(ours)) + ours
@@ -122,7 +122,7 @@ def write_expand(c: Call) -> str:
     return c.write("Expand", c.input(), vector(c, dims, f"{c.name}.shape"))
 
 
-def write_pad(c: Call) -> str:
+def write_pad(c: OpContext) -> str:
     """Pad."""
     rank, pads = c.shape().rank, list(c["pad"])
     begin, end = [0] * rank, [0] * rank
@@ -133,7 +133,7 @@ def write_pad(c: Call) -> str:
     return c.write("Pad", c.input(), vector(c, [*begin, *end], f"{c.name}.pads"), *value, mode=mode)
 
 
-def write_split(c: Call, used: list[Any]) -> list[str]:
+def write_split(c: OpContext, used: list[Any]) -> list[str]:
     """Split and chunk: the names of all parts.
 
     Unless each part is taken out once, as slices: the runtime splits codes only if all parts are codes.
@@ -159,7 +159,7 @@ def write_split(c: Call, used: list[Any]) -> list[str]:
     return names
 
 
-def _roll(c: Call) -> str:
+def _roll(c: OpContext) -> str:
     g, value = c.graph, c.input()
     steps = list(zip(c["shifts"], c["dims"], strict=True))
     for k, (shift, dim) in enumerate(steps):
@@ -173,24 +173,24 @@ def _roll(c: Call) -> str:
     return value
 
 
-def _repeat(c: Call) -> str:
+def _repeat(c: OpContext) -> str:
     g, source, more = c.graph, c.input(), len(c["repeats"]) - c.shape().rank
     if more:
         source = g.node("Unsqueeze", [source, g.integers(*range(more), name=f"{c.name}.axes")], f"{c.name}.unsqueezed")
     return c.write("Tile", source, vector(c, c["repeats"], f"{c.name}.repeats"))
 
 
-def _concat(c: Call) -> str:
+def _concat(c: OpContext) -> str:
     return c.write("Concat", *(c.read(n) for n in c["tensors"]), axis=c["dim"])
 
 
-def _channel_shuffle(c: Call) -> str:
+def _channel_shuffle(c: OpContext) -> str:
     channels, *spatial = (known(c, d) for d in c.shape().dims[1:])
     rest = list(range(3, 3 + len(spatial)))
     return _regrouped(c, [c["groups"], channels // c["groups"], *spatial], [0, 2, 1, *rest])
 
 
-def _flip(c: Call) -> str:
+def _flip(c: OpContext) -> str:
     dims = dims_of(c, "dims")
     columns = ([-1] * len(dims), [-(2**62)] * len(dims), dims, [-1] * len(dims))
     vectors = [
@@ -199,7 +199,7 @@ def _flip(c: Call) -> str:
     return c.write("Slice", c.input(), *vectors)
 
 
-def _repeat_interleave(c: Call) -> str:
+def _repeat_interleave(c: OpContext) -> str:
     if not isinstance(c["repeats"], int) or c["dim"] is None:
         do = "Give repeats=number and dim."
         raise DeployError(where=f"op {c.name!r}", found="repeats by tensor or without dim", wanted="one number", do=do)
@@ -208,12 +208,12 @@ def _repeat_interleave(c: Call) -> str:
     return c.write("Gather", c.input(), c.graph.constant(places.astype(np.int64), f"{c.name}.places"), axis=axis)
 
 
-def _tile(c: Call) -> str:
+def _tile(c: OpContext) -> str:
     repeats = [1] * (c.shape().rank - len(c["dims"])) + list(c["dims"])
     return c.write("Tile", c.input(), c.graph.integers(*repeats, name=f"{c.name}.repeats"))
 
 
-def _stack(c: Call) -> str:
+def _stack(c: OpContext) -> str:
     if not isinstance(c["tensors"], list | tuple):
         do = "Name the parts: a, b = x.unbind(0)."
         raise DeployError(
@@ -226,7 +226,7 @@ def _stack(c: Call) -> str:
     return c.write("Max", joined) if c.result.dtype == torch.float32 else c.write("Identity", joined)
 
 
-def _unbind(c: Call) -> list[str]:
+def _unbind(c: OpContext) -> list[str]:
     axis = c["dim"] % c.shape().rank
     count = known(c, c.shape().dims[axis])
     names, ones = [f"{c.name}.{k}.kept" for k in range(count)], c.graph.integers(*[1] * count, name=f"{c.name}.sizes")

@@ -13,7 +13,7 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError, first_line
-from qfunc.graph.interpreter import Walk
+from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, path_of
 
 Axes = tuple[tuple[str | None, ...], ...]
@@ -51,7 +51,7 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
         DeployError: the network cannot run with the inputs' shapes.
     """
     meta = copy.deepcopy(network).to("meta")
-    error, walk = None, Walk(meta, lambda name, value: None)
+    error, walk = None, ObservingInterpreter(meta, lambda name, value: None)
     for trial in _trials(inputs, axes):
         try:
             runs = [_run(walk, inputs, sizes) for sizes in trial]
@@ -129,7 +129,7 @@ def _ties(symbols: list[str], now: dict[str, int]) -> list[dict[str, int]]:
     return found
 
 
-def _run(walk: Walk, inputs: tuple[TensorInfo, ...], sizes: Sizes) -> dict[str, Any]:
+def _run(walk: ObservingInterpreter, inputs: tuple[TensorInfo, ...], sizes: Sizes) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def see(name: str, value: Any) -> None:

@@ -9,11 +9,11 @@ import onnx
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
-from qfunc.graph.arguments import leaves
+from qfunc.graph.arguments import flatten
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import TensorInfo
-from qfunc.lowering.onnx.builder import OnnxGraph
-from qfunc.lowering.onnx.context import Call
+from qfunc.lowering.onnx.builder import GraphBuilder
+from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
 from qfunc.lowering.onnx.normalization import write_norm
 from qfunc.lowering.onnx.ops import SEVERAL_WRITERS, WRITERS
@@ -25,8 +25,8 @@ from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.indexing import element
 from qfunc.ops.vocabulary import op_of, slots
-from qfunc.placement.encoding import Coding
-from qfunc.placement.partition import INNER, Partition, Unit
+from qfunc.placement.encoding import Encoding
+from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 
 SEVERAL = SEVERAL_WRITERS | RECURRENT_WRITERS
 """Writers of ops with several results, by kind."""
@@ -53,7 +53,7 @@ class _Writer:
     def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...], opset: int, axes: Axes | None) -> None:
         self.partition, self.network = partition, partition.network
         self.shapes = shapes_of(self.network, inputs, axes)
-        self.graph = OnnxGraph(opset)
+        self.graph = GraphBuilder(opset)
         self.raw: dict[str, str] = {}  # node -> float tensor
         self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
         self.done: dict[str, str] = {}  # activation already written -> the op that it follows
@@ -88,7 +88,7 @@ class _Writer:
             self._pair(node)
 
     def _outputs(self, node: fx.Node) -> None:
-        for leaf in leaves(node.args[0]):
+        for leaf in flatten(node.args[0]):
             self._output(leaf, node)
 
     def _output(self, leaf: Any, node: fx.Node) -> None:
@@ -96,7 +96,7 @@ class _Writer:
             return  # what the model returns beside tensors, None or a number, is no output of the artifact
         shape = self.shapes.get(leaf.name)
         if isinstance(leaf.target, type):  # the user's tuple or dataclass
-            for inner in leaves((leaf.args, leaf.kwargs)):
+            for inner in flatten((leaf.args, leaf.kwargs)):
                 self._output(inner, leaf)
         elif isinstance(shape, tuple) and leaf.name in self.parts:
             for name, part in zip(self.parts[leaf.name], shape, strict=True):
@@ -121,7 +121,7 @@ class _Writer:
             return
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
         own = next((o for o in self.partition.target.ops if o.name == kind), None)
-        call = Call(
+        call = OpContext(
             self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._between(node),
             lambda n: read_attr(self.network, n), lambda n, rows: self._lifted(n, node, rows), module,
             own if op_of(node) is None else None,
@@ -154,17 +154,17 @@ class _Writer:
 
         return pair
 
-    def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Coding | None, str]:
+    def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Encoding | None, str]:
         # The unit ends here, before what only moves its codes; its activations stand before its quantizer.
         unit = next(u for u in self.partition.units if node in u.group.nodes)
         group, coding = unit.group, self.partition.output_coding(unit.group.output)
         rest = group.nodes[1:]
         if coding is None or self._bare(unit) or any(self.partition.context.kind(n) not in ("relu", "clip") for n in rest):
             return tensor, None, ""
-        name = f"{self.path(group.output)}.{INNER}"
+        name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
-            call = Call(
-                self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER}", lambda t, _: t,  # type: ignore[misc]
+            call = OpContext(
+                self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
             )  # fmt: skip
             tensor = WRITERS[self.partition.context.kind(step)](call)
@@ -176,18 +176,18 @@ class _Writer:
         if coding is not None:
             self._coded(node, coding)
 
-    def _coded(self, node: fx.Node, coding: Coding) -> str:
+    def _coded(self, node: fx.Node, coding: Encoding) -> str:
         key = (node.name, coding.seat.path)
         if key not in self.real:
             self.real[key] = self._quantized(self._apart(node), coding, self.path(node), self.raw[node.name])
         return self.real[key]
 
-    def _quantized(self, tensor: str, coding: Coding, name: str, place: str = "") -> str:
+    def _quantized(self, tensor: str, coding: Encoding, name: str, place: str = "") -> str:
         real = write_quantizer(self.graph, tensor, coding, name, not self.partition.computes_on(coding))
         self._placed(coding, place or tensor, real)
         return real
 
-    def _placed(self, coding: Coding, tensor: str, real: str) -> None:
+    def _placed(self, coding: Encoding, tensor: str, real: str) -> None:
         self.places.setdefault(coding.seat.path, []).append(Place(tensor, real))
 
     def _apart(self, node: fx.Node) -> str:
@@ -230,7 +230,7 @@ class _Writer:
         self._placed(coding, real if real in self.graph.initializers else self.graph.fresh(name), real)
         return real
 
-    def _constant(self, node: fx.Node, coding: Coding | None) -> str:
+    def _constant(self, node: fx.Node, coding: Encoding | None) -> str:
         key = (node.name, coding.seat.path if coding else "")
         if key not in self.real:
             value = read_attr(self.network, node).detach()

@@ -15,7 +15,7 @@ _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
 @frozen(eq=False)
-class Inside:
+class OptimizedModel:
     """A default-optimised model whose integer tensors are visible, and proof that it runs the same kernels.
 
     `units` maps each code tensor to "integer", "float" (quantized from a float tensor) or "gone" (neither
@@ -46,7 +46,7 @@ class Inside:
         return outputs, codes | _as_run(self.original, self.plain.optimised, inputs)
 
 
-def look_inside(model: bytes, threads: int = 0) -> Inside:
+def optimized_model(model: bytes, threads: int = 0) -> OptimizedModel:
     """Opens a model twice: as deployed, and with every code tensor that the runtime still has as an output.
 
     A tensor that left the graph (of a slice over everything, of transposes that cancel) would come back if
@@ -66,7 +66,7 @@ def look_inside(model: bytes, threads: int = 0) -> Inside:
             info = onnx.helper.make_tensor_value_info(node.output[0], element[node.input[2]], None)
             exposed.graph.output.append(info)
     opened = Session(exposed.SerializeToString(), threads=threads, saved=True)
-    return Inside(plain, opened, units, _difference(original, units, plain, opened), original)
+    return OptimizedModel(plain, opened, units, _difference(original, units, plain, opened), original)
 
 
 def _as_run(original: Any, optimised: Any, inputs: Sequence[Any]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from attrs import field, frozen
 
-from qfunc.lowering.onnxruntime.optimized import Inside, look_inside
+from qfunc.lowering.onnxruntime.optimized import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
-from qfunc.lowering.onnxruntime.unoptimized import AsWritten, as_written
+from qfunc.lowering.onnxruntime.unoptimized import UnoptimizedModel, unoptimized_model
 from qfunc.lowering.runner_support import SATURATES, has, other_kernels
 from qfunc.specs._check import instance_of, integer
 
@@ -35,9 +35,9 @@ class OnnxRuntime:
         """A loaded model, for many batches."""
         return Session(model, optimise=self.optimise, threads=self.threads)
 
-    def inside(self, artifact: Any) -> Inside | AsWritten:
+    def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel:
         """A view of the tensors of codes inside: those that stay in the optimised graph, or all as written."""
-        view = look_inside if self.optimise else as_written
+        view = optimized_model if self.optimise else unoptimized_model
         return view(artifact.files["model.onnx"], self.threads)
 
     def comparable(self, artifact: Any = None) -> str:

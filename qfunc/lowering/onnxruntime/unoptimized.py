@@ -11,7 +11,7 @@ from qfunc.lowering.onnxruntime.session import Session
 
 
 @frozen(eq=False)
-class AsWritten:
+class UnoptimizedModel:
     """A model without optimisation whose tensors NAME.codes are outputs, as int32.
 
     `units` maps each of them to "integer", made by an operator on codes, or "float", quantized from a float tensor; None
@@ -30,7 +30,7 @@ class AsWritten:
         return list(values.values()), codes
 
 
-def as_written(model: bytes, threads: int = 0) -> AsWritten:
+def unoptimized_model(model: bytes, threads: int = 0) -> UnoptimizedModel:
     """Opens a model with its tensors of codes as outputs."""
     # onnx is imported here, where it is first needed.
     import onnx
@@ -42,7 +42,7 @@ def as_written(model: bytes, threads: int = 0) -> AsWritten:
         shown.graph.output.append(onnx.helper.make_tensor_value_info(f"{name}.seen", onnx.TensorProto.INT32, None))
     session = Session(shown.SerializeToString(), optimise=False, threads=threads)
     units = {name: "float" if op == "QuantizeLinear" else "integer" for name, op in made.items()}
-    return AsWritten(session, frozenset(made), units if "integer" in units.values() else None)
+    return UnoptimizedModel(session, frozenset(made), units if "integer" in units.values() else None)
 
 
-__all__ = ["AsWritten", "as_written"]
+__all__ = ["UnoptimizedModel", "unoptimized_model"]

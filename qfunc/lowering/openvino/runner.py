@@ -41,7 +41,7 @@ class OpenVino:
         """
         return _values(self.compiled(artifact.files["model.onnx"]), inputs)
 
-    def inside(self, artifact: Any) -> Quantized:
+    def inside(self, artifact: Any) -> ObservedModel:
         """A view of the activations behind each FakeQuantize, as codes.
 
         Raises:
@@ -57,7 +57,7 @@ class OpenVino:
         nodes = onnx.load_from_string(model).graph.node
         made = {n.input[0]: n.output[0] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
         seen = {name: (output, sites[name]) for name, output in made.items()}
-        return Quantized(self.compiled(model), self.compiled(model, tuple(made)), seen)
+        return ObservedModel(self.compiled(model), self.compiled(model, tuple(made)), seen)
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes an artifact (None: any) exactly, else why it may not on this CPU."""
@@ -80,7 +80,7 @@ class OpenVino:
 
 
 @frozen(eq=False)
-class Quantized:
+class ObservedModel:
     """A compiled model, and the same with the values behind each FakeQuantize as outputs.
 
     `sites`: tensor -> what the quantized value is called, and its qparams.

@@ -77,7 +77,7 @@ def _bound_codes(graph: Any) -> None:
         behind = readers[node.output[0]]
         alone = [n.op_type for n in behind] == ["QuantizeLinear"] and node.output[0] not in outputs
         if node.op_type in ("Relu", "Clip") and alone:
-            steps = _Steps(graph, node, behind[0], values)
+            steps = _CodeRounding(graph, node, behind[0], values)
             kept += steps.nodes()
             behind[0].input[0] = steps.last
         else:
@@ -102,7 +102,7 @@ def _one_bias_scale(graph: Any) -> None:
         del bias.attribute[:]
 
 
-class _Steps:
+class _CodeRounding:
     """What takes the place of a Relu or Clip in front of the quantizer `behind`; `last` is what that reads."""
 
     def __init__(self, graph: Any, node: Any, behind: Any, values: Mapping[str, Any]) -> None:

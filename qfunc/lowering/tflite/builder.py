@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.graph.names import fresh
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.graph.names import unique_name
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
 
-__all__ = ["TfliteModel", "schema"]
+__all__ = ["TfliteBuilder", "schema"]
 
 
 _TYPES = {np.dtype(np.float32): "FLOAT32", np.dtype(np.int8): "INT8", np.dtype(np.int32): "INT32",
@@ -48,7 +48,7 @@ _CHOICES = {"padding": "Padding", "fusedActivationFunction": "ActivationFunction
 """The fields of options that are numbers of names."""
 
 
-class TfliteModel:
+class TfliteBuilder:
     """Writes one subgraph; tensors and operators stand in the order in which they were asked for."""
 
     lowering, any_padding = "Tflite", False
@@ -62,11 +62,11 @@ class TfliteModel:
         self.names: set[str] = set()
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
-               varies: int | None = None, dtype: Any = None, **place: Any) -> Held:  # fmt: skip
+               varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
         """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's, `dtype` that of
         neither codes nor float32."""
         made = self.schema.TensorT()
-        unique = fresh(name, self.names)
+        unique = unique_name(name, self.names)
         self.names.add(unique)
         made.name, made.shape, made.hasRank, made.buffer = unique.encode(), np.array(shape, np.int32), True, 0
         dtype = np.dtype(dtype or (np.float32 if qparams is None else np.int8)) if value is None else value.dtype
@@ -84,14 +84,16 @@ class TfliteModel:
             made.buffer = len(self.buffers)
             self.buffers.append(held)
         self.tensors.append(made)
-        return Held(len(self.tensors) - 1, unique, tuple(shape), qparams, value=value, **place)
+        return NhwcTensor(len(self.tensors) - 1, unique, tuple(shape), qparams, value=value, **place)
 
-    def integers(self, values: Any, name: str) -> Held:
+    def integers(self, values: Any, name: str) -> NhwcTensor:
         """A constant of int32: shapes, axes, pads."""
         array = np.array(values, np.int32)
         return self.tensor(name, array.shape, value=array)
 
-    def operator(self, op: str, inputs: Sequence[Held], outputs: Sequence[Held], options: str = "", **fields: Any) -> None:
+    def operator(
+        self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
+    ) -> None:
         """One operator; `options` is the name of its table, without which it has none; fields that choose have names."""
         made = self.schema.OperatorT()
         made.opcodeIndex = self._code(op)
@@ -115,7 +117,7 @@ class TfliteModel:
         self.codes.append(made)
         return len(self.codes) - 1
 
-    def packed(self, inputs: Sequence[Held], outputs: Sequence[Held]) -> bytes:
+    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """The file."""
         flatbuffers: Any = importlib.import_module("flatbuffers")
         graph, model = self.schema.SubGraphT(), self.schema.ModelT()

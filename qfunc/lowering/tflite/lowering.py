@@ -38,12 +38,12 @@ class Tflite:
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
-        from qfunc.lowering.qdq_reader import Source
-        from qfunc.lowering.tflite.builder import TfliteModel
+        from qfunc.lowering.qdq_reader import QdqModel
+        from qfunc.lowering.tflite.builder import TfliteBuilder
 
         for site in sites:
             require_int8(site, "litert", "TFLite")
-        return {"model.tflite": Writer(Source(model), TfliteModel()).write(WRITERS)}
+        return {"model.tflite": Writer(QdqModel(model), TfliteBuilder()).write(WRITERS)}
 
 
 __all__ = ["Tflite"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from qfunc.lowering.code_outputs import Shown, shown_of
+from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.runner_support import not_installed, other_kernels, require
 from qfunc.specs._check import integer, one_of
 
@@ -43,7 +43,7 @@ class LiteRt:
         """
         return self.opened(artifact.files["model.tflite"]).run(inputs)
 
-    def inside(self, artifact: Any) -> Shown:
+    def inside(self, artifact: Any) -> ModelWithCodes:
         """A view of the tensors of codes inside.
 
         Raises:
@@ -51,7 +51,7 @@ class LiteRt:
         """
         plain = self.opened(artifact.files["model.tflite"])
         exposed, last = _with_outputs(artifact)
-        return Shown(plain.run, self.opened(exposed).run, last)
+        return ModelWithCodes(plain.run, self.opened(exposed).run, last)
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes as the targets say, else why it may not on this CPU."""
@@ -98,7 +98,7 @@ def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
     held = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
     graph = held.subgraphs[0]
     names = [t.name.decode() for t in graph.tensors]
-    chosen: dict[str, int] = shown_of(artifact, zip(names, range(len(names)), strict=True))
+    chosen: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
     graph.outputs = np.array([*graph.outputs, *chosen.values()], np.int32)
     builder = flatbuffers.Builder(1 << 16)
     builder.Finish(held.Pack(builder), b"TFL3")

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.graph.names import fresh
+from qfunc.graph.names import unique_name
 from qfunc.lowering.flatbuffer import Table, table
 from qfunc.lowering.format_checks import require_input
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
-from qfunc.lowering.tosa.schema import INT8, INT32, operator, written
+from qfunc.lowering.tosa.schema import INT8, INT32, operator, serialize_block
 
 _TYPES = {np.dtype(np.int8): INT8, np.dtype(np.int32): INT32}
 
 
-class TosaGraph:
+class TosaBuilder:
     """Operators and tensors of one example; constants that no operator reads are not written.
 
     Real values stand outside: what quantizes an input of the model makes an input of the file, what an output stands for
@@ -32,26 +32,26 @@ class TosaGraph:
         self.count = 0
         self.names: set[str] = set()
         self.real: dict[int, str] = {}  # the inputs of the model
-        self.stands: dict[int, Held] = {}  # by a tensor of real values: the codes that stand for them
-        self.moved: dict[int, tuple[str, list[Held], dict[str, Any]]] = {}  # by a tensor of real values: how it was moved
-        self.same: dict[int, Held] = {}  # by a tensor of codes: another that it is
-        self.inputs: dict[tuple[int, QParams], Held] = {}
+        self.stands: dict[int, NhwcTensor] = {}  # by a tensor of real values: the codes that stand for them
+        self.moved: dict[int, tuple[str, list[NhwcTensor], dict[str, Any]]] = {}  # by a tensor of real values: how it was moved
+        self.same: dict[int, NhwcTensor] = {}  # by a tensor of codes: another that it is
+        self.inputs: dict[tuple[int, QParams], NhwcTensor] = {}
         self.operators: list[Table] = []
         self.tensors: dict[str, Table] = {}
         self.shapes: dict[str, Table] = {}
-        self.codes: list[Held] = []
-        self.given: list[tuple[tuple[int, QParams], Held]] = []  # the inputs of the file, as `inputs` has them
-        self.made: list[tuple[str, Held]] = []  # its outputs
+        self.codes: list[NhwcTensor] = []
+        self.given: list[tuple[tuple[int, QParams], NhwcTensor]] = []  # the inputs of the file, as `inputs` has them
+        self.made: list[tuple[str, NhwcTensor]] = []  # its outputs
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
-               varies: int | None = None, dtype: Any = None, **place: Any) -> Held:  # fmt: skip
+               varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
         """A new tensor; `value` makes it a constant.
 
         Raises:
             DeployError: the examples do not lie along the first axis, or are no real numbers.
         """
         require_input(name, dtype, varies)
-        made = Held(self.count, self._unique(name), tuple(int(n) for n in shape), qparams, value=value, **place)
+        made = NhwcTensor(self.count, self._unique(name), tuple(int(n) for n in shape), qparams, value=value, **place)
         self.count += 1
         if dtype is not None:
             self.real[made.index] = name
@@ -60,26 +60,28 @@ class TosaGraph:
         return made
 
     def _unique(self, name: str) -> str:
-        unique = fresh(name, self.names)
+        unique = unique_name(name, self.names)
         self.names.add(unique)
         return unique
 
-    def integers(self, values: Any, name: str) -> Held:
+    def integers(self, values: Any, name: str) -> NhwcTensor:
         """A constant that is no tensor of the graph: shapes, axes, pads."""
-        return Held(-1, name, np.shape(values), value=np.array(values, np.int64))
+        return NhwcTensor(-1, name, np.shape(values), value=np.array(values, np.int64))
 
-    def wide(self, name: str, shape: Sequence[int]) -> Held:
+    def wide(self, name: str, shape: Sequence[int]) -> NhwcTensor:
         """A new tensor of int32."""
-        made = Held(self.count, self._unique(name), tuple(int(n) for n in shape))
+        made = NhwcTensor(self.count, self._unique(name), tuple(int(n) for n in shape))
         self.count += 1
         self._declare(made, INT32)
         return made
 
-    def inner(self, held: Held, name: str, shape: Sequence[int] | None = None) -> Held:
+    def inner(self, held: NhwcTensor, name: str, shape: Sequence[int] | None = None) -> NhwcTensor:
         """A new tensor with the qparams of another."""
         return self.tensor(f"{held.name}.{name}", held.shape if shape is None else shape, held.qparams)
 
-    def operator(self, op: str, inputs: Sequence[Held], outputs: Sequence[Held], options: str = "", **fields: Any) -> None:
+    def operator(
+        self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
+    ) -> None:
         """What does the same as an operator of TFLite.
 
         Raises:
@@ -108,7 +110,7 @@ class TosaGraph:
         do = "Let its quantizers stand right around it, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
         return DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
 
-    def coded(self, held: Held, qparams: QParams | None = None) -> Held:
+    def coded(self, held: NhwcTensor, qparams: QParams | None = None) -> NhwcTensor:
         """The codes of real values, with those qparams or with those that they already have.
 
         Raises:
@@ -133,14 +135,14 @@ class TosaGraph:
             self.inputs[key] = self.tensor(f"{held.name}.codes", held.shape, qparams)
         return self.inputs[key]
 
-    def node(self, op: str, inputs: Sequence[Held | str], out: Held, **attributes: Any) -> None:
+    def node(self, op: str, inputs: Sequence[NhwcTensor | str], out: NhwcTensor, **attributes: Any) -> None:
         """One operator of TOSA; what is given by its name is written already."""
         read = [held if isinstance(held, str) else self.read(held) for held in inputs]
         if out.name not in self.tensors:
             self._declare(out, INT8)
         self.operators.append(operator(op, read, out.name, **attributes))
 
-    def read(self, held: Held) -> str:
+    def read(self, held: NhwcTensor) -> str:
         """The name of a tensor that an operator reads; constants are written when they are first read."""
         while held.index in self.same:
             held = self.same[held.index]
@@ -148,7 +150,7 @@ class TosaGraph:
             return held.name
         return self._constant(held.value, held.name)
 
-    def _declare(self, held: Held, kind: int) -> None:
+    def _declare(self, held: NhwcTensor, kind: int) -> None:
         self.tensors[held.name] = table("Tensor", name=held.name, shape=list(held.shape), type=kind)
 
     def _constant(self, value: Array, name: str) -> str:
@@ -175,7 +177,7 @@ class TosaGraph:
             self.operators.append(operator("CONST_SHAPE", [], name))
         return name
 
-    def packed(self, inputs: Sequence[Held], outputs: Sequence[Held]) -> bytes:
+    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """The .tosa file.
 
         Raises:
@@ -198,7 +200,7 @@ class TosaGraph:
             "Block", name="main", operators=self.operators, tensors=list(self.tensors.values()),
             shapes=list(self.shapes.values()), inputs=[h.name for _, h in self.given], outputs=[n for n, _ in self.made],
         )  # fmt: skip
-        return written(block)
+        return serialize_block(block)
 
     def listed(self, inputs: Sequence[str]) -> bytes:
         """What the file does not say: what codes of its inputs and outputs stand for, which tensor is which.
@@ -220,4 +222,4 @@ class TosaGraph:
         return json.dumps({"inputs": ends, "outputs": last, "tensors": dict(sorted(entries.items()))}, indent=1).encode()
 
 
-__all__ = ["TosaGraph"]
+__all__ = ["TosaBuilder"]

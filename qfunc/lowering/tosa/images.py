@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qfunc.lowering.nhwc.tensor import Held
-from qfunc.lowering.tosa.builder import TosaGraph
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.tosa.builder import TosaBuilder
 
 
 def around(fields: dict[str, Any]) -> list[int]:
@@ -17,7 +17,9 @@ def around(fields: dict[str, Any]) -> list[int]:
     return [int(v) for v in (top, bottom, left, right)]
 
 
-def fitted(graph: TosaGraph, x: Held, kernel: Sequence[int], fields: dict[str, Any], name: str) -> tuple[Held, list[int]]:
+def fit_windows(
+    graph: TosaBuilder, x: NhwcTensor, kernel: Sequence[int], fields: dict[str, Any], name: str
+) -> tuple[NhwcTensor, list[int]]:
     """(the image, what stands around it) such that the last window ends where the image does.
 
     Args:
@@ -36,21 +38,21 @@ def fitted(graph: TosaGraph, x: Held, kernel: Sequence[int], fields: dict[str, A
     return made, pad
 
 
-def cut(graph: TosaGraph, x: Held, out: Held, begin: Sequence[int]) -> None:
+def cut(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, begin: Sequence[int]) -> None:
     """SLICE: so many entries as `out` has, from `begin` on."""
     graph.node("SLICE", [x, graph.shape(begin), graph.shape(out.shape)], out)
 
 
-def reshaped(graph: TosaGraph, x: Held, shape: Sequence[int], out: Held | str) -> Held:
+def reshaped(graph: TosaBuilder, x: NhwcTensor, shape: Sequence[int], out: NhwcTensor | str) -> NhwcTensor:
     """RESHAPE, as an existing tensor or a new one of that name."""
     made = graph.tensor(out, shape, x.qparams) if isinstance(out, str) else out
     graph.node("RESHAPE", [x, graph.shape(made.shape)], made)
     return made
 
 
-def joined(graph: TosaGraph, parts: Sequence[Held], out: Held, axis: int) -> None:
+def joined(graph: TosaBuilder, parts: Sequence[NhwcTensor], out: NhwcTensor, axis: int) -> None:
     """CONCAT."""
     graph.node("CONCAT", list(parts), out, axis=axis)
 
 
-__all__ = ["around", "cut", "fitted", "joined", "reshaped"]
+__all__ = ["around", "cut", "fit_windows", "joined", "reshaped"]

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array
-from qfunc.lowering.tosa.builder import TosaGraph
-from qfunc.lowering.tosa.images import cut, fitted, joined, reshaped
-from qfunc.lowering.tosa.rescale import multiplier, of, ratio, to_codes, widened
+from qfunc.lowering.tosa.builder import TosaBuilder
+from qfunc.lowering.tosa.images import cut, fit_windows, joined, reshaped
+from qfunc.lowering.tosa.rescale import multiplier, qparams_of, scale_ratio, to_codes, widened
 from qfunc.lowering.tosa.schema import INT32
 
 Fields = dict[str, Any]
 
 
-def conv(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def conv(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """CONV2D, one for each group."""
     x, weight, bias = given
     value = _value(weight)
@@ -39,14 +39,14 @@ def conv(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None
     joined(graph, parts, out, 3)
 
 
-def _of_channels(weight: Held, own: slice) -> Any:
+def _of_channels(weight: NhwcTensor, own: slice) -> Any:
     assert weight.qparams is not None
     if len(weight.qparams.scale) == 1:
         return weight.qparams
     return type(weight.qparams)(weight.qparams.scale[own], weight.qparams.zero_point[own])
 
 
-def depthwise(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def depthwise(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """DEPTHWISE_CONV2D, whose weight is [height, width, channels, outputs of each]."""
     x, weight, bias = given
     value = _value(weight)
@@ -56,31 +56,40 @@ def depthwise(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) ->
     _convolution(graph, "DEPTHWISE_CONV2D", x, held, bias, out, fields, value.transpose(3, 1, 2, 0))
 
 
-def _convolution(graph: TosaGraph, op: str, x: Held, weight: Held, bias: Held, out: Held, fields: Fields, each: Array) -> None:
+def _convolution(
+    graph: TosaBuilder,
+    op: str,
+    x: NhwcTensor,
+    weight: NhwcTensor,
+    bias: NhwcTensor,
+    out: NhwcTensor,
+    fields: Fields,
+    each: Array,
+) -> None:
     # `each`: the weight with its outputs first, then the window.
     dilation = (fields["dilationHFactor"], fields["dilationWFactor"])
     window = [d * (k - 1) + 1 for d, k in zip(dilation, each.shape[1:3], strict=True)]
-    x, pad = fitted(graph, x, window, fields, out.name)
+    x, pad = fit_windows(graph, x, window, fields, out.name)
     acc = graph.wide(f"{out.name}.sum", out.shape)
     graph.node(
-        op, [x, weight, bias, *zeros(graph, of(x)[1], 0)], acc, pad=pad, stride=[fields["strideH"], fields["strideW"]],
+        op, [x, weight, bias, *zeros(graph, qparams_of(x)[1], 0)], acc, pad=pad, stride=[fields["strideH"], fields["strideW"]],
         dilation=list(dilation), local_bound=0, acc_type=INT32,
     )  # fmt: skip
     requantized(graph, acc, x, weight, out, largest(each, bias, x), fields)
 
 
-def transposed(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def transposed(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """TRANSPOSE_CONV2D, whose padding cuts where it is negative."""
     x, weight, bias = given
     acc = graph.wide(f"{out.name}.sum", out.shape)
     graph.node(
-        "TRANSPOSE_CONV2D", [x, weight, bias, *zeros(graph, of(x)[1], 0)], acc, out_pad=fields["outPad"],
+        "TRANSPOSE_CONV2D", [x, weight, bias, *zeros(graph, qparams_of(x)[1], 0)], acc, out_pad=fields["outPad"],
         stride=[fields["strideH"], fields["strideW"]], local_bound=0, acc_type=INT32,
     )  # fmt: skip
     requantized(graph, acc, x, weight, out, largest(_value(weight), bias, x), fields)
 
 
-def linear(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def linear(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """CONV2D of images of one entry."""
     x, weight, bias = given
     value = _value(weight)
@@ -91,14 +100,14 @@ def linear(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> No
     held = graph.tensor(f"{weight.name}.ohwi", lies.shape, weight.qparams, value=lies)
     acc, made = graph.wide(f"{out.name}.sum", (rows, 1, 1, outputs)), graph.inner(out, "row", (rows, 1, 1, outputs))
     graph.node(
-        "CONV2D", [image, held, bias, *zeros(graph, of(x)[1], 0)], acc, pad=[0] * 4, stride=[1, 1], dilation=[1, 1],
+        "CONV2D", [image, held, bias, *zeros(graph, qparams_of(x)[1], 0)], acc, pad=[0] * 4, stride=[1, 1], dilation=[1, 1],
         local_bound=0, acc_type=INT32,
     )  # fmt: skip
     requantized(graph, acc, x, weight, made, largest(value, bias, x), fields)
     reshaped(graph, made, out.shape, out)
 
 
-def matmul(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def matmul(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """MATMUL of two tensors of one axis in front.
 
     Raises:
@@ -113,58 +122,60 @@ def matmul(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> No
     flat = [reshaped(graph, h, (batch, *h.shape[-2:]), f"{out.name}.{n}") for h, n in zip(given, ("a", "b"), strict=True)]
     shape = (batch, *out.shape[-2:])
     acc, made = graph.wide(f"{out.name}.sum", shape), graph.inner(out, "flat", shape)
-    graph.node("MATMUL", [*flat, *zeros(graph, of(a)[1], of(b)[1])], acc)
+    graph.node("MATMUL", [*flat, *zeros(graph, qparams_of(a)[1], qparams_of(b)[1])], acc)
     assert a.qparams is not None
-    pair = multiplier(ratio(a.qparams, of(b)[0]) / np.float64(of(out)[0]))
-    to_codes(graph, acc, made, pair, a.shape[-1] * reach(a) * reach(b), fields)
+    pair = multiplier(scale_ratio(a.qparams, qparams_of(b)[0]) / np.float64(qparams_of(out)[0]))
+    to_codes(graph, acc, made, pair, a.shape[-1] * max_magnitude(a) * max_magnitude(b), fields)
     reshaped(graph, made, out.shape, out)
 
 
-def product(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def product(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """MUL of two tensors without their zero points."""
-    a, b = (of_rank(graph, h, len(out.shape), f"{out.name}.{n}") for h, n in zip(given, ("a", "b"), strict=True))
+    a, b = (with_rank(graph, h, len(out.shape), f"{out.name}.{n}") for h, n in zip(given, ("a", "b"), strict=True))
     sides = [widened(graph, h, f"{out.name}.{n}.wide") for h, n in ((a, "a"), (b, "b"))]
     acc = graph.wide(f"{out.name}.product", out.shape)
     graph.node("MUL", [*sides, graph.constant(0, np.int8)], acc)
     assert a.qparams is not None
-    pair = multiplier(ratio(a.qparams, of(b)[0]) / np.float64(of(out)[0]))
-    to_codes(graph, acc, out, pair, reach(a) * reach(b), fields)
+    pair = multiplier(scale_ratio(a.qparams, qparams_of(b)[0]) / np.float64(qparams_of(out)[0]))
+    to_codes(graph, acc, out, pair, max_magnitude(a) * max_magnitude(b), fields)
 
 
-def of_rank(graph: TosaGraph, held: Held, rank: int, name: str) -> Held:
+def with_rank(graph: TosaBuilder, held: NhwcTensor, rank: int, name: str) -> NhwcTensor:
     """A tensor with axes of one entry in front, for TOSA broadcasts between as many axes."""
     if len(held.shape) == rank:
         return held
     return reshaped(graph, held, (*[1] * (rank - len(held.shape)), *held.shape), name)
 
 
-def requantized(graph: TosaGraph, acc: Held, x: Held, weight: Held, out: Held, sums: Array, fields: Fields) -> None:
+def requantized(
+    graph: TosaBuilder, acc: NhwcTensor, x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor, sums: Array, fields: Fields
+) -> None:
     """The codes of a sum of products with a weight."""
     assert weight.qparams is not None
-    pair = multiplier(ratio(weight.qparams, of(x)[0]) / np.float64(of(out)[0]))
+    pair = multiplier(scale_ratio(weight.qparams, qparams_of(x)[0]) / np.float64(qparams_of(out)[0]))
     to_codes(graph, acc, out, pair, sums if len(pair[0]) > 1 else sums.max(), fields)
 
 
-def zeros(graph: TosaGraph, a: int, b: int) -> list[str]:
+def zeros(graph: TosaBuilder, a: int, b: int) -> list[str]:
     """The zero points of two operands of codes."""
     return [graph.constant(z, np.int8) for z in (a, b)]
 
 
-def reach(held: Held) -> int:
+def max_magnitude(held: NhwcTensor) -> int:
     """The largest size of a code minus its zero point."""
-    zero = of(held)[1]
+    zero = qparams_of(held)[1]
     return max(127 - zero, zero + 128)
 
 
-def largest(weight: Array, bias: Held, x: Held) -> Array:
+def largest(weight: Array, bias: NhwcTensor, x: NhwcTensor) -> Array:
     """For each output, the first axis, what its sum cannot exceed in size."""
     total = np.abs(weight.astype(np.float64)).reshape(weight.shape[0], -1).sum(1)
-    return np.asarray(total * reach(x) + np.abs(_value(bias).astype(np.float64)))
+    return np.asarray(total * max_magnitude(x) + np.abs(_value(bias).astype(np.float64)))
 
 
-def _value(held: Held) -> Array:
+def _value(held: NhwcTensor) -> Array:
     assert held.value is not None
     return held.value
 
 
-__all__ = ["conv", "depthwise", "largest", "linear", "matmul", "of_rank", "product", "reach", "transposed", "zeros"]
+__all__ = ["conv", "depthwise", "largest", "linear", "matmul", "with_rank", "product", "max_magnitude", "transposed", "zeros"]

@@ -40,13 +40,13 @@ class TosaFile:
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.nhwc.writer import Writer
-        from qfunc.lowering.qdq_reader import Source
-        from qfunc.lowering.tosa.builder import TosaGraph
+        from qfunc.lowering.qdq_reader import QdqModel
+        from qfunc.lowering.tosa.builder import TosaBuilder
         from qfunc.lowering.tosa.ops import STEPS
 
         for site in sites:
             require_int8(site, "tosa", "TOSA")
-        graph, source = TosaGraph(), Source(model)
+        graph, source = TosaBuilder(), QdqModel(model)
         file = Writer(source, graph).write(STEPS)
         return {"model.tosa": file, "model.values.json": graph.listed([info.name for info in source.graph.input])}
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from qfunc.lowering.nhwc.context import Step, written
-from qfunc.lowering.nhwc.images import end, finished, image, out_shape
+from qfunc.lowering.nhwc.context import OpContext, node_writer
+from qfunc.lowering.nhwc.images import image, out_shape, output_image, to_signal
 from qfunc.lowering.nhwc.linear import bias_of, on_weighted_codes, stored
 from qfunc.lowering.nhwc.ops import WRITERS
-from qfunc.lowering.nhwc.tensor import Held
-from qfunc.lowering.tosa.builder import TosaGraph
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.linear import conv, depthwise, linear, matmul, product, transposed
 from qfunc.lowering.tosa.pooling import average_pool, max_pool, mean, summed
 from qfunc.lowering.tosa.rescale import BOUNDS, between, clamp
 from qfunc.lowering.tosa.shape import bilinear, concatenate, mirror, nearest, pad, reshape, slices, tile, transpose
-from qfunc.lowering.tosa.tables import CURVES, curve, sigmoid
-from qfunc.lowering.tosa.tables import written as table_of
+from qfunc.lowering.tosa.tables import CURVES, sigmoid, table_function
+from qfunc.lowering.tosa.tables import table_writer as table_of
 from qfunc.lowering.windows import window
 
-Node = Callable[[TosaGraph, list[Held], Held, dict[str, Any]], None]
+Node = Callable[[TosaBuilder, list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
 
 
 def _bounded(name: str) -> Node:
@@ -30,14 +30,14 @@ def _bounded(name: str) -> Node:
 
 def _extreme(low: bool) -> Node:
     # With one code, which a Clip has.
-    def write(graph: TosaGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    def write(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
         (code,) = np.ravel(np.asarray(given[1].value))
         between(graph, given[0], out, int(code) if low else -128, 127 if low else int(code))
 
     return write
 
 
-def conv_transposed(step: Step) -> None:
+def conv_transposed(step: OpContext) -> None:
     """A transposed convolution, whose padding is what the output's border lacks.
 
     Raises:
@@ -56,12 +56,12 @@ def conv_transposed(step: Step) -> None:
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     held = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)
     bias = bias_of(step, weight.shape[1], x, qparams)
-    made, result = finished(step, out_shape(step, weight.shape[1]))
+    made, result = output_image(step, out_shape(step, weight.shape[1]))
     step.file.operator(
         "TRANSPOSE_CONV", [x, held, bias], [made], outPad=pads, strideH=w.stride[0], strideW=w.stride[1],
         fusedActivationFunction=step.activation,
     )  # fmt: skip
-    end(step, made, result)
+    to_signal(step, made, result)
 
 
 MOVES = (
@@ -81,7 +81,9 @@ NODES: dict[str, Node] = {
 """By the name of the operator."""
 
 STEPS = (
-    WRITERS | {op: written(curve) for op in CURVES} | {"Sigmoid": written(sigmoid), "ConvTranspose": written(conv_transposed)}
+    WRITERS
+    | {op: node_writer(table_function) for op in CURVES}
+    | {"Sigmoid": node_writer(sigmoid), "ConvTranspose": node_writer(conv_transposed)}
 )
 """How each operator of ONNX is written to a file of TOSA's, as `tflite_ops.WRITERS`."""
 

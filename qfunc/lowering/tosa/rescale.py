@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from qfunc.errors import DeployError
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
-from qfunc.lowering.tosa.builder import TosaGraph
+from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.schema import PROPAGATE, SINGLE_ROUND
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 
@@ -19,13 +19,13 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
 }  # fmt: skip
 
 
-def of(held: Held) -> tuple[float, int]:
+def qparams_of(held: NhwcTensor) -> tuple[float, int]:
     """(scale, zero point) of a tensor of codes."""
     assert held.qparams is not None
     return held.qparams.scale[0], held.qparams.zero_point[0]
 
 
-def ratio(qparams: QParams, *factors: float) -> Array:
+def scale_ratio(qparams: QParams, *factors: float) -> Array:
     """The scales of a tensor times factors, in float64."""
     found = np.asarray(qparams.scale, np.float64)
     for factor in factors:
@@ -39,7 +39,9 @@ def multiplier(real: Array) -> tuple[Array, Array]:
     return m.numpy(), e.numpy()
 
 
-def to_codes(graph: TosaGraph, acc: Held, out: Held, pair: tuple[Array, Array], largest: Any, fields: Any) -> None:
+def to_codes(
+    graph: TosaBuilder, acc: NhwcTensor, out: NhwcTensor, pair: tuple[Array, Array], largest: Any, fields: Any
+) -> None:
     """RESCALE of sums to codes, and CLAMP where an activation is fused.
 
     Args:
@@ -50,11 +52,11 @@ def to_codes(graph: TosaGraph, acc: Held, out: Held, pair: tuple[Array, Array], 
     """
     _require(out, pair, np.asarray(largest))
     made = clamp_fused(graph, out, fields)
-    rescale(graph, acc, made, pair, made=of(out)[1])
+    rescale(graph, acc, made, pair, made=qparams_of(out)[1])
     clamp_fused(graph, out, fields, made)
 
 
-def clamp_fused(graph: TosaGraph, out: Held, fields: Any, made: Held | None = None) -> Held:
+def clamp_fused(graph: TosaBuilder, out: NhwcTensor, fields: Any, made: NhwcTensor | None = None) -> NhwcTensor:
     """The tensor in front of the CLAMP of a fused activation, or `out` without one; from `made`, the CLAMP is written."""
     bounds = BOUNDS.get(fields.get("fusedActivationFunction", "NONE"))
     if bounds is None:
@@ -65,7 +67,7 @@ def clamp_fused(graph: TosaGraph, out: Held, fields: Any, made: Held | None = No
     return out
 
 
-def _require(out: Held, pair: tuple[Array, Array], largest: Array) -> None:
+def _require(out: NhwcTensor, pair: tuple[Array, Array], largest: Array) -> None:
     # RESCALE takes values of int32 below 2^(shift - 1); shifts are of 2 to 62 bits.
     m, e = pair
     room = np.where(m == 0, 2.0**31, np.minimum(2.0 ** (e - 1.0), 2.0**31))
@@ -79,7 +81,9 @@ def _require(out: Held, pair: tuple[Array, Array], largest: Array) -> None:
         )
 
 
-def rescale(graph: TosaGraph, x: Held, out: Held, pair: tuple[Array, Array], *, given: int = 0, made: int = 0) -> None:
+def rescale(
+    graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, pair: tuple[Array, Array], *, given: int = 0, made: int = 0
+) -> None:
     """RESCALE with one rounding, half up.
 
     Args:
@@ -98,26 +102,37 @@ def rescale(graph: TosaGraph, x: Held, out: Held, pair: tuple[Array, Array], *, 
     )  # fmt: skip
 
 
-def widened(graph: TosaGraph, x: Held, name: str, real: float = 1.0, bits: int = 0) -> Held:
+def widened(graph: TosaBuilder, x: NhwcTensor, name: str, real: float = 1.0, bits: int = 0) -> NhwcTensor:
     """(q - z) * real * 2^bits in int32, rounded half up."""
     made = graph.wide(name, x.shape)
     m, e = multiplier(np.asarray(real))
-    rescale(graph, x, made, (m, e - bits), given=of(x)[1])
+    rescale(graph, x, made, (m, e - bits), given=qparams_of(x)[1])
     return made
 
 
-def clamp(graph: TosaGraph, x: Held, out: Held, low: float | None, high: float | None) -> None:
+def clamp(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, low: float | None, high: float | None) -> None:
     """CLAMP between the codes of two real values."""
-    scale, zero = of(out)
+    scale, zero = qparams_of(out)
     ends = [d if b is None else int(np.clip(np.rint(np.float32(b) / np.float32(scale)) + zero, -128, 127))
             for b, d in ((low, -128), (high, 127))]  # fmt: skip
     between(graph, x, out, ends[0], ends[1])
 
 
-def between(graph: TosaGraph, x: Held, out: Held, low: int, high: int) -> None:
+def between(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, low: int, high: int) -> None:
     """CLAMP between two codes."""
     low_, high_ = (np.array([v], np.int8).tobytes() for v in (low, high))
     graph.node("CLAMP", [x], out, min_val=low_, max_val=high_, nan_mode=PROPAGATE)
 
 
-__all__ = ["BOUNDS", "between", "clamp", "clamp_fused", "multiplier", "of", "ratio", "rescale", "to_codes", "widened"]
+__all__ = [
+    "BOUNDS",
+    "between",
+    "clamp",
+    "clamp_fused",
+    "multiplier",
+    "qparams_of",
+    "scale_ratio",
+    "rescale",
+    "to_codes",
+    "widened",
+]

@@ -16,10 +16,10 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.errors import VerifyError
-from qfunc.lowering.code_outputs import Shown, shown_of
+from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.flatbuffer import Table
 from qfunc.lowering.runner_support import not_installed, require
-from qfunc.lowering.tosa.schema import block_of, written
+from qfunc.lowering.tosa.schema import block_of, serialize_block
 
 
 @frozen
@@ -45,18 +45,18 @@ class Tosa:
         """
         return self.opened(artifact.files).run(inputs)
 
-    def inside(self, artifact: Any) -> Shown:
+    def inside(self, artifact: Any) -> ModelWithCodes:
         """A view of the tensors of codes inside.
 
         Raises:
             VerifyError: the reference model is not installed.
         """
         values = json.loads(artifact.files["model.values.json"])
-        named = shown_of(artifact, values["tensors"].items())
+        named = with_code_outputs(artifact, values["tensors"].items())
         block = block_of(artifact.files["model.tosa"])
         outputs = [*block["outputs"], *(v["tensor"] for v in named.values())]
-        exposed = Opened(self._model(), written(Table(block.kind, {**block.fields, "outputs": outputs})), values)
-        return Shown(self.opened(artifact.files).run, exposed.codes, {n: bool(v["last"]) for n, v in named.items()})
+        exposed = Opened(self._model(), serialize_block(Table(block.kind, {**block.fields, "outputs": outputs})), values)
+        return ModelWithCodes(self.opened(artifact.files).run, exposed.codes, {n: bool(v["last"]) for n, v in named.items()})
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" : it computes on integers, the same on every CPU."""

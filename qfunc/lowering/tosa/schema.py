@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qfunc.lowering.flatbuffer import Fields, Schema, Table, packed, table, unpacked
+from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
 OPS = (
     "ARGMAX", "AVG_POOL2D", "CONV2D", "CONV3D", "DEPTHWISE_CONV2D", "FFT2D", "MATMUL", "MAX_POOL2D", "RFFT2D",
@@ -56,19 +56,20 @@ def operator(op: str, inputs: Sequence[str], output: str, **attributes: object) 
     )  # fmt: skip
 
 
-def written(block: Table) -> bytes:
+def serialize_block(block: Table) -> bytes:
     """The file of one block, of TOSA 1.0."""
     version = table("Version", major=1, minor=0, patch=0, draft=0)
     region = table("Region", name="main", blocks=[block])
-    return packed(GRAPH, table("TosaGraph", version=version, regions=[region]), "TOSA")
+    return serialize(GRAPH, table("TosaGraph", version=version, regions=[region]), "TOSA")
 
 
 def block_of(file: bytes) -> Table:
-    """The block of a file that `written` wrote."""
-    block: Table = unpacked(GRAPH, "TosaGraph", file)["regions"][0]["blocks"][0]
+    """The block of a file that `serialize_block` wrote."""
+    block: Table = parse(GRAPH, "TosaGraph", file)["regions"][0]["blocks"][0]
     return block
 
 
 __all__ = [
-    "BILINEAR", "GRAPH", "INT32", "INT8", "NEAREST", "OPS", "PROPAGATE", "SINGLE_ROUND", "block_of", "operator", "written",
+    "BILINEAR", "GRAPH", "INT32", "INT8", "NEAREST", "OPS", "PROPAGATE", "SINGLE_ROUND", "block_of", "operator",
+    "serialize_block",
 ]  # fmt: skip

@@ -8,32 +8,32 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.nhwc.tensor import Held
-from qfunc.lowering.tosa.builder import TosaGraph
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.images import cut, joined, reshaped
-from qfunc.lowering.tosa.rescale import multiplier, of, rescale
+from qfunc.lowering.tosa.rescale import multiplier, qparams_of, rescale
 from qfunc.lowering.tosa.schema import BILINEAR, NEAREST
 from qfunc.numerics.kernels.resize import steps
 
 Fields = dict[str, Any]
 
 
-def reshape(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def reshape(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """RESHAPE."""
     reshaped(graph, given[0], out.shape, out)
 
 
-def transpose(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def transpose(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """TRANSPOSE."""
     graph.node("TRANSPOSE", [given[0]], out, perms=_numbers(given[1]))
 
 
-def concatenate(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def concatenate(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """CONCAT."""
     joined(graph, given, out, int(fields["axis"]))
 
 
-def slices(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def slices(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """SLICE; steps by an axis of their own, of which the first entry is taken."""
     x, begin, _, stride = given[0], *(_numbers(g) for g in given[1:])
     begin = [0 if fields["beginMask"] >> i & 1 else b for i, b in enumerate(begin)]
@@ -49,7 +49,7 @@ def slices(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> No
     cut(graph, x, out, begin)
 
 
-def _every(graph: TosaGraph, x: Held, axis: int, begin: int, step: int, count: int, name: str) -> Held:
+def _every(graph: TosaBuilder, x: NhwcTensor, axis: int, begin: int, step: int, count: int, name: str) -> NhwcTensor:
     # Entries begin, begin + step, ... of an axis.
     def sized(length: int) -> tuple[int, ...]:
         return tuple(length if i == axis else n for i, n in enumerate(x.shape))
@@ -59,7 +59,13 @@ def _every(graph: TosaGraph, x: Held, axis: int, begin: int, step: int, count: i
     cut(graph, x, part, [begin if i == axis else 0 for i in range(len(x.shape))])
     if length < count * step:
         whole = graph.tensor(f"{name}.whole", sized(count * step), x.qparams)
-        filled(graph, part, whole, [[0, count * step - length] if i == axis else [0, 0] for i in range(len(x.shape))], of(x)[1])
+        filled(
+            graph,
+            part,
+            whole,
+            [[0, count * step - length] if i == axis else [0, 0] for i in range(len(x.shape))],
+            qparams_of(x)[1],
+        )
         part = whole
     front, behind = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     rows = reshaped(graph, part, (front, count, step, behind), f"{name}.rows")
@@ -68,23 +74,23 @@ def _every(graph: TosaGraph, x: Held, axis: int, begin: int, step: int, count: i
     return reshaped(graph, first, sized(count), f"{name}.every")
 
 
-def filled(graph: TosaGraph, x: Held, out: Held, pairs: Any, code: int) -> None:
+def filled(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, pairs: Any, code: int) -> None:
     """PAD by a code."""
     graph.node("PAD", [x, graph.shape([int(v) for v in np.ravel(pairs)]), graph.constant(code, np.int8)], out)
 
 
-def pad(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def pad(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """PAD by the zero point, or by a value that the operator names."""
-    x, code = given[0], of(given[0])[1]
+    x, code = given[0], qparams_of(given[0])[1]
     if len(given) > 2:
         (number,) = np.ravel(np.asarray(given[2].value))
         code = int(number)
         if given[2].qparams is None:
-            code = int(np.clip(np.rint(np.float32(number) / np.float32(of(x)[0])) + of(x)[1], -128, 127))
+            code = int(np.clip(np.rint(np.float32(number) / np.float32(qparams_of(x)[0])) + qparams_of(x)[1], -128, 127))
     filled(graph, x, out, _numbers(given[1]), code)
 
 
-def mirror(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def mirror(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """The borders by SLICE and REVERSE, joined with what they are the borders of."""
     x, pairs = given[0], np.reshape(_numbers(given[1]), (-1, 2))
     todo = [i for i, p in enumerate(pairs) if any(p)]
@@ -107,12 +113,12 @@ def mirror(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> No
         graph.node("IDENTITY", [x], out)
 
 
-def tile(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def tile(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """TILE."""
     graph.node("TILE", [given[0], graph.shape(_numbers(given[1]))], out)
 
 
-def nearest(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def nearest(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """RESIZE to the nearest entry: for whole factors f, entry i // f.
 
     Raises:
@@ -128,7 +134,7 @@ def nearest(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> N
     _resize(graph, x, out, places, NEAREST)
 
 
-def bilinear(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> None:
+def bilinear(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """RESIZE with whole weights, and the RESCALE that divides by their sum.
 
     Raises:
@@ -142,7 +148,7 @@ def bilinear(graph: TosaGraph, given: list[Held], out: Held, fields: Fields) -> 
     rescale(graph, acc, out, multiplier(np.asarray(1.0 / whole)))  # of codes with their zero point
 
 
-def _resize(graph: TosaGraph, x: Held, out: Held, places: list[tuple[int, int, int]], mode: int) -> None:
+def _resize(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, places: list[tuple[int, int, int]], mode: int) -> None:
     sizes = list(zip(x.shape[1:3], out.shape[1:3], strict=True))
     if any(n > 2**11 for n, _, _ in places):
         do = "Resize by a ratio of smaller numbers."
@@ -154,7 +160,7 @@ def _resize(graph: TosaGraph, x: Held, out: Held, places: list[tuple[int, int, i
     graph.node("RESIZE", [x, graph.shape(scales), graph.shape(offsets), graph.shape(borders)], out, mode=mode)
 
 
-def _numbers(held: Held) -> list[int]:
+def _numbers(held: NhwcTensor) -> list[int]:
     return [int(v) for v in np.ravel(np.asarray(held.value))]
 
 

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qfunc.lowering.nhwc.context import Step
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import QParams
-from qfunc.lowering.tosa.builder import TosaGraph
-from qfunc.lowering.tosa.rescale import of
+from qfunc.lowering.tosa.builder import TosaBuilder
+from qfunc.lowering.tosa.rescale import qparams_of
 from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes
 
 Curve = Callable[[Tensor, Mapping[str, Any]], Tensor]
@@ -35,7 +35,7 @@ def _decimal(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def curve(step: Step) -> None:
+def table_function(step: OpContext) -> None:
     """A function of each entry, on codes."""
     step.on_codes(0)
     x = step.given()
@@ -43,12 +43,12 @@ def curve(step: Step) -> None:
     step.file.operator(step.node.op_type, [x], [step.result(x.shape, last=x.last)], **given)
 
 
-def sigmoid(step: Step) -> None:
+def sigmoid(step: OpContext) -> None:
     """A sigmoid, or with the product behind it SiLU, x * sigmoid(x), which ONNX has no operator for."""
     x, product = str(step.node.input[0]), step.source.only_reader(step.output)
     if product is None or product.op_type != "Mul" or {*product.input} != {x, step.output}:
-        return curve(step)
-    whole = Step(step.writer, product)
+        return table_function(step)
+    whole = OpContext(step.writer, product)
     place = list(product.input).index(x)
     whole.on_codes(place)
     held = whole.given(place)
@@ -56,28 +56,28 @@ def sigmoid(step: Step) -> None:
     whole.file.operator("Silu", [held], [whole.result(held.shape, last=held.last)])
 
 
-def written(name: str) -> Callable[[TosaGraph, list[Held], Held, dict[str, Any]], None]:
+def table_writer(name: str) -> Callable[[TosaBuilder, list[NhwcTensor], NhwcTensor, dict[str, Any]], None]:
     """TABLE of a function, in float64 between real values of float32; of two slopes in float32, which holds them exactly."""
     wide = torch.float32 if name == "LeakyRelu" else torch.float64
 
-    def write(graph: TosaGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    def write(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
         _table(graph, given[0], out, lambda x: CURVES[name](x.to(wide), fields).float())
 
     return write
 
 
-def requantized(graph: TosaGraph, x: Held, name: str, qparams: QParams) -> Held:
+def requantized(graph: TosaBuilder, x: NhwcTensor, name: str, qparams: QParams) -> NhwcTensor:
     """TABLE from codes to those of other qparams for the same values."""
     made = graph.tensor(name, x.shape, qparams, last=x.last)
     _table(graph, x, made, lambda real: real)
     return made
 
 
-def _table(graph: TosaGraph, x: Held, out: Held, function: Callable[[Tensor], Tensor]) -> None:
+def _table(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, function: Callable[[Tensor], Tensor]) -> None:
     codes = torch.arange(-128, 128, dtype=torch.float32)
-    real = function(dequantize_codes(codes, *of(x)))
-    values = quantize_codes(real, *of(out), -128, 127).numpy().astype(np.int8)
+    real = function(dequantize_codes(codes, *qparams_of(x)))
+    values = quantize_codes(real, *qparams_of(out), -128, 127).numpy().astype(np.int8)
     graph.node("TABLE", [x, graph.constant(values, np.int8, f"{out.name}.table")], out)
 
 
-__all__ = ["CURVES", "curve", "requantized", "sigmoid", "written"]
+__all__ = ["CURVES", "table_function", "requantized", "sigmoid", "table_writer"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.format_checks import refused, require_integers, require_per_tensor, require_symmetric
+from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.vendor.side_file import by_tensor, derived
@@ -61,5 +61,5 @@ def _has_line(site: QuantizedTensor, tensor: str) -> bool:
 def _largest(site: QuantizedTensor, tensor: str) -> float:
     require_per_tensor(site, tensor, _ARTIFACT)
     if tensor.splitlines() != [tensor]:
-        raise refused(site, tensor, "a name of several lines", "one line a tensor", "Rename the module or input.")
+        raise format_error(site, tensor, "a name of several lines", "one line a tensor", "Rename the module or input.")
     return max(-site.minimum[0], site.maximum[0])

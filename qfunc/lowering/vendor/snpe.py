@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.format_checks import refused, require_integers, require_per_tensor
+from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
@@ -74,13 +74,13 @@ class _Encoding:
         self.tensor, self.activation, self.bits = tensor, site.role == "activation", fmt.bits
         if fmt.bits not in _WIDTHS and fmt != Int(32):
             wanted = f"integers of {', '.join(map(str, _WIDTHS))} bits, or Int(32): encodings have no others"
-            raise refused(site, tensor, repr(fmt), wanted, "Edit the scheme.")
+            raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme.")
         if self.activation:
             require_per_tensor(site, tensor, "an activation's encoding")
         stored = Int(fmt.bits, fmt.signed)
         if self.activation and fmt != stored:
             wanted = f"{stored!r}: encodings have all codes of their type"
-            raise refused(site, tensor, repr(fmt), wanted, "Edit the scheme.")
+            raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme.")
         alike = site.role == "bias" and len({*zip(site.scale, site.zero_point, strict=True)}) == 1
         kept = 1 if alike else len(site.scale)
         self.axis = None if alike else site.axis

@@ -12,7 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from qfunc.errors import DeployError
-from qfunc.lowering.format_checks import refused, require_integers, require_per_tensor, require_symmetric
+from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
 from qfunc.lowering.onnx.remove_quantizers import prune
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.vendor.side_file import by_tensor, derived, tensors_of
@@ -152,9 +152,11 @@ def _largest(site: QuantizedTensor, tensor: str) -> float:
     require_symmetric(site, tensor, _ARTIFACT)
     require_per_tensor(site, tensor, _ARTIFACT)
     if site.role == "bias":
-        raise refused(site, tensor, repr(fmt), "a bias of scale s_w s_x: STPU has no other", "Give its rule bias=Derived().")
+        raise format_error(
+            site, tensor, repr(fmt), "a bias of scale s_w s_x: STPU has no other", "Give its rule bias=Derived()."
+        )
     if fmt != Int(8, low=-127):
-        raise refused(site, tensor, repr(fmt), "Int(8, low=-127): ranges of STPU are 127 steps", "Edit the scheme.")
+        raise format_error(site, tensor, repr(fmt), "Int(8, low=-127): ranges of STPU are 127 steps", "Edit the scheme.")
     return 1.0 if site.scale[0] == _UNIT else site.scale[0] * 127
 
 

@@ -16,10 +16,10 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int
 from qfunc.specs._repr import readable
 
-__all__ = ["TengineScale", "fused"]
+__all__ = ["TengineScale", "is_fused"]
 
 
-def fused(graph: onnx.GraphProto) -> dict[str, str]:
+def is_fused(graph: onnx.GraphProto) -> dict[str, str]:
     """Output of a convolution -> output of the relu or relu6 that alone reads it."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
@@ -96,7 +96,7 @@ class TengineScale:
         made = float_model(model, sites)
         found = by_tensor(made, (s for s in sites if s.role == "activation"))
         qparams = {tensor: (site.scale[0], site.zero_point[0]) for tensor, site in found.items()}
-        fusions = fused(made.graph)
+        fusions = is_fused(made.graph)
         qparams |= {c: qparams[a] for c, a in fusions.items() if a in qparams}
         lines = "".join(f"{tensor} {scale!r} {zero}\n" for tensor, (scale, zero) in qparams.items())
         return {"model.onnx": made.SerializeToString(deterministic=True), "model.scale": lines.encode()}

@@ -11,7 +11,7 @@ import numpy as np
 from qfunc.errors import DeployError
 from qfunc.lowering.flatbuffer import Table, table
 from qfunc.lowering.format_checks import require_input
-from qfunc.lowering.nhwc.tensor import Held
+from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
 from qfunc.lowering.xnnpack.pte import program
 from qfunc.lowering.xnnpack.schema import NONE, delegate
@@ -20,33 +20,35 @@ INPUT, OUTPUT = 1, 2  # XNN_VALUE_FLAG_EXTERNAL_INPUT and _OUTPUT
 _REAL, _CODES, _LONG, _CODES_EACH, _LONG_EACH = 1, 3, 5, 6, 7  # xnn_datatype_fp32, qint8, qint32, qcint8, qcint32
 
 
-class XnnGraph:
+class XnnpackBuilder:
     """Values and nodes of one example; what the nodes do not read is not written."""
 
     lowering, any_padding = "Pte", True
 
     def __init__(self) -> None:
-        self.held: list[Held] = []
+        self.held: list[NhwcTensor] = []
         self.nodes: list[Table] = []
         self.used: dict[int, None] = {}
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
-               varies: int | None = None, dtype: Any = None, **place: Any) -> Held:  # fmt: skip
+               varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
         """A new tensor; `value` makes it a constant.
 
         Raises:
             DeployError: the examples do not lie along the first axis, or are no real numbers.
         """
         require_input(name, dtype, varies)
-        made = Held(len(self.held), name, tuple(int(n) for n in shape), qparams, value=value, **place)
+        made = NhwcTensor(len(self.held), name, tuple(int(n) for n in shape), qparams, value=value, **place)
         self.held.append(made)
         return made
 
-    def integers(self, values: Any, name: str) -> Held:
+    def integers(self, values: Any, name: str) -> NhwcTensor:
         """A constant that a node holds in its fields."""
         return self.tensor(name, np.shape(values), value=np.array(values, np.int64))
 
-    def operator(self, op: str, inputs: Sequence[Held], outputs: Sequence[Held], options: str = "", **fields: Any) -> None:
+    def operator(
+        self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
+    ) -> None:
         """The nodes that do what an operator of TFLite does.
 
         Raises:
@@ -59,20 +61,20 @@ class XnnGraph:
             raise DeployError(where=f"tensor {outputs[0].name!r}", found=op, wanted="an op of XNNPACK", do=do)
         NODES[op](self, list(inputs), outputs[0], fields)
 
-    def node(self, kind: str, out: Held, bounds: tuple[float, float] | None = None, **fields: Any) -> None:
+    def node(self, kind: str, out: NhwcTensor, bounds: tuple[float, float] | None = None, **fields: Any) -> None:
         """One node; the tensors among its fields are its values."""
-        values = {k: self._read(v) if isinstance(v, Held) else v for k, v in fields.items()}
+        values = {k: self._read(v) if isinstance(v, NhwcTensor) else v for k, v in fields.items()}
         union = table(kind, output_id=self._read(out), **{"flags": 0, **values})
         limits = None if bounds is None else table("MinMax", output_min=bounds[0], output_max=bounds[1])
         self.nodes.append(table("XNode", xnode_union=union, debug_handle=len(self.nodes), output_min_max=limits))
 
-    def _read(self, held: Held) -> int:
+    def _read(self, held: NhwcTensor) -> int:
         self.used.setdefault(held.index)
         return held.index
 
-    def packed(self, inputs: Sequence[Held], outputs: Sequence[Held]) -> bytes:
+    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """The .pte file."""
-        last: list[Held] = []
+        last: list[NhwcTensor] = []
         for held in outputs:
             if held.value is not None or held.index in {t.index for t in (*inputs, *last)}:
                 copy = self.tensor(f"{held.name}.copy", held.shape, held.qparams)
@@ -89,7 +91,7 @@ class XnnGraph:
         )  # fmt: skip
         return program(delegate(graph, constants), [t.shape for t in inputs], [(t.shape, False) for t in last])
 
-    def _value(self, held: Held, external: tuple[int, int] | None, constants: list[bytes]) -> Table:
+    def _value(self, held: NhwcTensor, external: tuple[int, int] | None, constants: list[bytes]) -> Table:
         number, flags = external or (NONE, 0)
         place = 0
         if held.value is not None:
@@ -117,4 +119,4 @@ class XnnGraph:
         return json.dumps(dict(sorted(entries.items())), indent=1).encode()
 
 
-__all__ = ["INPUT", "OUTPUT", "XnnGraph"]
+__all__ = ["INPUT", "OUTPUT", "XnnpackBuilder"]

@@ -38,13 +38,13 @@ class Pte:
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
-        from qfunc.lowering.qdq_reader import Source
-        from qfunc.lowering.xnnpack.builder import XnnGraph
+        from qfunc.lowering.qdq_reader import QdqModel
+        from qfunc.lowering.xnnpack.builder import XnnpackBuilder
 
         for site in sites:
             require_int8(site, "executorch_xnnpack", "XNNPACK")
-        graph = XnnGraph()
-        file = Writer(Source(model), graph).write(WRITERS)
+        graph = XnnpackBuilder()
+        file = Writer(QdqModel(model), graph).write(WRITERS)
         return {"model.pte": file, "model.values.json": graph.listed()}
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.nhwc.tensor import Held
-from qfunc.lowering.xnnpack.builder import XnnGraph
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.xnnpack.builder import XnnpackBuilder
 from qfunc.lowering.xnnpack.schema import NONE
 from qfunc.lowering.xnnpack.shape import concatenate, nearest, pad, reshape, resize, slices, tile, transpose
 
-Node = Callable[[XnnGraph, list[Held], Held, dict[str, Any]], None]
+Node = Callable[[XnnpackBuilder, list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
 
 _INFINITE = math.inf
 _BOUNDS = {"NONE": None, "RELU": (0.0, _INFINITE), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
@@ -27,7 +27,7 @@ def _one(kind: str, **more: Any) -> Node:
 
 
 def _two(kind: str) -> Node:
-    def write(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    def write(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
         bounds = _BOUNDS[fields.get("fusedActivationFunction", "NONE")]
         graph.node(kind, out, bounds, input1_id=given[0], input2_id=given[1])
 
@@ -40,7 +40,7 @@ def _clamp(name: str) -> Node:
 
 def _real(write: Node) -> Node:
     # By the op on real values where XNNPACK has it for those alone.
-    def through(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    def through(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
         reals = []
         for held in given:
             real = held
@@ -56,14 +56,14 @@ def _real(write: Node) -> Node:
     return through
 
 
-def _conv(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _conv(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     x, weight, bias = given
     outputs, height, width, inputs = weight.shape
     groups = x.shape[-1] // inputs
     _convolution("XNNConv2d", graph, x, weight, bias, out, fields, (height, width), (groups, inputs, outputs // groups))
 
 
-def _depthwise(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _depthwise(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     x, weight, bias = given
     _, height, width, outputs = weight.shape
     channels = x.shape[-1]
@@ -71,14 +71,16 @@ def _depthwise(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, 
     _convolution("XNNDepthwiseConv2d", graph, x, weight, bias, out, fields, (height, width), each)
 
 
-def _conv_transposed(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _conv_transposed(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     x, weight, bias = given
     outputs, height, width, inputs = weight.shape
     _convolution("XNNConvTranspose2d", graph, x, weight, bias, out, fields, (height, width), (1, inputs, outputs))
 
 
-def _convolution(kind: str, graph: XnnGraph, x: Held, weight: Held, bias: Held, out: Held, fields: dict[str, Any],
-                 kernel: tuple[int, int], groups: tuple[int, int, int]) -> None:  # fmt: skip
+def _convolution(
+    kind: str, graph: XnnpackBuilder, x: NhwcTensor, weight: NhwcTensor, bias: NhwcTensor, out: NhwcTensor,
+    fields: dict[str, Any], kernel: tuple[int, int], groups: tuple[int, int, int],
+) -> None:  # fmt: skip
     _scaled(x, weight, out)
     more = fields.get("adjustment", (0, 0))
     graph.node(
@@ -91,7 +93,7 @@ def _convolution(kind: str, graph: XnnGraph, x: Held, weight: Held, bias: Held, 
     )  # fmt: skip
 
 
-def _scaled(x: Held, weight: Held, out: Held) -> None:
+def _scaled(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor) -> None:
     # XNNPACK has no multiplier of 2^8 or more.
     if x.qparams is None or weight.qparams is None or out.qparams is None:
         return
@@ -107,7 +109,7 @@ def _around(fields: dict[str, Any]) -> dict[str, int]:
     return dict(zip(("padding_top", "padding_right", "padding_bottom", "padding_left"), padding, strict=True))
 
 
-def _linear(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _linear(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     _scaled(given[0], given[1], out)
     bias = given[2] if len(given) > 2 else NONE
     bounds = _BOUNDS[fields["fusedActivationFunction"]]
@@ -115,7 +117,7 @@ def _linear(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any
 
 
 def _pool(kind: str) -> Node:
-    def write(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+    def write(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
         graph.node(
             kind, out, _BOUNDS[fields["fusedActivationFunction"]], **_around(fields), input_id=given[0],
             pooling_height=fields["filterHeight"], pooling_width=fields["filterWidth"], stride_height=fields["strideH"],
@@ -125,7 +127,7 @@ def _pool(kind: str) -> Node:
     return write
 
 
-def _mean(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _mean(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     # The axes first, as the rows of an image of one column whose channels are all others.
     x, axes = given[0], [int(a) for a in np.ravel(np.asarray(given[1].value))]
     rest = [i for i in range(1, len(x.shape)) if i not in axes]
@@ -141,14 +143,14 @@ def _mean(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any])
     reshape(graph, made, out.shape, out)
 
 
-def _matmul(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _matmul(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     # On codes only where the second operand has no zero point.
     second = given[1].qparams
     product = _two("XNNBatchMatrixMultiply")
     (product if second is None or second.zero_point == (0,) else _real(product))(graph, given, out, fields)
 
 
-def _leaky_relu(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _leaky_relu(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     # Its multipliers have 16 bits, 8 of them behind the point.
     x, slope = given[0], max(1.0, abs(float(fields["alpha"])))
     if x.qparams is not None and out.qparams is not None and slope * x.qparams.scale[0] / out.qparams.scale[0] > 2.0**7:
@@ -158,22 +160,22 @@ def _leaky_relu(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str,
     graph.node("XNNLeakyReLU", out, input_id=given[0], negative_slope=fields["alpha"])
 
 
-def _reshape(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _reshape(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     reshape(graph, given[0], out.shape, out)
 
 
-def _gelu(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _gelu(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     if fields["approximate"]:
         do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(Qdq())."
         raise DeployError(where=f"tensor {out.name!r}", found="GELU by tanh", wanted="that of the error function", do=do)
     graph.node("XNNGelu", out, input_id=given[0])
 
 
-def _elu(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _elu(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     graph.node("XNNELU", out, input_id=given[0], alpha=1.0)
 
 
-def _squared_difference(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def _squared_difference(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     difference = graph.tensor(f"{out.name}.difference", out.shape)
     graph.node("XNNSubtract", difference, input1_id=given[0], input2_id=given[1])
     graph.node("XNNSquare", out, input_id=difference)

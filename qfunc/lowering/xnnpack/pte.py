@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qfunc.lowering.flatbuffer import Schema, Table, packed, table, unpacked
+from qfunc.lowering.flatbuffer import Schema, Table, parse, serialize, table
 
 _VALUES = "Null|Int|Bool|Double|Tensor|String|IntList|DoubleList|BoolList|TensorList|OptionalTensorList"
 _CALLS = "KernelCall|DelegateCall|MoveCall|JumpFalseCall|FreeCall"
@@ -59,7 +59,7 @@ def program(delegate: bytes, inputs: Sequence[Sequence[int]], outputs: Sequence[
         "Program", version=0, execution_plan=[plan], constant_segment=table("Offsets", segment_index=0, offsets=[0]),
         backend_delegate_data=[table("Data", data=delegate)], segments=[],
     )  # fmt: skip
-    return packed(PROGRAM, root, "ET12")
+    return serialize(PROGRAM, root, "ET12")
 
 
 def _tensor(shape: Sequence[int], codes: bool) -> Table:
@@ -71,7 +71,7 @@ def _tensor(shape: Sequence[int], codes: bool) -> Table:
 
 def delegate_of(file: bytes) -> bytes:
     """What the delegate reads, of a file that `program` wrote."""
-    held: Any = unpacked(PROGRAM, "Program", file)["backend_delegate_data"]
+    held: Any = parse(PROGRAM, "Program", file)["backend_delegate_data"]
     return bytes(held[0]["data"])
 
 

@@ -13,8 +13,8 @@ import torch
 from attrs import frozen
 
 from qfunc.errors import VerifyError
-from qfunc.lowering.code_outputs import Shown, shown_of
-from qfunc.lowering.flatbuffer import Table, table, unpacked
+from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
+from qfunc.lowering.flatbuffer import Table, parse, table
 from qfunc.lowering.runner_support import not_installed, other_kernels, require
 from qfunc.lowering.xnnpack.pte import PROGRAM, delegate_of, program
 from qfunc.lowering.xnnpack.schema import delegate, read
@@ -42,16 +42,16 @@ class ExecuTorch:
         """
         return self.opened(artifact.files["model.pte"]).run(inputs)
 
-    def inside(self, artifact: Any) -> Shown:
+    def inside(self, artifact: Any) -> ModelWithCodes:
         """A view of the tensors of codes inside.
 
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
         file, values = artifact.files["model.pte"], json.loads(artifact.files["model.values.json"])
-        named = shown_of(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
+        named = with_code_outputs(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
         plain, exposed = self.opened(file), self.opened(_with_outputs(file, list(named.values())))
-        return Shown(plain.run, exposed.run, {n: bool(v["last"]) for n, v in named.items()})
+        return ModelWithCodes(plain.run, exposed.run, {n: bool(v["last"]) for n, v in named.items()})
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes as the target says, else why it may not on this CPU."""
@@ -95,7 +95,7 @@ class Opened:
 def _with_outputs(file: bytes, chosen: Sequence[dict[str, Any]]) -> bytes:
     # The file with those of its values as outputs behind its own.
     graph, constants = read(delegate_of(file))
-    plan: Any = unpacked(PROGRAM, "Program", file)["execution_plan"][0]
+    plan: Any = parse(PROGRAM, "Program", file)["execution_plan"][0]
     tensors = [v["val"] for v in plan["values"]]
     count = len(tensors)
     numbers = {entry["value"]: count + i for i, entry in enumerate(chosen)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from qfunc.lowering.flatbuffer import Fields, Schema, Table, packed, table, unpacked
+from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
 _ONE: Fields = (("input_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
 _TWO: Fields = (("input1_id", "u32"), ("input2_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
@@ -72,7 +72,7 @@ def delegate(graph: Table, constants: Sequence[bytes]) -> bytes:
     for constant in constants:
         offsets.append(table("ConstantDataOffset", offset=len(data), size=len(constant)))
         data += _whole(constant)
-    body = packed(GRAPH, Table("XNNGraph", {**graph.fields, "constant_data": offsets}), "XN01")
+    body = serialize(GRAPH, Table("XNNGraph", {**graph.fields, "constant_data": offsets}), "XN01")
     start = len(_whole(b"\0" * _HEADER.size))
     head = _HEADER.pack(b"XH00", _HEADER.size, start, len(body), start + len(_whole(body)), len(data))
     return _whole(head) + _whole(body) + data
@@ -81,7 +81,7 @@ def delegate(graph: Table, constants: Sequence[bytes]) -> bytes:
 def read(data: bytes) -> tuple[Table, list[bytes]]:
     """(the graph, its constants) of what `delegate` wrote."""
     _, _, start, length, constants, _ = _HEADER.unpack(data[: _HEADER.size])
-    graph = unpacked(GRAPH, "XNNGraph", data[start : start + length])
+    graph = parse(GRAPH, "XNNGraph", data[start : start + length])
     places = graph["constant_data"][1:]
     return graph, [data[constants + p["offset"] : constants + p["offset"] + p["size"]] for p in places]
 

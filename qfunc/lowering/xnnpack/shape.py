@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.nhwc.tensor import Held
-from qfunc.lowering.xnnpack.builder import XnnGraph
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.xnnpack.builder import XnnpackBuilder
 
 _LEGACY, _CORNERS = 0x4, 0x8  # XNN_FLAG_TENSORFLOW_LEGACY_MODE and _ALIGN_CORNERS
 _JOINED = 5  # how many tensors one node joins
 
 
-def reshape(graph: XnnGraph, x: Held, shape: Sequence[int], out: Held | str) -> Held:
+def reshape(graph: XnnpackBuilder, x: NhwcTensor, shape: Sequence[int], out: NhwcTensor | str) -> NhwcTensor:
     """The same entries in another shape, as an existing tensor or a new one of that name."""
     made = graph.tensor(out, shape, x.qparams) if isinstance(out, str) else out
     graph.node("XNNStaticReshape", made, num_dims=len(shape), new_shape=list(shape), input_id=x)
     return made
 
 
-def transpose(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def transpose(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """XNNStaticTranspose."""
     order = _numbers(given[1])
     graph.node("XNNStaticTranspose", out, num_dims=len(order), perm=order, input_id=given[0])
 
 
-def slices(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def slices(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """XNNStaticSlice; steps by `_stepped`.
 
     Raises:
@@ -50,7 +50,7 @@ def slices(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]
         _stepped(graph, x, out, stride, todo)
 
 
-def _stepped(graph: XnnGraph, x: Held, out: Held, stride: list[int], todo: list[int]) -> None:
+def _stepped(graph: XnnpackBuilder, x: NhwcTensor, out: NhwcTensor, stride: list[int], todo: list[int]) -> None:
     # Whole steps along each of these axes, of which the first entries are kept.
     shape = [n * s for n, s in zip(out.shape, stride, strict=True)]
     if shape != list(x.shape):
@@ -68,12 +68,12 @@ def _stepped(graph: XnnGraph, x: Held, out: Held, stride: list[int], todo: list[
         x = reshape(graph, first, shape, out if axis == todo[-1] else f"{out.name}.every{axis}")
 
 
-def concatenate(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def concatenate(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """XNNConcatenate, in turns where one node does not take as many tensors."""
     join(graph, given, out, int(fields["axis"]))
 
 
-def join(graph: XnnGraph, given: Sequence[Held], out: Held, axis: int) -> None:
+def join(graph: XnnpackBuilder, given: Sequence[NhwcTensor], out: NhwcTensor, axis: int) -> None:
     """Tensors of the same qparams behind one another."""
     parts = list(given)
     while len(parts) > _JOINED:
@@ -88,7 +88,7 @@ def join(graph: XnnGraph, given: Sequence[Held], out: Held, axis: int) -> None:
     graph.node(f"XNNConcatenate{len(parts)}", out, axis=axis, **inputs)
 
 
-def pad(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def pad(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """XNNStaticConstantPad; its value is a real one, also of codes."""
     x, pairs, value = given[0], np.reshape(_numbers(given[1]), (-1, 2)), 0.0
     if len(given) > 2:
@@ -101,7 +101,7 @@ def pad(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -
     )
 
 
-def tile(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def tile(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """Tensors behind one another, axis by axis."""
     x, times = given[0], _numbers(given[1])
     todo = [axis for axis, n in enumerate(times) if n != 1]
@@ -114,14 +114,14 @@ def tile(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) 
         graph.node("XNNCopy", out, input_id=x)
 
 
-def resize(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def resize(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """XNNStaticResizeBilinear2D."""
     flags = _CORNERS if fields["alignCorners"] else 0 if fields["halfPixelCenters"] else _LEGACY
     height, width = out.shape[1:3]
     graph.node("XNNStaticResizeBilinear2D", out, new_height=height, new_width=width, input_id=given[0], flags=flags)
 
 
-def nearest(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any]) -> None:
+def nearest(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """Each row and column as often as the factor says.
 
     Raises:
@@ -143,7 +143,7 @@ def nearest(graph: XnnGraph, given: list[Held], out: Held, fields: dict[str, Any
         x = reshape(graph, made, shape, out if axis == 2 else f"{out.name}.repeated{axis}")
 
 
-def _numbers(held: Held) -> list[int]:
+def _numbers(held: NhwcTensor) -> list[int]:
     assert held.value is not None
     return [int(v) for v in np.ravel(held.value)]
 

@@ -10,18 +10,18 @@ from torch import Tensor, fx
 
 from qfunc.analysis.verification_report import Report
 from qfunc.errors import EmulationError
-from qfunc.graph.interpreter import Walk
-from qfunc.graph.sites import seats
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.ops.vocabulary import is_constant
-from qfunc.placement.encoding import Coding
+from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import AveragePool, Log, Target
-from qfunc.testing.pipeline import Trial
+from qfunc.testing.pipeline import Pipeline
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.verify import verify
 
 
-def unknown_arithmetic_is_refused(trial: Trial) -> None:
+def unknown_arithmetic_is_refused(trial: Pipeline) -> None:
     """Where no arithmetic is public, emulate raises."""
     if trial.public:
         return
@@ -32,19 +32,19 @@ def unknown_arithmetic_is_refused(trial: Trial) -> None:
     raise AssertionError("emulate accepts a target without public arithmetic")
 
 
-def emulates(trial: Trial) -> None:
+def emulates(trial: Pipeline) -> None:
     """Every unit has an arithmetic that its op can have."""
     if trial.public:
         _ = trial.emulation
 
 
-def simulation_is_within_one_code(trial: Trial) -> None:
+def simulation_is_within_one_code(trial: Pipeline) -> None:
     """Each unit of the simulation, given the emulation's own codes, within one code of the emulation."""
     if trial.public:
-        _Forced(trial.calibrated, trial.partition, trial.emulation).check(trial.example)
+        _TeacherForced(trial.calibrated, trial.partition, trial.emulation).check(trial.example)
 
 
-def emulation_is_the_runtime(trial: Trial) -> None:
+def emulation_is_the_runtime(trial: Pipeline) -> None:
     """Emulation equals the runtime, at the outputs and at every integer tensor that the runner shows.
 
     A runner may have `flips`, the share of codes that its own order of float sums may move by one.
@@ -68,7 +68,7 @@ def _within_flips(report: Report, flips: float) -> bool:
     return bool(flips and alone and few and not report.disagreements) and all(r.largest_lsb <= 1 for r in alone)
 
 
-ARITHMETIC_LAWS: tuple[Callable[[Trial], None], ...] = (
+ARITHMETIC_LAWS: tuple[Callable[[Pipeline], None], ...] = (
     unknown_arithmetic_is_refused,
     emulates,
     simulation_is_within_one_code,
@@ -76,18 +76,18 @@ ARITHMETIC_LAWS: tuple[Callable[[Trial], None], ...] = (
 )
 
 
-class _Forced(fx.Interpreter):
+class _TeacherForced(fx.Interpreter):
     """Runs the simulation, each quantizer replaced by the emulation's codes after comparing them."""
 
     def __init__(self, simulation: fx.GraphModule, partition: Partition, emulation: fx.GraphModule) -> None:
         super().__init__(simulation)
         self.partition, self.emulation = partition, emulation
         self.codes: dict[str, Tensor] = {}
-        self.beside = {u.group.output.name: beside(u, partition.output_coding(u.group.output)) for u in partition.units}
+        self.beside = {u.group.output.name: side_by_side(u, partition.output_coding(u.group.output)) for u in partition.units}
         outputs = {u.group.output for u in partition.units if u.integer}
         self.integer = {n.name for n in outputs if partition.output_coding(n) is not None}
         self.at = {str(n.target): n.name for n in simulation.graph.nodes if n.op == "call_module"}
-        self.seat = {self.at[s.path]: s for s in seats(simulation)}
+        self.seat = {self.at[s.path]: s for s in quantizer_nodes(simulation)}
 
     def check(self, example: Tensor) -> None:
         """Every unit of the simulation within one code of the emulation.
@@ -96,7 +96,7 @@ class _Forced(fx.Interpreter):
             AssertionError: the first unit that is not.
         """
         with torch.inference_mode():
-            Walk(self.emulation, self.codes.__setitem__).run(example, enable_io_processing=False)
+            ObservingInterpreter(self.emulation, self.codes.__setitem__).run(example, enable_io_processing=False)
             self.run(example, enable_io_processing=False)
 
     def run_node(self, n: fx.Node) -> Any:
@@ -123,14 +123,14 @@ class _Forced(fx.Interpreter):
             )
         return (emulated - coding.zero_point) * coding.qparams.scale
 
-    def _quantizing(self, tensor: str, coding: Coding) -> str:
+    def _quantizing(self, tensor: str, coding: Encoding) -> str:
         # Readers that want other codes of one tensor have quantizers of their own, named in the order of the graph.
         mine = (coding.scale, coding.zero_point, coding.format.qmin, coding.format.qmax)
         nodes = (n for n in self.emulation.graph.nodes if n.name.startswith(f"{tensor}_codes"))
         return next((n.name for n in nodes if n.args[1:5] == mine), "")
 
 
-def beside(unit: Unit, output: Coding | None) -> float:
+def side_by_side(unit: Unit, output: Encoding | None) -> float:
     """How many codes an arithmetic may lie beside the real function, besides one rounding: the reciprocals of pools.
 
     A pool that multiplies by k / 2^n has the relative error |count * k / 2^n - 1|; the best reciprocal of b bits at
@@ -165,7 +165,7 @@ def _first(report: Report, calibrated: fx.GraphModule, target: Target) -> str:
     )
 
 
-def _described(coding: Coding) -> str:
+def _described(coding: Encoding) -> str:
     scale, zero = coding.qparams.scale.flatten().tolist(), coding.qparams.zero_point.flatten().tolist()
     shown = (
         f"{scale[0]!r}"

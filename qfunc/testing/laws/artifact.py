@@ -11,26 +11,26 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.execution.batches import tensors_of
-from qfunc.execution.evaluate import run_evaluated
+from qfunc.execution.evaluate import run_in_evaluation_mode
 from qfunc.graph.constants import read_attr
-from qfunc.graph.stages import require
+from qfunc.graph.stages import require_stage
 from qfunc.lowering.artifact import REPORT
 from qfunc.ops.vocabulary import is_constant, kind_of
 from qfunc.placement.partition import Partition
 from qfunc.specs import Derived, Int
 from qfunc.testing.laws.side_files import SIDE, side_files_hold_the_qparams
-from qfunc.testing.pipeline import Trial
+from qfunc.testing.pipeline import Pipeline
 
 _RUNNABLE = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains whose ops ONNX Runtime has; others are functions of the model's own, or only the vendor's tool runs them."""
 
 
-def deploys(trial: Trial) -> None:
+def deploys(trial: Pipeline) -> None:
     """Everything can be written, and the standard Q/DQ model computes the simulation."""
     _ = trial.artifact
 
 
-def lowering_is_pure_and_deterministic(trial: Trial) -> None:
+def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
     """`lower` leaves the model that it is given as it was, and gives the same bytes every time."""
     if trial.artifact is None:
         return
@@ -39,7 +39,7 @@ def lowering_is_pure_and_deterministic(trial: Trial) -> None:
     from qfunc.lowering.onnx.writer import write_model
 
     lowering: Any = trial.target.lowering
-    inputs = require(trial.calibrated, "calibrated", "check_target").inputs
+    inputs = require_stage(trial.calibrated, "calibrated", "check_target").inputs
     partition = Partition(copy.deepcopy(trial.calibrated), trial.target)
     model, tensors = write_model(partition, inputs, getattr(lowering, "opset", OPSET))
     before = model.SerializeToString(deterministic=True)
@@ -50,7 +50,7 @@ def lowering_is_pure_and_deterministic(trial: Trial) -> None:
         assert same, f"{lowering!r} writes {name!r} with other bytes the second time"
 
 
-def artifact_loads(trial: Trial) -> None:
+def artifact_loads(trial: Pipeline) -> None:
     """Every .onnx passes the ONNX checker, every .json is JSON with finite numbers."""
     import onnx
 
@@ -64,7 +64,7 @@ def artifact_loads(trial: Trial) -> None:
             raise AssertionError(f"{name!r} cannot be loaded: {str(e).strip().splitlines()[0]}") from e
 
 
-def artifact_holds_the_constants(trial: Trial) -> None:
+def artifact_holds_the_constants(trial: Pipeline) -> None:
     """Weights and biases that the artifact's models hold by name, as codes or as values, are those of the simulation."""
     for name, model in _models(trial).items():
         held = _initializers(model)
@@ -86,7 +86,7 @@ def artifact_holds_the_constants(trial: Trial) -> None:
                 assert not differ, f"{differ} values of {source.target!r} in {name!r} are not those of the simulation"
 
 
-def artifact_computes_the_simulation(trial: Trial) -> None:
+def artifact_computes_the_simulation(trial: Pipeline) -> None:
     """Each model that ONNX Runtime can run computes, op by op in float, what the simulation does.
 
     With quantizers in it sums in another order move single codes, not the signal: an error of 1/100 of its energy.
@@ -101,7 +101,9 @@ def artifact_computes_the_simulation(trial: Trial) -> None:
             continue
         quantizes = _quantizes(proto)
         inputs = [trial.example]
-        wanted = run_evaluated(trial.calibrated, inputs) if quantizes else _without_activations(trial.calibrated, inputs)
+        wanted = (
+            run_in_evaluation_mode(trial.calibrated, inputs) if quantizes else _without_activations(trial.calibrated, inputs)
+        )
         found = Session(content, optimise=False, threads=1).run(inputs)
         for index, (a, b) in enumerate(zip(wanted, found, strict=True)):
             told = f"output {index} of {name!r} is not that of the simulation"
@@ -112,7 +114,7 @@ def artifact_computes_the_simulation(trial: Trial) -> None:
             assert error <= bound, f"{told}{what}: an error of energy {error:.3g}, more than {bound:.3g}"
 
 
-def side_files_name_tensors(trial: Trial) -> None:
+def side_files_name_tensors(trial: Pipeline) -> None:
     """Files of qparams speak of tensors that their models have.
 
     Known are the names of the tensors and nodes of the artifact's models and of its constants, alone or before "_".
@@ -137,7 +139,7 @@ def side_files_name_tensors(trial: Trial) -> None:
         assert some or not any_quantized, f"{file!r} names no tensor of the artifact's models"
 
 
-ARTIFACT_LAWS: tuple[Callable[[Trial], None], ...] = (
+ARTIFACT_LAWS: tuple[Callable[[Pipeline], None], ...] = (
     deploys,
     lowering_is_pure_and_deterministic,
     artifact_loads,
@@ -163,11 +165,11 @@ def _without_activations(model: fx.GraphModule, inputs: list[Tensor]) -> list[Te
         return tensors_of(_Weights(copy.deepcopy(model).eval()).run(*inputs, enable_io_processing=False))
 
 
-def _files(trial: Trial) -> Mapping[str, bytes]:
+def _files(trial: Pipeline) -> Mapping[str, bytes]:
     return {k: v for k, v in trial.artifact.files.items() if k != REPORT} if trial.artifact is not None else {}
 
 
-def _models(trial: Trial) -> dict[str, Any]:
+def _models(trial: Pipeline) -> dict[str, Any]:
     import onnx
 
     return {name: onnx.load_from_string(content) for name, content in _files(trial).items() if name.endswith(".onnx")}
@@ -198,7 +200,7 @@ def _names(model: Any) -> Iterator[str]:
         yield from (node.name, *node.output)
 
 
-def _constants(trial: Trial) -> Iterator[str]:
+def _constants(trial: Pipeline) -> Iterator[str]:
     return (str(n.target) for n in trial.calibrated.graph.nodes if n.op == "get_attr")
 
 

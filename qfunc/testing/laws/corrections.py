@@ -23,19 +23,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.channel_scaling import passed
-from qfunc.corrections.equalization_graph import Link, links
+from qfunc.corrections.channel_scaling import scaled_consumers
+from qfunc.corrections.equalization_graph import Link, equalization_links
 from qfunc.corrections.norm_weights import moments
-from qfunc.corrections.scalable_norms import Gain
+from qfunc.corrections.scalable_norms import ScalableNorm
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.constants import read_attr
-from qfunc.graph.linear_op import WEIGHTED, before, weighted
+from qfunc.graph.linear_op import LINEAR_KINDS, before, linear_op
 from qfunc.ops.vocabulary import attribute, kind_of
 
 _FLOAT64 = 2.0**-36
 
 
-def farthest(model: fx.GraphModule, changed: fx.GraphModule, inputs: tuple[Any, ...]) -> tuple[float, str]:
+def worst_violation(model: fx.GraphModule, changed: fx.GraphModule, inputs: tuple[Any, ...]) -> tuple[float, str]:
     """The largest difference over its bound, at most 1 where the law holds, and the op that has it.
 
     Args:
@@ -47,12 +47,12 @@ def farthest(model: fx.GraphModule, changed: fx.GraphModule, inputs: tuple[Any, 
 
     >>> import qfunc
     >>> net = qfunc.capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3)).eval())
-    >>> worst, _ = farthest(net, qfunc.equalize()(net), (torch.randn(2, 3, 6, 7),))
+    >>> worst, _ = worst_violation(net, qfunc.equalize()(net), (torch.randn(2, 3, 6, 7),))
     >>> worst <= 1
     True
     >>> other = qfunc.equalize()(net)
     >>> _ = other.get_parameter("2.weight").data.mul_(1.001)
-    >>> farthest(net, other, (torch.randn(2, 3, 6, 7),))[1]
+    >>> worst_violation(net, other, (torch.randn(2, 3, 6, 7),))[1]
     '_2'
     """
     unit = max((torch.finfo(p.dtype).eps for p in model.parameters()), default=2.0**-23) / 2
@@ -84,8 +84,8 @@ class _Factors:
         self.producers: set[str] = set()
         # The factors of what ops with weights read, one a column.
         self.columns: dict[str, tuple[Tensor, int]] = {}
-        here = {link.producer.node.name: link for link in links(model, gains=True, clips=True)[0]}
-        for link in links(changed, gains=True, clips=True)[0]:
+        here = {link.producer.node.name: link for link in equalization_links(model, gains=True, clips=True)[0]}
+        for link in equalization_links(changed, gains=True, clips=True)[0]:
             if link.producer.node.name not in here:
                 continue  # what was folded
             factor, roundings = self._of_link(here[link.producer.node.name], link)
@@ -95,7 +95,7 @@ class _Factors:
             for end in link.ends:
                 behind = layout
                 for node in end.through:
-                    behind = passed(node, behind) or behind  # a clip that nothing meets
+                    behind = scaled_consumers(node, behind) or behind  # a clip that nothing meets
                     self.of[node.name] = end.each(factor) if behind.merged else factor, behind.back, roundings
                 self.columns[end.op.node.name] = end.each(factor), roundings
 
@@ -107,8 +107,8 @@ class _Factors:
         return _ratio(*(_size(link.producer) for link in (old, new))), 1
 
 
-def _size(producer: Rows | Gain) -> Tensor:
-    if isinstance(producer, Gain) and producer.constants:
+def _size(producer: Rows | ScalableNorm) -> Tensor:
+    if isinstance(producer, ScalableNorm) and producer.constants:
         return torch.stack([read_attr(producer.model, n).detach().double().abs() for n in producer.constants]).sum(0)
     gamma, beta = moments(producer.model, producer.node)
     return gamma + beta.abs()
@@ -129,7 +129,7 @@ class _Law:
     def _counterpart(self, node: fx.Node) -> str:
         # An op with weights into which others were folded gives what the last of those gave, to all that read it; a norm
         # that one of several readers took in leaves it what it was.
-        readers = node.users if kind_of(node) in WEIGHTED else ()
+        readers = node.users if kind_of(node) in LINEAR_KINDS else ()
         read = {self._read_before(r, node) for r in readers}
         if len(read) == 1 and not read & self.names:
             return read.pop()
@@ -153,7 +153,7 @@ class _Law:
         scale, roundings = self._scale(node)
         found, size = self._call(node)
         own = self.factors.columns.get(node.name, (None, 0))[1]
-        changes = kind_of(node) in WEIGHTED or node.name in self.factors.producers
+        changes = kind_of(node) in LINEAR_KINDS or node.name in self.factors.producers
         relative = (math.expm1((2 + own + roundings) * math.log1p(self.unit)) if changes else 0.0) + _FLOAT64
         difference = (found * scale - wanted).abs()
         bound = relative * size * scale
@@ -178,7 +178,7 @@ class _Law:
         kwargs: Any = fx.map_arg(node.kwargs, self._read)
         call: Any = getattr(self.interpreter, node.op)
         found: Tensor = call(node.target, args, kwargs)
-        if weighted(self.changed, node) is not None:
+        if linear_op(self.changed, node) is not None:
             return found, call(node.target, tuple(a.abs() if isinstance(a, Tensor) else a for a in args), kwargs)
         if kind_of(node) == "batch_norm":
             norm: Any = self.changed.get_submodule(str(node.target))
@@ -193,4 +193,4 @@ class _Law:
         return found, found.abs().clamp_min(max((float(a.abs().max()) for a in read), default=0.0))
 
 
-__all__ = ["farthest"]
+__all__ = ["worst_violation"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qfunc.testing.function_cases import SHAPE, Case, differ, held, slope, unlike
+from qfunc.testing.function_cases import SHAPE, Case, differ, rebuild_params, slope, unlike
 
 
 def _gradient(case: Case) -> str | None:
@@ -34,7 +34,7 @@ def _learned(case: Case) -> str | None:
     kept, tensors = case.kept(case.params())
     for factor in (1.0, 1.7, 0.4) if names else ():
         leaves = {n: t.detach().clone().requires_grad_(n in names) for n, t in tensors.items()}
-        loss = (case.trained(held(kept, leaves), case.x * factor) * (case.noise + 0.5)).sum()
+        loss = (case.trained(rebuild_params(kept, leaves), case.x * factor) * (case.noise + 0.5)).sum()
         wanted = [leaves[n] for n in names] if loss.requires_grad else []
         gradients = torch.autograd.grad(loss, wanted, allow_unused=True) if wanted else (None,) * len(names)
         for name, gradient in zip(names, gradients, strict=True):
@@ -63,7 +63,7 @@ def _func(case: Case) -> str | None:
     stacked = {n: torch.stack([t[n] for t in tensors]) for n in tensors[0]}
     xs, upstream = case.x.expand(3, *SHAPE), case.noise + 0.5
     for name, f in _forms(case):
-        mapped = torch.func.vmap(lambda t, x, f=f: f(held(kept, t), x))
+        mapped = torch.func.vmap(lambda t, x, f=f: f(rebuild_params(kept, t), x))
         loop = torch.stack([f(p, case.x) for p in params])
         if bad := differ(xs, mapped(stacked, xs), loop, "the loop gives", name == "relax"):
             return f"vmap of {name} over parameters, {bad}"

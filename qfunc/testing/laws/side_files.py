@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from qfunc.graph.sites import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering.artifact import REPORT
 from qfunc.specs import Log
-from qfunc.testing.pipeline import Trial
+from qfunc.testing.pipeline import Pipeline
 
 SIDE = (".json", ".txt", ".scale")
 """Files of qparams, by the ends of their names."""
 
 
-def side_files_hold_the_qparams(trial: Trial) -> None:
+def side_files_hold_the_qparams(trial: Pipeline) -> None:
     """What stands behind the name of an activation in a side file is said of its qparams.
 
     An entry is the value of a JSON object's key, an object with a "name", or the rest of a line behind its first word.
@@ -40,10 +40,10 @@ def side_files_hold_the_qparams(trial: Trial) -> None:
             assert near, f"{file!r} says {numbers[:4]} of {name!r}, whose scale is {told[name][0]:.9g}"
 
 
-def _told(trial: Trial) -> dict[str, tuple[float, ...]]:
+def _told(trial: Pipeline) -> dict[str, tuple[float, ...]]:
     # Tensor -> the numbers by which its qparams may be told, its scale first.
     assert trial.artifact is not None
-    formats = {s.module.site.name: s.module.site.scheme.format for s in seats(trial.calibrated)}
+    formats = {s.module.site.name: s.module.site.scheme.format for s in quantizer_nodes(trial.calibrated)}
     made: dict[str, tuple[float, ...]] = {}
     for site in trial.artifact.report["tensors"]:
         if site["role"] != "activation" or len(site["scale"]) != 1:
@@ -59,7 +59,7 @@ def _told(trial: Trial) -> dict[str, tuple[float, ...]]:
     return made
 
 
-def _reads(trial: Trial) -> Iterator[tuple[str, list[str]]]:
+def _reads(trial: Pipeline) -> Iterator[tuple[str, list[str]]]:
     # onnx is imported here, where it is first needed.
     import onnx
 

@@ -28,7 +28,7 @@ from qfunc.specs import (
     from_json,
     to_json,
 )
-from qfunc.specs._frozen import held
+from qfunc.specs._frozen import constructor_arguments
 from qfunc.specs.legality import never_an_op
 from qfunc.testing.laws.data_movement import commuting_ops_commute
 
@@ -148,7 +148,7 @@ def _kinds(selector: Selector) -> tuple[str, ...]:
 def _parts(value: Any) -> Iterator[Any]:
     # All that a value is made of, itself included, and the classes of what has fields, as from_json wants them.
     yield value
-    fields = held(value)
+    fields = constructor_arguments(value)
     if isinstance(value, tuple):
         for one in value:
             yield from _parts(one)
