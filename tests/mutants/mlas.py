@@ -76,7 +76,7 @@ MLAS = (
     Mutation(
         "units-real-outputs-want-codes",
         UNITS,
-        'return isinstance(condition, InsideActivation) and missing == ["output"]',
+        'return isinstance(condition, ClampImplied) and missing == ["output"]',
         "return False",
         "tests/graph/test_exact_units.py",
     ),
