@@ -157,7 +157,7 @@ def test_an_earlier_state_thaws_what_froze_since() -> None:
 def test_parts_of_a_model_with_norms_inside() -> None:
     """quantize(submodules=): one state_dict of the whole, whose names are the float model's; resumed and deployed the same."""
     target = recipes.lsq()(targets.onnxruntime)
-    parts = {"at": ("stem", "body"), "norms": qfunc.TrainBatchNorm()}
+    parts = {"submodules": ("stem", "body"), "batch_norm": qfunc.TrainBatchNorm()}
     one = student(target, Detector(), **parts)
     assert set(Detector().state_dict()) <= set(one.state_dict())
     optimizer = sgd(one)

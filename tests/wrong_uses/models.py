@@ -107,7 +107,7 @@ ROWS: tuple[Row, ...] = (
      "target 'tensorrt', op '0', input 'input'; op '2', input '1': found a zero point, wanted none: TensorRT 11, "
      "Working with Quantized Types: 'TensorRT uses a symmetric quantization scheme'. Use "
      "edit.activations(symmetric=True), or leave the op in float by edit.skip."),
-    ("at that is no path", lambda w: qfunc.quantize(TARGET, at=0), "SpecError",
+    ("at that is no path", lambda w: qfunc.quantize(TARGET, submodules=0), "SpecError",
      "quantize, submodules: found 0, wanted a path of a submodule, or a tuple of them. Write "
      "submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."),
     ("at that names nothing", lambda w: qfunc.quantize(TARGET, submodules="bakbone")(w.outer), "SpecError",
