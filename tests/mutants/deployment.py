@@ -2,133 +2,144 @@
 
 from mutants.mutation import Mutation
 
-OPS, GRAPH, MODEL, QUANTIZERS = (f"qfunc/lowering/onnx_{name}.py" for name in ("ops", "graph", "model", "quantizers"))
-TENSOR_BY_TENSOR = "qfunc/transforms/tensor_by_tensor.py"
-DEPLOY, TENSORS = "qfunc/transforms/deploy.py", "qfunc/lowering/tensors.py"
-
 INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
 STORED = "tests/transforms/test_deploy.py::test_weights_are_stored_as_the_integers_of_the_simulation"
 
 DEPLOYMENT = (
     Mutation(
-        "pads-by-axis", OPS,
+        "pads-by-axis", "qfunc.lowering.onnx_ops:_conv",
         'attributes["pads"] = _each(c["padding"], rank) * 2',
         'attributes["pads"] = sorted(_each(c["padding"], rank) * 2)',
-        f"{INTEGER}[conv2d dilated]",
+        INTEGER, case="conv2d dilated",
     ),
     Mutation(
-        "same-pads-begin-with-more", OPS,
+        "same-pads-begin-with-more", "qfunc.lowering.onnx_ops:_conv",
         "[t // 2 for t in total] + [t - t // 2 for t in total]",
         "[t - t // 2 for t in total] + [t // 2 for t in total]",
-        f"{INTEGER}[conv2d same, even kernel]",
+        INTEGER, case="conv2d same, even kernel",
     ),
     Mutation(
-        "weights-not-transposed", OPS,
+        "weights-not-transposed", "qfunc.lowering.onnx_ops:_linear",
         "transposed = 0 if c.node.target is dense else 1",
         "transposed = 0",
         "tests/lowering/test_writer_mutants.py::test_a_square_linear",
     ),
-    Mutation("dilations-dropped", OPS, '"dilations": dilation,', '"dilations": [1] * rank,', f"{INTEGER}[conv2d dilated]"),
-    Mutation("padding-counted", OPS, 'int(c["count_include_pad"])', "1", f"{INTEGER}[avg_pool no pad count]"),
     Mutation(
-        "axis-zero", QUANTIZERS,
+        "dilations-dropped", "qfunc.lowering.onnx_ops:_conv",
+        '"dilations": dilation,',
+        '"dilations": [1] * rank,',
+        INTEGER, case="conv2d dilated",
+    ),
+    Mutation(
+        "padding-counted", "qfunc.lowering.onnx_ops:_pool",
+        'int(c["count_include_pad"])',
+        "1",
+        INTEGER, case="avg_pool no pad count",
+    ),
+    Mutation(
+        "axis-zero", "qfunc.lowering.onnx_quantizers:_qparams",
         "axis = int(scheme.scale.shared.axis) % max(coding.qparams.scale.ndim, 1)",
         "axis = 0",
-        f"{INTEGER}[matmul constant rank 2]",
+        INTEGER, case="matmul constant rank 2",
     ),
     Mutation(
-        "zero-points-all-zero", QUANTIZERS,
+        "zero-points-all-zero", "qfunc.lowering.onnx_quantizers:_qparams",
         "zeros = zero.cpu().numpy()",
         "zeros = (zero * 0).cpu().numpy()",
-        f"{INTEGER}[conv2d]",
+        INTEGER, case="conv2d",
     ),
-    Mutation("stored-unsigned", GRAPH, "(8, True): TensorProto.INT8", "(8, True): TensorProto.UINT8", STORED),
     Mutation(
-        "narrow-codes-at-the-end-of-their-type", QUANTIZERS,
+        "stored-unsigned", "qfunc.lowering.onnx_graph:_STORED",
+        "(8, True): TensorProto.INT8",
+        "(8, True): TensorProto.UINT8",
+        STORED,
+    ),
+    Mutation(
+        "narrow-codes-at-the-end-of-their-type", "qfunc.lowering.onnx_quantizers:write_quantizer",
         "if (codes_of.qmin, codes_of.qmax) != (held.qmin, held.qmax):",
         "if False:",
         "tests/lowering/test_quantizers.py::test_integers_saturate_at_the_ends_of_their_own_codes",
     ),
     Mutation(
-        "batch-not-dynamic", GRAPH,
+        "batch-not-dynamic", "qfunc.lowering.onnx_graph:OnnxGraph.declare",
         'self.axes.get(tried, ("", 0, label))[2] if size is None else size',
         "2 if size is None else size",
         "tests/transforms/test_deploy.py::test_the_artifact_runs_with_any_batch",
     ),
     Mutation(
-        "weights-stored-as-float", MODEL,
+        "weights-stored-as-float", "qfunc.lowering.onnx_model:_Writer._constant",
         "self.real[key] = write_constant(self.graph, value, coding, name)",
         "self.real[key] = self.graph.constant((coding.codes(value) * coding.qparams.scale).float(), name)",
         STORED,
     ),
     Mutation(
-        "deploy-does-not-check", DEPLOY,
+        "deploy-does-not-check", "qfunc.transforms.deploy:_check",
         "if different:",
         "if False:",
         "tests/transforms/test_deploy.py::test_an_artifact_that_computes_something_else_is_refused",
     ),
     Mutation(
-        "deploy-checks-outputs-only", DEPLOY,
+        "deploy-checks-outputs-only", "qfunc.transforms.deploy:_check",
         "different = first_difference(proto, tensors, AsWritten(model), given)",
         'different = "output"',
         "tests/transforms/test_deploy.py::test_codes_that_round_otherwise_and_spread_are_no_other_function",
     ),
     Mutation(
-        "deploy-follows-the-simulation", TENSOR_BY_TENSOR,
+        "deploy-follows-the-simulation", "qfunc.transforms.tensor_by_tensor:_Led.call_module",
         "return nearest.to(value.dtype)",
         "return value",
         "tests/transforms/test_deploy.py::test_one_wrong_code_is_not_carried_on",
     ),
     Mutation(
-        "deploy-does-not-compare-float-outputs", TENSOR_BY_TENSOR,
+        "deploy-does-not-compare-float-outputs", "qfunc.transforms.tensor_by_tensor:first_difference",
         "if not led.difference and not alike(values[name], a):",
         "if False:",
         "tests/transforms/test_deploy.py::test_a_float_output_that_is_computed_otherwise_is_refused",
     ),
     Mutation(
-        "idle-quantizers-are-float-units", "qfunc/lowering/inside.py",
+        "idle-quantizers-are-float-units", "qfunc.lowering.inside:_idle",
         "if qparams[0] == qparams[1]:",
         "if False:",
         "tests/conformance/test_ops.py::test_float_units_are_predicted_and_all_others_bit_exact[layer_norm over channels]",
     ),
     Mutation(
-        "deploy-checks-with-the-hardware-s-ties", DEPLOY,
+        "deploy-checks-with-the-hardware-s-ties", "qfunc.transforms.deploy:_tried",
         "run_evaluated(model, given, as_written=True)",
         "run_evaluated(model, given)",
         "tests/transforms/test_deploy.py::test_ties_that_other_hardware_rounds_otherwise_are_no_other_function",
     ),
     Mutation(
-        "deploy-takes-float64", DEPLOY,
+        "deploy-takes-float64", "qfunc.transforms.deploy:_require_float32",
         'if getattr(torch, dtype).is_floating_point and dtype != "float32":',
         "if False:",
         "tests/transforms/test_errors.py::test_a_dtype_that_no_artifact_holds",
     ),
     Mutation(
-        "report-on-one-scale", TENSORS,
+        "report-on-one-scale", "qfunc.lowering.tensors:quantized_tensor",
         "scales, zeros = tuple(scale.flatten().tolist())",
         "scales, zeros = (float(scale.max()),)",
         "tests/transforms/test_deploy.py::test_the_report_says_how_it_was_made",
     ),
     Mutation(
-        "logarithmic-one-octave-off", QUANTIZERS,
+        "logarithmic-one-octave-off", "qfunc.lowering.onnx_quantizers:LOG_QUANTIZE",
         "halved = Sub(first, one)",
         "halved = Sub(first, low)",
         "tests/lowering/test_quantizers.py::test_logarithmic_activations_are_a_function_of_the_model_s_own",
     ),
     Mutation(
-        "float-model-forgets-zero-points", "qfunc/lowering/float_model.py",
+        "float-model-forgets-zero-points", "qfunc.lowering.float_model:_dequantized",
         "difference = codes.astype(np.int64) - zero.astype(np.int64)",
         "difference = codes.astype(np.int64)",
         "tests/lowering/test_quantizers.py::test_zero_points_of_weights_are_subtracted",
     ),
     Mutation(
-        "float-model-on-another-axis", "qfunc/lowering/float_model.py",
+        "float-model-on-another-axis", "qfunc.lowering.float_model:_dequantized",
         "shape = [-1 if i == axis % codes.ndim else 1",
         "shape = [-1 if i == 1 else 1",
         "tests/lowering/test_quantizers.py::test_the_float_model_has_the_quantized_weights_and_no_quantizers",
     ),
     Mutation(
-        "float-weights-behind-an-activation", MODEL,
+        "float-weights-behind-an-activation", "qfunc.lowering.onnx_model:_Writer._apart",
         "units = [u for u in self.partition.units if u.group.output in (node, source)]",
         "units = [u for u in self.partition.units if u.group.output is node]",
         "tests/lowering/test_writer_mutants.py::test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drops",

@@ -2,66 +2,63 @@
 
 from mutants.mutation import Mutation
 
-PARTS, PLACES = "qfunc/graph/parts.py", "qfunc/transforms/places.py"
-TESTS = "tests/transforms/test_at.py"
-
 OUTER_MODULES = (
     Mutation(
-        "ties-are-cut", PARTS,
+        "ties-are-cut", "qfunc.graph.parts:rebuilt",
         "memo: dict[int, Any] = _ties(outer, new, where) if where else {}",
         "memo: dict[int, Any] = {}",
-        f"{TESTS}::test_what_is_shared_stays_shared",
+        "tests/transforms/test_at.py::test_what_is_shared_stays_shared",
     ),
     Mutation(
-        "the-outer-module-trains-itself", PARTS,
+        "the-outer-module-trains-itself", "qfunc.graph.parts:running",
         "{id(p): p for p in outer.parameters()}).eval()",
         "{id(p): p for p in outer.parameters()})",
-        f"{TESTS}::test_the_rest_runs_in_evaluation_mode",
+        "tests/transforms/test_at.py::test_the_rest_runs_in_evaluation_mode",
     ),
     Mutation(
-        "hooks-are-lost", "qfunc/graph/hooks.py",
+        "hooks-are-lost", "qfunc.graph.hooks:hand_over",
         "if vars(old).get(name):",
         "if False:",
-        f"{TESTS}::test_the_outer_module_stays_what_it_is",
+        "tests/transforms/test_at.py::test_the_outer_module_stays_what_it_is",
     ),
     Mutation(
-        "names-within-the-submodule", "qfunc/transforms/within.py",
+        "names-within-the-submodule", "qfunc.transforms.within:within",
         "return enclosed(attach(captured, evolve(record, within=path, around=classes, bare=bare)), classes)",
         "return captured",
-        f"{TESTS}::test_reports_name_tensors_by_their_paths_in_the_whole_model",
+        "tests/transforms/test_at.py::test_reports_name_tensors_by_their_paths_in_the_whole_model",
     ),
     Mutation(
-        "a-layer-alone-has-a-name-of-its-own", "qfunc/transforms/within.py",
+        "a-layer-alone-has-a-name-of-its-own", "qfunc.transforms.within:within",
         "around=classes, bare=bare)",
         'around=classes, bare="")',
-        f"{TESTS}::test_a_layer_alone_is_known_by_its_path_and_its_classes",
+        "tests/transforms/test_at.py::test_a_layer_alone_is_known_by_its_path_and_its_classes",
     ),
     Mutation(
-        "fixed-arguments-take-any-value", "qfunc/graph/arguments.py",
+        "fixed-arguments-take-any-value", "qfunc.graph.arguments:free",
         "if a.fixed and not _same(a.value, value):",
         "if False:",
         "tests/graph/test_arguments.py::test_another_value",
     ),
     Mutation(
-        "batches-of-a-loop-vary", "qfunc/graph/arguments.py",
+        "batches-of-a-loop-vary", "qfunc.graph.arguments:require_batch",
         "if record is None or record.batch is None:",
         "if True:",
         "tests/graph/test_arguments.py::test_a_forward_that_counts_on_its_batch",
     ),
     Mutation(
-        "emulation-cuts-longer-inputs", "qfunc/numerics/accumulators.py",
+        "emulation-cuts-longer-inputs", "qfunc.numerics.accumulators:_runs",
         "pairwise((0, *ends[:-1], None))",
         "pairwise((0, *ends))",
         "tests/transforms/test_unlike_calibration.py::test_inputs_of_another_length",
     ),
     Mutation(
-        "kinds-that-are-none", "qfunc/graph/matches.py",
+        "kinds-that-are-none", "qfunc.graph.matches:_require_kinds",
         "        if kind not in known:",
         "        if False:",
         "tests/test_wrong_uses.py::test_a_wrong_use[a rule for a kind that is none]",
     ),
     Mutation(
-        "inputs-are-skipped-in-vain", "qfunc/graph/unheard.py",
+        "inputs-are-skipped-in-vain", "qfunc.graph.unheard:_require_slot",
         "if isinstance(rule.output, Keep) and asking and",
         "if isinstance(rule.output, Keep) and not asking and",
         (
@@ -70,38 +67,39 @@ OUTER_MODULES = (
         ),
     ),
     Mutation(
-        "overrides-in-vain", "qfunc/graph/unheard.py",
-        'if p.site.slot in _OWN else "activation") == change.role]', 'if p.site.slot in _OWN else "activation") != ""]',
+        "overrides-in-vain", "qfunc.graph.unheard:_require_site",
+        'if p.site.slot in _OWN else "activation") == change.role]',
+        'if p.site.slot in _OWN else "activation") != ""]',
         "tests/test_wrong_uses.py::test_a_wrong_use[an override of activations by the name of a weight]",
     ),
     Mutation(
-        "names-inside-selectors-are-not-looked-up", "qfunc/graph/matches.py",
+        "names-inside-selectors-are-not-looked-up", "qfunc.graph.matches:require_matches",
         "if isinstance(leaf, s.Name | s.ModuleType):",
         "if False:",
         "tests/test_wrong_uses.py::test_a_wrong_use[a fusion of a name that is nowhere]",
     ),
     Mutation(
-        "edges-do-not-pass-moves", "qfunc/graph/unheard.py",
+        "edges-do-not-pass-moves", "qfunc.graph.unheard:_require_edge",
         "for t in _carried(n, plan, target)):",
         "for t in (n,)):",
         "tests/transforms/test_overrides.py::test_an_edge_may_be_named_behind_an_op_that_moves_its_codes",
     ),
     Mutation(
-        "wrappers-are-taken", "qfunc/graph/network.py",
+        "wrappers-are-taken", "qfunc.graph.network:require_unwrapped",
         "if compiled or isinstance(model, nn.DataParallel",
         "if compiled and isinstance(model, nn.DataParallel",
         "tests/test_wrong_uses.py::test_a_wrong_use[explaining a DataParallel]",
     ),
     Mutation(
-        "all-matches-of-a-pattern", PLACES,
+        "all-matches-of-a-pattern", "qfunc.transforms.places:submodules",
         "if not any(_inside(path, other) for other in matching)]",
         "if matching]",
-        f"{TESTS}::test_what_is_shared_stays_shared",
+        "tests/transforms/test_at.py::test_what_is_shared_stays_shared",
     ),
     Mutation(
-        "arguments-by-name-are-dropped", PLACES,
+        "arguments-by-name-are-dropped", "qfunc.transforms.places:inputs_of",
         "if p.name not in bound.arguments] if bound.kwargs else []",
         "if p.name not in bound.arguments]",
-        f"{TESTS}::test_an_option_that_is_given_by_name",
+        "tests/transforms/test_at.py::test_an_option_that_is_given_by_name",
     ),
 )  # fmt: skip
