@@ -4,19 +4,19 @@ from mutants.mutation import Mutation
 
 CORRECTIONS = (
     Mutation(
-        "ranges-of-one-side", "qfunc.corrections.balance:_Ranges.step",
+        "ranges-of-one-side", "qfunc.corrections.range_balancing:_Ranges.step",
         "(first * second).sqrt() / second",
         "first / second",
         "tests/corrections/test_equalize.py::test_one_pair_is_scaled_by_the_equation",
     ),
     Mutation(
-        "one-sweep", "qfunc.corrections.balance:_SWEEPS",
+        "one-sweep", "qfunc.corrections.range_balancing:_SWEEPS",
         "_SWEEPS = 1000",
         "_SWEEPS = 1",
         "tests/corrections/test_equalize.py::test_both_ranges_of_each_channel_are_equal",
     ),
     Mutation(
-        "columns-of-the-wrong-group", "qfunc.corrections.balance:_Ranges.scale",
+        "columns-of-the-wrong-group", "qfunc.corrections.range_balancing:_Ranges.scale",
         "mul_(end.each(by).view(self.groups[end.op.node], 1, -1))",
         "mul_(end.each(by).flip(0).view(self.groups[end.op.node], 1, -1))",
         "tests/corrections/test_equalize.py::test_both_ranges_of_each_channel_are_equal",
@@ -40,7 +40,7 @@ CORRECTIONS = (
         "tests/corrections/test_equalize.py::test_no_channel_reaches_further_than_the_furthest_did",
     ),
     Mutation(
-        "clips-commute", "qfunc.corrections.commuting:_ELEMENTWISE",
+        "clips-commute", "qfunc.corrections.channel_scaling:_ELEMENTWISE",
         '_ELEMENTWISE = ("relu",',
         '_ELEMENTWISE = ("clip", "relu",',
         "tests/corrections/test_equalize.py::test_nothing_to_equalize",
@@ -59,8 +59,8 @@ CORRECTIONS = (
     ),
     Mutation(
         "a-bias-of-the-norm-stays", "qfunc.corrections.norm_weights:divide_norm",
-        "hold_norm(module, gamma / by, beta / by)",
-        "hold_norm(module, gamma / by, beta)",
+        "store_norm(module, gamma / by, beta / by)",
+        "store_norm(module, gamma / by, beta)",
         "tests/corrections/test_float_laws.py::test_each_op_stays",
     ),
 )  # fmt: skip

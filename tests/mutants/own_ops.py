@@ -6,19 +6,19 @@ OWN = "tests/lowering/test_own_ops.py::test_runtime_simulation_and_emulation_com
 
 OWN_OPS = (
     Mutation(
-        "own-text-unread", "qfunc.lowering.onnx_own:write_op",
+        "own-text-unread", "qfunc.lowering.onnx.custom_ops:write_op",
         "if own is not None and own.onnx is not None:",
         "if own is not None and own.onnx is None:",
         OWN, case="two tensors, a function",
     ),
     Mutation(
-        "own-arguments-unread", "qfunc.lowering.onnx_call:Call.__getitem__",
+        "own-arguments-unread", "qfunc.lowering.onnx.context:OpContext.__getitem__",
         "if parameter in given:",
         "if parameter == 'input':",
         OWN, case="arguments by name",
     ),
     Mutation(
-        "own-kind-by-its-name", "qfunc.lowering.onnx_call:Call._op",
+        "own-kind-by-its-name", "qfunc.lowering.onnx.context:OpContext._op",
         "if op.kind == (self.own.behaves_like or self.own.name))",
         "if op.kind == self.own.name)",
         OWN, case="the kind's default",

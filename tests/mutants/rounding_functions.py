@@ -113,19 +113,19 @@ ROUNDING_FUNCTIONS = (
     ),
     # the laws
     Mutation(
-        "law-sees-one-sign-of-saturation", "qfunc.testing.function_gradients:_saturation",
+        "law-sees-one-sign-of-saturation", "qfunc.testing.laws.function_gradients:_saturation",
         "for sign in (1, -1):",
         "for sign in ():",
         BROKEN,
     ),
     Mutation(
-        "law-trusts-learned-names", "qfunc.testing.function_gradients:_learned",
+        "law-trusts-learned-names", "qfunc.testing.laws.function_gradients:_learned",
         "silent = [n for n in names if n not in seen]",
         "silent = []",
         BROKEN,
     ),
     Mutation(
-        "law-without-channels", "qfunc.testing.function_values:_channels",
+        "law-without-channels", "qfunc.testing.laws.function_values:_channels",
         "if not isinstance(case.scheme.scale.shared, PerChannel):",
         "if True:",
         BROKEN,

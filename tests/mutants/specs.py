@@ -109,8 +109,8 @@ SPECS = (
     ),
     Mutation(
         "ort-softmax-scale", "qfunc.targets.onnxruntime:onnxruntime",
-        "Fixed(ACTIVATION, 1 / 256, 0)",
-        "Fixed(ACTIVATION, 1 / 255, 0)",
+        "FixedQParams(ACTIVATION, 1 / 256, 0)",
+        "FixedQParams(ACTIVATION, 1 / 255, 0)",
         SHEETS,
     ),
     Mutation(

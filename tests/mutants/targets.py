@@ -10,8 +10,8 @@ ONE_RANGE = (
 TARGETS = (
     Mutation(
         "snpe-without-outputs", "qfunc.targets.snpe:snpe",
-        "bias=Derived(), output=TF",
-        "bias=Derived()",
+        "bias=DerivedQParams(), output=TF",
+        "bias=DerivedQParams()",
         PARITY, case="SNPE-snpe",
     ),
     Mutation(
@@ -47,7 +47,7 @@ TARGETS = (
     ),
     Mutation(
         "stpu-sigmoid-as-observed", "qfunc.targets.stpu:stpu",
-        "output=Fixed(BYTE, 1 / 127)",
+        "output=FixedQParams(BYTE, 1 / 127)",
         "output=BYTE",
         "tests/targets/test_mqbench_targets.py::test_stpu_writes_sigmoids_at_one_whatever_was_seen",
     ),
@@ -59,7 +59,7 @@ TARGETS = (
     ),
     Mutation(
         "nnie-with-group-convolutions", "qfunc.targets.nnie:nnie",
-        'Rule(CONVS & ~Attr("groups", 1), input=Keep(), weight=Keep()),',
+        'Rule(CONVS & ~Attr("groups", 1), input=KeepFloat(), weight=KeepFloat()),',
         "",
         PARITY, case="NNIE-nnie",
     ),
@@ -101,7 +101,7 @@ TARGETS = (
         PARITY, case="Tensorrt-tensorrt",
     ),
     Mutation(
-        "embedding-table-first", "qfunc.graph.spelling:canonical",
+        "embedding-table-first", "qfunc.ops.spelling:canonical",
         'if name == "embedding" and node.target is not F.embedding:',
         'if name == "embedding":',
         "tests/graph/test_capture_spellings.py::test_fx_road[embedding]",
