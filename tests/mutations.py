@@ -51,7 +51,7 @@ class Copy:
         for name in COPIED:
             source = root / name
             if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+                shutil.copytree(source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
             else:
                 shutil.copy(source, folder / name)
         return cls(folder)

@@ -12,18 +12,23 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel of a copy of the sources: a build leaves folders behind."""
-    place = tmp_path_factory.mktemp("wheel")
+def build(place, *, links):
+    """The wheel of a copy of the sources, since a build leaves folders behind; with or without the links in qfunc."""
     for name in ("qfunc", "specs", "targets"):
-        shutil.copytree(ROOT / name, place / "tree" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        unwanted = shutil.ignore_patterns("__pycache__", *(() if links or name != "qfunc" else ("specs", "targets")))
+        shutil.copytree(ROOT / name, place / "tree" / name, symlinks=True, ignore=unwanted)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, place / "tree" / name)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(place), "."]
     done = subprocess.run(command, cwd=place / "tree", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return next(place.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of the sources as they are."""
+    return build(tmp_path_factory.mktemp("wheel"), links=True)
 
 
 def test_name(wheel):
@@ -36,6 +41,13 @@ def test_every_module_is_in_the_wheel_and_nothing_else(wheel):
     here |= {f"qfunc/{p.relative_to(ROOT).as_posix()}" for f in ("specs", "targets") for p in (ROOT / f).rglob("*.py")}
 
     assert inside == here
+
+
+def test_a_checkout_without_links_makes_the_same_wheel(wheel, tmp_path):
+    whole, other = (zipfile.ZipFile(w) for w in (wheel, build(tmp_path, links=False)))
+    assert sorted(other.namelist()) == sorted(whole.namelist())
+    modules = [n for n in whole.namelist() if n.endswith(".py")]
+    assert all(other.read(n) == whole.read(n) for n in modules)
 
 
 def test_the_licence_is_in_the_wheel(wheel):
