@@ -13,7 +13,7 @@ from qfunc.specs._keywords import known_keys, require_change
 from qfunc.specs._rewrite import ChangeSlots, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetLowering, narrowed
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
-from qfunc.specs.selectors import Everything, ModuleType, Name, Op, Selector, Where, require_selector
+from qfunc.specs.selectors import AnyOf, Everything, ModuleType, Name, Op, Selector, Where, require_selector
 from qfunc.specs.slots import SLOTS, Keep, SlotValue
 from qfunc.specs.target import OpKind, Override, Target
 
@@ -52,13 +52,22 @@ def pipe(target: Target, *edits: Edit) -> Target:
     return target
 
 
-def name(glob: str) -> Selector:
-    """Ops and tensors whose path matches: `name("layer4.*")`.
+def name(*globs: str) -> Selector:
+    """Ops and tensors whose path matches any of these patterns: `name("layer4.*", "head")`.
+
+    Raises:
+        SpecError: no pattern, or one that is no text.
 
     >>> ~name("head.*")
     Not(Name('head.*'))
+    >>> name("layer4.*", "head")
+    AnyOf((Name('layer4.*'), Name('head')))
     """
-    return Name(glob)
+    if not globs:
+        do = 'Write e.g. edit.name("layer4.*").'
+        raise SpecError(where="edit.name", found="no pattern", wanted="at least one non-empty str", do=do)
+    names = tuple(map(Name, globs))
+    return names[0] if len(names) == 1 else AnyOf(names)
 
 
 def op(*kinds: str) -> Selector:
@@ -257,3 +266,7 @@ __all__ = [
     "Edit", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "op",
     "outputs", "override", "pipe", "skip", "weights", "where",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,3 +12,7 @@ from qfunc.reconstruction.partition import Blocks, Layers, Unit, units
 from qfunc.reconstruction.schedule import Regulariser
 
 __all__ = ["Blocks", "Fisher", "Layers", "Method", "Regulariser", "SquaredError", "Unit", "mqbench", "units"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
