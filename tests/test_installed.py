@@ -1,34 +1,19 @@
 """The wheel holds every module, py.typed and the licence, and works where no checkout is."""
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-
-
-def build(place, *, links):
-    """The wheel of a copy of the sources, since a build leaves folders behind; with or without the links in qfunc."""
-    for name in ("qfunc", "specs", "targets"):
-        unwanted = shutil.ignore_patterns("__pycache__", *(() if links or name != "qfunc" else ("specs", "targets")))
-        shutil.copytree(ROOT / name, place / "tree" / name, symlinks=True, ignore=unwanted)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, place / "tree" / name)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(place), "."]
-    done = subprocess.run(command, cwd=place / "tree", capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return next(place.glob("*.whl"))
+from tests.installed import ROOT, build_wheel
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel of the sources as they are."""
-    return build(tmp_path_factory.mktemp("wheel"), links=True)
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_name(wheel):
@@ -44,7 +29,7 @@ def test_every_module_is_in_the_wheel_and_nothing_else(wheel):
 
 
 def test_a_checkout_without_links_makes_the_same_wheel(wheel, tmp_path):
-    whole, other = (zipfile.ZipFile(w) for w in (wheel, build(tmp_path, links=False)))
+    whole, other = (zipfile.ZipFile(w) for w in (wheel, build_wheel(tmp_path, links=False)))
     assert sorted(other.namelist()) == sorted(whole.namelist())
     modules = [n for n in whole.namelist() if n.endswith(".py")]
     assert all(other.read(n) == whole.read(n) for n in modules)
