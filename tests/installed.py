@@ -11,13 +11,17 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+LINKED = ("specs", "targets")
+"""The folders of the checkout that are packages of qfunc by links, which some checkouts lack."""
 
 
 def copy_sources(tree: Path, *, links: bool = True) -> Path:
-    """Copy what a build reads, since a build leaves folders behind; with or without the links in qfunc."""
-    for name in ("qfunc", "specs", "targets"):
-        unwanted = ("__pycache__",) if links or name != "qfunc" else ("__pycache__", "specs", "targets")
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns(*unwanted))
+    """Copy what a build reads, since a build leaves folders behind; with the links in qfunc, or as a checkout without them."""
+    shutil.copytree(ROOT / "qfunc", tree / "qfunc", ignore=shutil.ignore_patterns("__pycache__", *LINKED))
+    for name in LINKED:
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        if links:
+            (tree / "qfunc" / name).symlink_to(Path("..", name), target_is_directory=True)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree / name)
     return tree

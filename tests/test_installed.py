@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from tests.installed import ROOT, build_wheel
+from tests.installed import LINKED, ROOT, build_wheel
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,13 @@ def test_every_module_is_in_the_wheel_and_nothing_else(wheel):
     here |= {f"qfunc/{p.relative_to(ROOT).as_posix()}" for f in ("specs", "targets") for p in (ROOT / f).rglob("*.py")}
 
     assert inside == here
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_lead_to_the_folders_beside(name):
+    """Not a copy, which would get out of date; a checkout without links has none, or a file."""
+    link = ROOT / "qfunc" / name
+    assert not link.is_dir() or (link.is_symlink() and link.resolve() == (ROOT / name).resolve())
 
 
 def test_a_checkout_without_links_makes_the_same_wheel(wheel, tmp_path):
