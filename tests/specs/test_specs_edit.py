@@ -8,14 +8,15 @@ from qfunc.errors import SpecError
 from qfunc.estimators import Ema, MinMax
 from qfunc.specs import (
     E4M3FN,
+    AnyOf,
     Cases,
-    DerivedQParams,
+    Derived,
     Everything,
-    FixedQParams,
+    Fixed,
     Fusion,
-    FusionStep,
     Int,
     KeepFloat,
+    Name,
     NonNegative,
     Op,
     OpKind,
@@ -25,6 +26,7 @@ from qfunc.specs import (
     Rule,
     Scale,
     Scheme,
+    Step,
     ZeroPoint,
     edit,
 )  # fmt: skip
@@ -41,6 +43,12 @@ class Lowering:
         return {}
 
 
+def test_a_name_of_several_patterns_is_any_of_them():
+    assert edit.name("a") == Name("a")
+    assert edit.name("a", "b.*") == Name("a") | Name("b.*")
+    assert edit.name("a", "b", "c") == AnyOf((Name("a"), Name("b"), Name("c")))
+
+
 def test_weights_bits_are_an_override_and_other_properties_are_other_hardware():
     narrow = edit.weights(bits=4)(ORT)
     assert narrow.rules == ORT.rules
@@ -55,7 +63,7 @@ def test_activations_change_inputs_and_outputs_of_every_rule_and_no_fixed_one():
     for rule in target.rules:
         assert rule.input == Scheme(Int(4))
     assert target.rules[0].output == Scheme(Int(4))
-    fixed = next(rule for rule in ORT.rules if isinstance(rule.output, FixedQParams))
+    fixed = next(rule for rule in ORT.rules if isinstance(rule.output, Fixed))
     assert fixed.output in [rule.output for rule in target.rules]
     assert target.rules[0].weight == ORT.rules[0].weight
     assert edit.activations(symmetric=False)(target).rules[0].input == Scheme(Int(4), zero_point=ZeroPoint())
@@ -177,10 +185,10 @@ def test_override_makes_one_override_for_each_role():
 
 def test_add_inputs_outputs_fuse_deploy():
     scheme = Scheme(Int(4))
-    rule = edit.add(edit.op("lstm"), weight=scheme, bias=DerivedQParams(), edges=None, input=scheme)(ORT).rules[0]
-    assert rule == Rule(Op("lstm"), input=scheme, weight=scheme, bias=DerivedQParams())
+    rule = edit.add(edit.op("lstm"), weight=scheme, bias=Derived(), edges=None, input=scheme)(ORT).rules[0]
+    assert rule == Rule(Op("lstm"), input=scheme, weight=scheme, bias=Derived())
     assert edit.outputs(edit.op("gelu"), scheme)(ORT).rules == (Rule(Op("gelu"), output=scheme), *ORT.rules)
-    mine, fusion = OpKind("mine", "pkg.mine"), Fusion(Op("conv"), FusionStep(Op("mine")))
+    mine, fusion = OpKind("mine", "pkg.mine"), Fusion(Op("conv"), Step(Op("mine")))
     fused = edit.fuse(fusion, mine)(ORT)
     assert (fused.fusions, fused.ops) == ((fusion, *ORT.fusions), (mine,))
     assert edit.deploy(Lowering())(ORT) == evolve(ORT, lowering=Lowering())
