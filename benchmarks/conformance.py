@@ -41,9 +41,9 @@ from zoo_own import UNet
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.report_format import table
 from qfunc.errors import QfuncError
 from qfunc.specs import Everything, edit
-from qfunc.transforms.table import table
 
 # Concatenations, and transposed convolutions, which no trained network has.
 RANDOM: dict[str, Callable[[], nn.Module]] = {"DenseNet, random weights": DenseNet, "U-Net, random weights": lambda: UNet(8)}

@@ -5,7 +5,7 @@
 
 For each network of zoo_models.py: clips become ReLUs, then `equalize`, `smooth` and folding, each of the float network, and the
 largest difference of any op's output over its bound, which follows from the roundings of the weights to float32 alone
-(qfunc/testing/float_law.py): the law holds where it is at most 1.  "-" where there is nothing to change: attention has
+(qfunc/testing/laws/corrections.py): the law holds where it is at most 1.  "-" where there is nothing to change: attention has
 no BatchNorms to fold, say.  "outputs" is the largest relative change of the outputs in float64, of the three.
 
 Each network runs in a process of its own, on one thread, within --seconds of processor time; its row is appended to FILE
@@ -29,13 +29,13 @@ from zoo_check import tensors
 from zoo_models import ZOO, Entry
 
 import qfunc
-from qfunc.corrections.links import links
+from qfunc.analysis.report_format import table
+from qfunc.corrections.equalization_graph import equalization_links
 from qfunc.errors import CaptureError, SpecError
-from qfunc.graph.fold import fold_batch_norm
-from qfunc.graph.vocabulary import kind_of
-from qfunc.graph.written_norms import name_norms
-from qfunc.testing.float_law import farthest
-from qfunc.transforms.table import table
+from qfunc.ops.vocabulary import kind_of
+from qfunc.passes.fold_batch_norm import fold_batch_norms
+from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.testing.laws.corrections import worst_violation
 
 LAWS = ("equalize", "smooth", "folding")
 HEAD = ("network", "road", "pairs", "equalize", "smoothed", "smooth", "norms", "folding", "outputs", "at", "CPU s", "why not")
@@ -44,9 +44,9 @@ HEAD = ("network", "road", "pairs", "equalize", "smoothed", "smooth", "norms", "
 def _captured(entry: Entry) -> tuple[fx.GraphModule, str]:
     model = entry.make()
     try:
-        return name_norms(qfunc.capture()(model)), "fx"
+        return fuse_norms(qfunc.capture()(model)), "fx"
     except CaptureError:
-        return name_norms(qfunc.capture(entry.inputs(2, 3))(model)), "export"
+        return fuse_norms(qfunc.capture(entry.inputs(2, 3))(model)), "export"
 
 
 def _wide(model: fx.GraphModule, inputs: tuple[Tensor, ...]) -> list[Tensor]:
@@ -63,23 +63,23 @@ def check(entry: Entry) -> dict[str, Any]:
         model, row["road"] = _captured(entry)
         inputs, changes = entry.inputs(1, 4), {}
         with contextlib.suppress(SpecError):  # it has none
-            model = qfunc.clips_as_relu()(model)
+            model = qfunc.replace_relu6()(model)
         wanted = _wide(model, inputs)
-        found = links(model, gains=True)[0]
+        found = equalization_links(model, gains=True)[0]
         row["changed"] = {
-            "equalize": len(links(model)[0]),
+            "equalize": len(equalization_links(model)[0]),
             "smooth": sum(all(end.op.kind == "linear" for end in link.ends) for link in found),
             "folding": sum(kind_of(n) == "batch_norm" for n in model.graph.nodes),
         }
         changes = {
             "equalize": qfunc.equalize(),
-            "smooth": qfunc.smooth([entry.inputs(2, 3)], progress=False),
-            "folding": fold_batch_norm,
+            "smooth": qfunc.smooth_quant([entry.inputs(2, 3)], progress=False),
+            "folding": fold_batch_norms,
         }
         row["outputs"], row["at"] = 0.0, ""
         for law in (law for law in LAWS if row["changed"][law]):
             changed = changes[law](model)
-            row["worst"][law], at = farthest(model, changed, inputs)
+            row["worst"][law], at = worst_violation(model, changed, inputs)
             row["at"] = f"{law}: {at}" if row["worst"][law] == max(row["worst"].values()) else row["at"]
             for a, b in zip(_wide(changed, inputs), wanted, strict=True):
                 row["outputs"] = max(row["outputs"], float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)))

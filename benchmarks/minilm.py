@@ -32,11 +32,11 @@ from torch import Tensor
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntime
-from qfunc.specs import Keep, Unknown, edit
-from qfunc.transforms.table import table
+from qfunc.analysis.report_format import table
+from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.specs import KeepFloat, Unknown, edit
 
-RESIDUAL_IN_FLOAT = edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), Keep())
+RESIDUAL_IN_FLOAT = edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), KeepFloat())
 """The sums of the residual stream have channels that are tens of times larger than the others: they and what is added to
 them stay in float, while the operands of all products are quantized."""
 
@@ -115,7 +115,7 @@ def main() -> int:
     _, ids, mask = batches(*sentences(calib), 32)[-1]
     program = torch.export.export(model, (ids, mask), dynamic_shapes=(both, both), strict=False)
     calibration = [(i, m) for _, i, m in batches(*sentences({k: v[:128] for k, v in calib.items()}), 32)]
-    exact = not OnnxRuntime().comparable()
+    exact = not OnnxRuntimeRunner().comparable()
     how = "with all" if exact else "without"
     print(f"ONNX Runtime {how} optimisations; {count} pairs, {len(calibration)} batches of calibration", flush=True)
     real = embedded(model, *sentences(test))
@@ -152,7 +152,7 @@ def measured(
     """A row of the table, and whether it is worse than it may be."""
     start = time.monotonic()
     calibrated = qfunc.calibrate(calibration, progress=False)(qfunc.quantize(target)(program))
-    session = OnnxRuntime(optimise=exact).session(qfunc.deploy(target)(calibrated).files["model.onnx"])
+    session = OnnxRuntimeRunner(optimise=exact).session(qfunc.deploy(target)(calibrated).files["model.onnx"])
     simulated = embedded(calibrated, *sentences(test))
     found = embedded(lambda *given: torch.from_numpy(session.run(given)[0]), *sentences(test))
     near, same = ((a * b).sum(1) for a, b in ((real, found), (simulated, found)))

@@ -25,15 +25,15 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.report_format import table
 from qfunc.specs import PerChannel, PerTensor, edit
-from qfunc.transforms.table import table
 
 HEAD = ("network", "images", "top-1", "agree", "seconds")
 TENSOR, CHANNEL = (edit.weights(granularity=g)(targets.onnxruntime) for g in (PerTensor(), PerChannel()))
 
 
 def _relu(model: nn.Module) -> nn.Module:
-    return qfunc.clips_as_relu()(model)
+    return qfunc.replace_relu6()(model)
 
 
 def _equal(model: nn.Module) -> nn.Module:
@@ -41,7 +41,7 @@ def _equal(model: nn.Module) -> nn.Module:
 
 
 def _absorbed(model: nn.Module) -> nn.Module:
-    return qfunc.absorb_biases()(_equal(model))
+    return qfunc.absorb_high_bias()(_equal(model))
 
 
 def _kept(model: nn.Module) -> nn.Module:
@@ -87,7 +87,7 @@ def made(model: nn.Module, row: tuple[Float, Any, str], x: Tensor, iterations: i
     if then == "batches":
         return qfunc.correct_bias(batches, progress=False)(calibrated)
     if then == "norms":
-        return qfunc.correct_bias_from_norms(given)(calibrated)
+        return qfunc.correct_bias_analytic(given)(calibrated)
     if then:
         return qfunc.reconstruct(qfunc.adaround(iterations=iterations, rounding_lr=0.03), batches)(calibrated)
     return calibrated

@@ -24,10 +24,10 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import lowering, targets
-from qfunc.graph.units import Partition
-from qfunc.lowering import OnnxRuntime
+from qfunc.analysis.report_format import table
+from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.placement.partition import Partition
 from qfunc.specs import Target, edit
-from qfunc.transforms.table import table
 
 HEAD = ("target", "weights", "images", "float units", "codes", "differ", "outputs", "differ", "most LSB", "emulated", "runtime")
 
@@ -43,7 +43,7 @@ def reconstructed(model: Any, target: Target, batches: list[Tensor], iterations:
 def row(model: fx.GraphModule, target: Target, stored: str, x: Tensor, y: Tensor) -> tuple[list[str], int]:
     """Its row of the table, and how many codes of integer units differ."""
     report = qfunc.verify(target)(model, tqdm(x.split(100), "verify", leave=False, disable=not sys.stderr.isatty()))
-    session = OnnxRuntime().session(qfunc.deploy(target)(model).files["model.onnx"])
+    session = OnnxRuntimeRunner().session(qfunc.deploy(target)(model).files["model.onnx"])
     predicted = {u.tensor for u in Partition(model, target).units if u.integer}
     of_integers = [r for r in report.of("codes") if r.name in predicted]
     outputs = report.of("output")
@@ -75,7 +75,7 @@ def main() -> int:
     for target, stored in (
         (runnable(targets.onnxruntime), "8 bits, bytes"),
         (four, "4 bits, bytes"),
-        (edit.deploy(lowering.Packed())(four), "4 bits, INT4"),
+        (edit.deploy(lowering.PackInt4())(four), "4 bits, INT4"),
         (edit.weights(bits=2)(targets.onnxruntime), "2 bits, bytes"),
     ):
         figures, differ = row(reconstructed(model, target, batches, options.iterations), target, stored, x, y)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,7 +21,7 @@ def printed(program: str, *arguments: object) -> str:
     command = [sys.executable, "-W", "error", f"examples/{program}", *map(str, arguments)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    reason = OnnxRuntime().comparable() if program == "quickstart.py" else ""
+    reason = OnnxRuntimeRunner().comparable() if program == "quickstart.py" else ""
     assert (done.returncode, done.stderr) == (0, f"weights of 7 bits, for {reason}\n" if reason else "")
     return done.stdout
 
@@ -68,7 +68,7 @@ def test_the_simulator_of_the_example_finds_another_bug(monkeypatch):
     from custom_target import chip
 
     from qfunc.numerics.rounding import round_by
-    from qfunc.testing.check import check_target
+    from qfunc.testing.target_check import check_target
 
     def shift(acc, k):
         return round_by(acc.double() * 2.0**-k, "trunc").long()

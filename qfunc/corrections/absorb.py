@@ -1,4 +1,4 @@
-"""absorb_biases: what is above zero in all but a few images becomes part of the next bias."""
+"""absorb_high_bias: what is above zero in all but a few images becomes part of the next bias."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qfunc.corrections.commuting import keeps_constants
-from qfunc.corrections.ends import Rows
-from qfunc.corrections.links import Link, Miss, captured, links, require_links
-from qfunc.corrections.norm_weights import hold_norm, moments
+from qfunc.corrections.channel_scaling import keeps_constants
+from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equalization, equalization_links, require_links
+from qfunc.corrections.norm_weights import moments, store_norm
+from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.graph.vocabulary import kind_of
+from qfunc.ops.vocabulary import kind_of
 
 
-def absorb_biases() -> Callable[[nn.Module], fx.GraphModule]:
+def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:
     """A transform of a float model: activations whose ranges `equalize` made large get smaller ones.
 
     For each pair  w2 f(norm(x)) + b2  with f a ReLU or one of its leaky relatives, and each channel between,
@@ -36,20 +36,22 @@ def absorb_biases() -> Callable[[nn.Module], fx.GraphModule]:
 
     >>> net = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1), nn.ReLU(), nn.Conv2d(1, 1, 1, bias=False)).eval()
     >>> _ = net[1].bias.data.fill_(5.0), net[3].weight.data.fill_(2.0)
-    >>> absorbed = absorb_biases()(net)
+    >>> absorbed = absorb_high_bias()(net)
     >>> absorbed.get_parameter("1.bias").data, absorbed.get_parameter("3.bias").data
     (tensor([3.]), tensor([4.]))
     """
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network = captured(model, "absorb_biases")
-            found, misses = links(network)
+            network = capture_for_equalization(model, "absorb_high_bias")
+            found, misses = equalization_links(network)
             reasons = {link: _why_not(link) for link in found}
-            others = [Miss(path_of(network, link.producer.node), "its readers", why) for link, why in reasons.items() if why]
+            others = [
+                NearMiss(path_of(network, link.producer.node), "its readers", why) for link, why in reasons.items() if why
+            ]
             pairs = tuple(link for link, why in reasons.items() if not why)
             wanted = "an op with a BatchNorm and a ReLU, whose readers are ops with weights and without padding"
-            require_links(pairs, (*others, *misses), "absorb_biases", wanted)
+            require_links(pairs, (*others, *misses), "absorb_high_bias", wanted)
             for link in pairs:
                 _absorb(link)
             network.recompile()
@@ -65,7 +67,7 @@ def _absorb(link: Link) -> None:
         return
     module: Any = link.producer.model.get_submodule(str(link.producer.node.target))
     held = torch.ones_like(beta) if module.weight is None else module.weight.detach().double()
-    hold_norm(module, held, beta - constant)
+    store_norm(module, held, beta - constant)
     for end in link.ends:
         end.multiply(torch.ones_like(constant), constant)
 
@@ -81,4 +83,4 @@ def _why_not(link: Link) -> str:
     return ""
 
 
-__all__ = ["absorb_biases"]
+__all__ = ["absorb_high_bias"]

@@ -1,58 +1,58 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
-from qfunc.lowering.clip_ranges import ClipRanges
-from qfunc.lowering.encodings import Encodings
-from qfunc.lowering.executorch import ExecuTorch
-from qfunc.lowering.fake_quantize_onnx import FakeQuantizeOnnx
-from qfunc.lowering.gfpq import Gfpq
-from qfunc.lowering.htp_qdq import HtpQdq
-from qfunc.lowering.litert import LiteRt
-from qfunc.lowering.ncnn import Ncnn
-from qfunc.lowering.ncnn_files import NcnnFiles
-from qfunc.lowering.onnxruntime import OnnxRuntime
-from qfunc.lowering.openvino_cpu import OpenVino
-from qfunc.lowering.packed import Packed
-from qfunc.lowering.ppl_cuda import PplCuda
-from qfunc.lowering.ppl_json import PplJson
-from qfunc.lowering.qdq import ExplicitQdq, Qdq
-from qfunc.lowering.qlinear import QLinear
-from qfunc.lowering.qnn_htp import QnnHtp
-from qfunc.lowering.stpu_files import StpuFiles
-from qfunc.lowering.tengine_scale import TengineScale
-from qfunc.lowering.tflite import Tflite
-from qfunc.lowering.together import Together
-from qfunc.lowering.tosa import Tosa
-from qfunc.lowering.tosa_file import TosaFile
-from qfunc.lowering.vitis_files import VitisFiles
-from qfunc.lowering.xnnpack import Pte
+from qfunc.lowering.combined import Combined
+from qfunc.lowering.ncnn.lowering import NcnnLowering
+from qfunc.lowering.ncnn.runner import NcnnRunner
+from qfunc.lowering.onnx.int4 import PackInt4
+from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
+from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
+from qfunc.lowering.openvino.lowering import OpenVinoLowering
+from qfunc.lowering.openvino.runner import OpenVinoRunner
+from qfunc.lowering.qlinear.lowering import QLinearLowering
+from qfunc.lowering.qnn.lowering import QnnHtpLowering
+from qfunc.lowering.qnn.runner import QnnHtpRunner
+from qfunc.lowering.tflite.lowering import TfliteLowering
+from qfunc.lowering.tflite.runner import LiteRtRunner
+from qfunc.lowering.tosa.lowering import TosaLowering
+from qfunc.lowering.tosa.runner import TosaRunner
+from qfunc.lowering.vendor.nnie import NnieLowering
+from qfunc.lowering.vendor.ppl_cuda import PplCudaLowering
+from qfunc.lowering.vendor.ppl_dsp import PplDspLowering
+from qfunc.lowering.vendor.snpe import SnpeEncodings
+from qfunc.lowering.vendor.stpu import StpuLowering
+from qfunc.lowering.vendor.tengine import TengineLowering
+from qfunc.lowering.vendor.tensorrt import TensorRtRanges
+from qfunc.lowering.vendor.vitis import VitisLowering
+from qfunc.lowering.xnnpack.lowering import XnnpackLowering
+from qfunc.lowering.xnnpack.runner import ExecuTorchRunner
 
 __all__ = [
-    "ClipRanges",
-    "Encodings",
-    "ExecuTorch",
-    "ExplicitQdq",
-    "FakeQuantizeOnnx",
-    "Gfpq",
-    "HtpQdq",
-    "LiteRt",
-    "Ncnn",
-    "NcnnFiles",
-    "OnnxRuntime",
-    "OpenVino",
-    "Packed",
-    "PplCuda",
-    "PplJson",
-    "Pte",
-    "QLinear",
-    "Qdq",
-    "QnnHtp",
-    "StpuFiles",
-    "TengineScale",
-    "Tflite",
-    "Together",
-    "Tosa",
-    "TosaFile",
-    "VitisFiles",
+    "TensorRtRanges",
+    "SnpeEncodings",
+    "ExecuTorchRunner",
+    "ExplicitQdqLowering",
+    "OpenVinoLowering",
+    "NnieLowering",
+    "QnnHtpLowering",
+    "LiteRtRunner",
+    "NcnnRunner",
+    "NcnnLowering",
+    "OnnxRuntimeRunner",
+    "OpenVinoRunner",
+    "PackInt4",
+    "PplCudaLowering",
+    "PplDspLowering",
+    "XnnpackLowering",
+    "QLinearLowering",
+    "QdqLowering",
+    "QnnHtpRunner",
+    "StpuLowering",
+    "TengineLowering",
+    "TfliteLowering",
+    "Combined",
+    "TosaRunner",
+    "TosaLowering",
+    "VitisLowering",
 ]
 
 

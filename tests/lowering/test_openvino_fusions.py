@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc.errors import VerifyError
-from qfunc.graph.network import Walk, seats
-from qfunc.graph.units import Partition
-from qfunc.lowering import OpenVino
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.lowering import OpenVinoRunner
+from qfunc.placement.partition import Partition
 
 
 class Block(nn.Module):
@@ -75,7 +76,7 @@ def calibrated(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_no_quantizer_stands_between_a_convolution_and_its_addition(kind: str) -> None:
-    found = {s.tensor for s in seats(calibrated(kind)) if s.module.site.slot not in ("weight", "bias")}
+    found = {s.tensor for s in quantizer_nodes(calibrated(kind)) if s.module.site.slot not in ("weight", "bias")}
     assert found - {"x", "relu"} == BLOCKS[kind][0]
 
 
@@ -83,7 +84,7 @@ def test_no_quantizer_stands_between_a_convolution_and_its_addition(kind: str) -
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_openvino_fuses_what_the_target_says_and_computes_its_codes(kind: str) -> None:
     done = calibrated(kind)
-    compiled = OpenVino().compiled(qfunc.deploy(NARROW)(done).files["model.onnx"])
+    compiled = OpenVinoRunner().compiled(qfunc.deploy(NARROW)(done).files["model.onnx"])
     infos = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
     layers = {i["originalLayersNames"].value: i["layerType"].value for i in infos}
     (name,) = (n for n in layers if "add" in n.split(","))
@@ -93,7 +94,7 @@ def test_openvino_fuses_what_the_target_says_and_computes_its_codes(kind: str) -
     assert wanted is None or wanted in name.split(",")
     report = qfunc.verify(NARROW)(done, [torch.randn(16, 3, 10, 9)])
     assert report.disagreements == ()
-    assert report.runtime == "OpenVino()"
+    assert report.runtime == "OpenVinoRunner()"
     assert {r.name for r in report.of("codes")} >= BLOCKS[kind][0] | {"x", "relu"}
     # Its float32 sums have an order of their own: a tie may fall the other way, by one code, in a unit given its own inputs.
     alone = [r for r in report.of("alone") or report.of("codes") if not r.name.startswith("output")]
@@ -106,9 +107,9 @@ def test_the_addition_is_in_real_units_without_rounding_before_it() -> None:
     done = calibrated("identity")
     codes: dict[str, Any] = {}
     x = torch.randn(4, 3, 10, 9)
-    Walk(qfunc.emulate(NARROW)(done), codes.__setitem__).run(x)
+    ObservingInterpreter(qfunc.emulate(NARROW)(done), codes.__setitem__).run(x)
     scale = {c.seat.tensor: np.float32(c.scale) for c in Partition(done, NARROW).at_path.values() if c.qparams.scale.ndim == 0}
-    weight = next(s.module for s in seats(done) if s.tensor == "c.weight" or s.module.site.name == "c.weight")
+    weight = next(s.module for s in quantizer_nodes(done) if s.tensor == "c.weight" or s.module.site.name == "c.weight")
     block = Block("identity")
     held, qparams = weight.export(block.c.weight.detach())
     s_w = qparams.scale.numpy().reshape(1, -1, 1, 1)
@@ -129,6 +130,6 @@ def test_without_openvino_the_runner_says_what_to_install(monkeypatch: pytest.Mo
     with pytest.raises(VerifyError) as e:
         qfunc.verify(NARROW)(done, [torch.randn(2, 3, 10, 9)])
     assert str(e.value) == (
-        "OpenVino: found the package openvino is not installed, wanted openvino 2026.4 or later. "
+        "OpenVinoRunner: found the package openvino is not installed, wanted openvino 2026.4 or later. "
         "Install qfunc-torch[openvino], or pass runtime=run, where run(artifact, inputs) -> outputs."
     )

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.graph.network import seats
-from qfunc.lowering import QnnHtp
-from qfunc.specs import Fixed
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.lowering import QnnHtpRunner
+from qfunc.specs import FixedQParams
 from tests.conformance.modules import Apply
 from tests.targets import litert_ops as ops
 from tests.targets.drawn import EXAMPLES, _calibrated
@@ -59,8 +59,8 @@ KINDS = (
 def moved(model: Any, seed: int, spread: float) -> None:
     """Other scales, powers of two among them, and zero points at the ends; tensors that shared theirs still do."""
     g, new = torch.Generator().manual_seed(seed), dict[tuple[float, int], tuple[float, int]]()
-    for module in (seat.module for seat in seats(model)):
-        if module.site.constant or isinstance(module.site.value, Fixed):
+    for module in (seat.module for seat in quantizer_nodes(model)):
+        if module.site.constant or isinstance(module.site.value, FixedQParams):
             continue
         u, exact, any_zero = torch.rand(3, generator=g).tolist()
         scale = float(module.scale) * math.exp(spread * (2 * u - 1))
@@ -73,7 +73,7 @@ def moved(model: Any, seed: int, spread: float) -> None:
 
 def image(model: Any, shape: Shape, seed: int) -> Tensor:
     """Values on every code of the input: between them the HTP's own conversion decides, which is no part of the op."""
-    (module,) = (s.module for s in seats(model) if s.tensor == "x" and s.module.site.slot == "input")
+    (module,) = (s.module for s in quantizer_nodes(model) if s.tensor == "x" and s.module.site.slot == "input")
     q = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed))
     return (q - module.zero_point) * module.scale
 
@@ -94,7 +94,7 @@ def distances(trial: Trial) -> Tensor | None:
     (output,) = onnx.load_from_string(artifact.files["model.onnx"]).graph.output
     if (scale := scales.get(output.name.removesuffix(".real"))) is None:
         return None
-    (found,) = QnnHtp(ARCH).run(artifact, [x])
+    (found,) = QnnHtpRunner(ARCH).run(artifact, [x])
     return ((torch.from_numpy(found) - model(x)[0]) / scale).abs()
 
 

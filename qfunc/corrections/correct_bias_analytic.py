@@ -1,0 +1,106 @@
+"""correct_bias_analytic: as correct_bias, with the means that BatchNorms tell in place of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, fx, nn
+
+from qfunc.corrections.correct_bias import correctable, shift_of
+from qfunc.corrections.equalization_graph import capture_for_equalization
+from qfunc.corrections.expected_means import expected_means
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.constants import read_attr
+from qfunc.graph.float_network import float_network
+from qfunc.graph.linear_op import LinearOp
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_stage
+from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.passes.fold_batch_norm import fold_batch_norms
+from qfunc.passes.pipeline import prepare
+from qfunc.transforms.batch_norm import fold_batch_norm
+
+
+def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.GraphModule]:
+    """A transform of a quantized model: rounding of the weights shifts the mean of channels less, and no data is needed.
+
+    b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} E[x_i], with w_hat the quantized weight and E[x_i] the mean of input channel i,
+    from gamma and beta of the BatchNorm before it: of a ReLU, where that gives a normal y of mean beta and deviation |gamma|,
+
+        E[max(0, y)] = |gamma| phi(-beta / |gamma|) + beta (1 - Phi(-beta / |gamma|)),
+
+    and likewise of ReLU6, of leaky ReLUs, and of none; pools that average, additions and concatenations are passed.  It
+    holds as far as values are normal and the running statistics those of the data; padding counts as data.  Ops whose input no
+    BatchNorm tells (the first, or behind a maximum) keep their biases; `correct_bias` corrects those, too.
+
+    Args:
+        model: The float model that was quantized, with its BatchNorms: from `equalize`, say, or the module itself.
+    Raises:
+        SpecError: there is no op that could be corrected.
+        CalibrationError: a model that is not quantized, or from another float model.
+    Source: Nagel et al., arXiv:1906.04721, section 4.2.1, and appendix C.
+
+    >>> import qfunc
+    >>> from qfunc import targets
+    >>> block = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
+    >>> quantized = qfunc.quantize(targets.onnxruntime)(block)
+    >>> corrected = correct_bias_analytic(block)(quantized)
+    >>> [k for k, v in corrected.named_parameters() if not torch.equal(v, quantized.get_parameter(k))]
+    ['3.bias']
+    """
+
+    def transform(quantized: fx.GraphModule) -> fx.GraphModule:
+        step = "correct_bias_analytic"
+        target = require_stage(quantized, "quantized", step).target
+        assert target is not None
+        with torch.inference_mode(False), torch.no_grad():
+            before = prepare(capture_for_equalization(model, step), target)
+            folded, result = fold_batch_norms(before, target), fold_batch_norm(quantized)
+            network = float_network(result)
+            modules = {s.tensor: s.module for s in quantizer_nodes(result) if s.module.site.slot == "weight"}
+            ops = [n for n in network.graph.nodes if correctable(n, modules.keys())]
+            _require_same(folded, network, ops)
+            nodes, corrected = {n.name: n for n in before.graph.nodes}, 0
+            for op in ops:
+                mean = _mean(before, nodes[op.name])
+                if mean is None:
+                    continue
+                weight = attribute(op, "weight")
+                held = read_attr(network, weight)
+                shift = shift_of(op, modules[weight.name](held) - held, mean)
+                read_attr(network, attribute(op, "bias")).sub_(shift)  # the tensors are the result's own
+                corrected += 1
+        if not corrected:
+            found = "no conv or linear with a bias behind a BatchNorm"
+            do = "Use qfunc.correct_bias(batches)."
+            raise SpecError(where=step, found=found, wanted="at least one", do=do)
+        return result
+
+    return transform
+
+
+def _mean(model: fx.GraphModule, node: fx.Node) -> Tensor | None:
+    # The mean of each input channel, or of each column of a linear layer.
+    found, op = expected_means(model, slots(node)[0][1]), LinearOp(model, node)
+    if found is None or found.layout.back != (1 if kind_of(node) == "linear" else op.spatial + 1):
+        return None
+    repeat, rest = divmod(op.inputs, found.mean.numel())
+    return None if rest or (repeat > 1 and not found.layout.merged) else found.mean.repeat_interleave(repeat)
+
+
+def _require_same(folded: fx.GraphModule, network: fx.GraphModule, ops: list[fx.Node]) -> None:
+    held = {n.name: n for n in folded.graph.nodes}
+    for op in ops:
+        weights = [(m, attribute(n, "weight")) for m, n in ((folded, held.get(op.name)), (network, op)) if n is not None]
+        values = [read_attr(m, w) for m, w in weights if isinstance(w, fx.Node) and w.op == "get_attr"]
+        if len(values) < 2 or values[0].shape != values[1].shape or not torch.equal(*values):
+            raise CalibrationError(
+                where="correct_bias_analytic",
+                found=f"op {op.name!r}, whose weight is not that of the given float model",
+                wanted="the float model that was quantized",
+                do="Pass what qfunc.quantize was given, as qfunc.equalize returned it; after training use qfunc.correct_bias.",
+            )
+
+
+__all__ = ["correct_bias_analytic"]

@@ -1,0 +1,86 @@
+"""Several lowerings in one artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.errors import DeployError
+from qfunc.specs import Refuse, Scheme
+from qfunc.specs._check import as_tuple, has_methods, refuse
+from qfunc.specs._repr import readable
+
+
+def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
+    if not isinstance(value, tuple) or not value:
+        raise refuse(instance, attribute.name, value, "at least one lowering", "Write Combined((Qdq(), TensorRtRanges())).")
+    for one in value:
+        has_methods("lower")(instance, attribute, one)
+    if len({o for one in value if (o := getattr(one, "opset", None))}) > 1:
+        raise refuse(instance, attribute.name, value, "one opset, for all are given one model", "Give all the same opset.")
+
+
+@readable
+@frozen
+class Combined:
+    """The files of all `lowerings`; each is given the same model.
+
+    Raises:
+        SpecError: no lowering, or lowerings that name different opsets.
+        DeployError: (by `lower`) two lowerings write a file of the same name.
+
+    >>> from qfunc.lowering import TensorRtRanges, Qdq
+    >>> Combined((Qdq(), TensorRtRanges()))
+    Combined((Qdq(), TensorRtRanges()))
+    """
+
+    lowerings: tuple[Any, ...] = field(converter=as_tuple, validator=_lowerings)
+
+    @property
+    def opset(self) -> int:
+        """The opset that they name, or 21.
+
+        >>> from qfunc.lowering import TensorRtRanges, Qdq
+        >>> Combined((TensorRtRanges(), Qdq(opset=13))).opset
+        13
+        """
+        return next((int(o) for one in self.lowerings if (o := getattr(one, "opset", None))), 21)
+
+    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+        """The files of every lowering, in their order."""
+        files: dict[str, bytes] = {}
+        writers: dict[str, Any] = {}
+        for lowering in self.lowerings:
+            for name, content in lowering.lower(model, sites).items():
+                if name in files:
+                    raise DeployError(
+                        where=f"Together.lower, file {name!r}",
+                        found=f"it twice, by {writers[name]!r} and {lowering!r}",
+                        wanted="one file of each name",
+                        do="Deploy them one after the other, by edit.deploy.",
+                    )
+                files[name], writers[name] = content, lowering
+        return files
+
+    @property
+    def legality(self) -> tuple[Refuse, ...]:
+        """What any of them refuses.
+
+        >>> from qfunc.lowering import TensorRtRanges, NcnnLowering
+        >>> Combined((TensorRtRanges(), NcnnLowering())).legality == NcnnLowering.legality
+        True
+        """
+        return tuple(refuse for one in self.lowerings for refuse in getattr(one, "legality", ()))
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """What the first lowering that refuses such a tensor wants in its own place; empty if all take it.
+
+        >>> from qfunc.lowering import TensorRtRanges, Qdq
+        >>> from qfunc.specs import Int, Scheme
+        >>> Combined((Qdq(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False)
+        'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        """
+        each = (getattr(lowering, "refuses", None) for lowering in self.lowerings)
+        return next((wanted for refuses in each if refuses is not None and (wanted := refuses(scheme, constant))), "")
