@@ -21,7 +21,7 @@ from qfunc.specs import edit
 reveal_type(targets.onnxruntime)
 reveal_type(qfunc.targets.tensorrt)
 reveal_type(edit.name("a", "b"))
-reveal_type(qfunc.lowering.Qdq())
+reveal_type(qfunc.lowering.QdqLowering())
 reveal_type(qfunc.testing.oracle.float32(1))
 target = edit.pipe(targets.onnxruntime, edit.weights(bits=4))
 quantize = qfunc.quantize(target)
@@ -30,7 +30,7 @@ qfunc.quantise(target)  # wrong
 targets.onnxruntme  # wrong
 """
 WRONG = [number for number, line in enumerate(SOURCE.splitlines(), 1) if line.endswith("# wrong")]
-REVEALED = ["Target", "Target", "Selector", "Qdq", "Fraction"]
+REVEALED = ["Target", "Target", "Selector", "QdqLowering", "Fraction"]
 INSTALLED = ("editable", "wheel")
 FOLDER = {"editable": "checkout/qfunc", "wheel": "site-packages/qfunc", "checkout": "checkout/qfunc"}
 """Where qfunc is, for each way of installing; in a checkout it is not installed."""
@@ -125,7 +125,7 @@ import qfunc
 print(qfunc.__file__)
 assert not {{"qfunc.targets", "qfunc.testing", "onnx", "hypothesis"}} & sys.modules.keys()
 before = dir(qfunc)
-assert qfunc.targets.onnxruntime and qfunc.lowering.Qdq and qfunc.testing.check_target
+assert qfunc.targets.onnxruntime and qfunc.lowering.QdqLowering and qfunc.testing.check_target
 names = ["qfunc" + name for name in {PUBLIC!r}]
 for name in names:
     module = importlib.import_module(name)
