@@ -230,19 +230,25 @@ def line(row: dict[str, Any]) -> list[str]:
 
 HEADING = """# Networks on every runtime that runs here
 
-`python benchmarks/conformance.py --data DIR --page docs/conformance.md` wrote this page; nothing in it was written by hand.
-Each line is a network, trained or with random weights, quantized for a target, emulated, deployed and run in the target's
-own runtime: every tensor of codes that the runtime shows and every output is compared, and *differ* counts those that are
-not equal. *First that differs* is the first such tensor in the order of execution, the share of its codes and the largest
-difference in LSB; *alone* counts them where each unit gets the runtime's own inputs. *Latency* is that of one input in the
-deployed model as a ratio to the same network in float, as the same lowering writes it, in the same runtime: of the medians
-(of the minima). ONNX Runtime and OpenVINO have weights of 7 bits where the CPU's int8 kernels saturate (x86-64 without VNNI).
+`python benchmarks/conformance.py --data DIR --page docs/conformance.md` generated this page. Nothing in it was written by hand.
+
+Each row is a network, trained or with random weights. It is quantized for a target, emulated, deployed and run in the target's own
+runtime. Every tensor of codes that the runtime exposes and every output are compared. The columns are:
+
+- *differ*: the number of elements that are not equal;
+- *first that differs*: the first such tensor in the order of execution, with the share of its codes and the largest difference in
+  LSB;
+- *alone*: the number of differences when each unit gets the runtime's own inputs;
+- *latency*: the time for one input of the deployed model, as a ratio to the same network in float. The float network is written by
+  the same lowering and runs in the same runtime. The ratio is of the medians (of the minima).
+
+ONNX Runtime and OpenVINO have 7-bit weights where the CPU's int8 kernels saturate (x86-64 without VNNI).
 
 """
 
 
-DISTANCES = """Where a runtime's arithmetic is not public, its outputs are compared with the simulation's. How many are off, and
-by how many steps of their scale:
+DISTANCES = """Where a runtime's arithmetic is not public, its outputs are compared with the simulation's. These shares of the outputs differ, by
+the given number of steps of their scale:
 """
 
 
