@@ -26,7 +26,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError
 from qfunc.lowering import NcnnFiles, OnnxRuntime, OpenVino, Pte, QnnHtp, Tflite, TosaFile
-from qfunc.lowering.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import Int, Scheme, Target, edit
 
 SIZED = {"academic": (4, 4), "academic_nlp": (8, 8)}

@@ -24,8 +24,8 @@ from torch import Tensor
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.report_format import table
 from qfunc.specs import edit
-from qfunc.transforms.table import table
 
 BATCH = 8
 

@@ -42,9 +42,9 @@ from zoo_own import UNet
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.report_format import table
 from qfunc.errors import QfuncError
 from qfunc.specs import Everything, edit
-from qfunc.transforms.table import table
 
 # Networks with concatenations and with transposed convolutions, which the trained networks lack.
 RANDOM: dict[str, Callable[[], nn.Module]] = {"DenseNet, random weights": DenseNet, "U-Net, random weights": lambda: UNet(8)}

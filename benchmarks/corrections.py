@@ -5,8 +5,8 @@
 
 In each network of zoo_models.py, clips become ReLUs.  Then `equalize`, `smooth` and folding are applied separately to the float
 network.  The table shows the largest difference of any op's output, divided by its bound.  The bound follows from the rounding
-of the weights to float32 alone (qfunc/testing/float_law.py).  The law holds if the value is at most 1.  "-" means that there is
-nothing to change; attention, for example, has no BatchNorms to fold.  "outputs" is the largest relative change of the outputs
+of the weights to float32 alone (qfunc/testing/laws/corrections.py).  The law holds if the value is at most 1.  "-" means that
+there is nothing to change; attention, for example, has no BatchNorms to fold.  "outputs" is the largest relative change of the outputs
 in float64, over the three.
 
 Each network runs in a separate process, on one thread, within --seconds of processor time.  Its row is appended to FILE (JSON
@@ -30,13 +30,13 @@ from zoo_check import tensors
 from zoo_models import ZOO, Entry
 
 import qfunc
-from qfunc.corrections.links import links
+from qfunc.analysis.report_format import table
+from qfunc.corrections.equalization_graph import equalization_links
 from qfunc.errors import CaptureError, SpecError
-from qfunc.graph.fold import fold_batch_norm
-from qfunc.graph.vocabulary import kind_of
-from qfunc.graph.written_norms import name_norms
-from qfunc.testing.float_law import farthest
-from qfunc.transforms.table import table
+from qfunc.ops.vocabulary import kind_of
+from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.testing.laws.corrections import worst_violation
 
 LAWS = ("equalize", "smooth", "folding")
 HEAD = ("network", "road", "pairs", "equalize", "smoothed", "smooth", "norms", "folding", "outputs", "at", "CPU s", "why not")
@@ -45,9 +45,9 @@ HEAD = ("network", "road", "pairs", "equalize", "smoothed", "smooth", "norms", "
 def _captured(entry: Entry) -> tuple[fx.GraphModule, str]:
     model = entry.make()
     try:
-        return name_norms(qfunc.capture()(model)), "fx"
+        return fuse_norms(qfunc.capture()(model)), "fx"
     except CaptureError:
-        return name_norms(qfunc.capture(entry.inputs(2, 3))(model)), "export"
+        return fuse_norms(qfunc.capture(entry.inputs(2, 3))(model)), "export"
 
 
 def _wide(model: fx.GraphModule, inputs: tuple[Tensor, ...]) -> list[Tensor]:
@@ -66,9 +66,9 @@ def check(entry: Entry) -> dict[str, Any]:
         with contextlib.suppress(SpecError):  # nothing to change
             model = qfunc.clips_as_relu()(model)
         wanted = _wide(model, inputs)
-        found = links(model, gains=True)[0]
+        found = equalization_links(model, gains=True)[0]
         row["changed"] = {
-            "equalize": len(links(model)[0]),
+            "equalize": len(equalization_links(model)[0]),
             "smooth": sum(all(end.op.kind == "linear" for end in link.ends) for link in found),
             "folding": sum(kind_of(n) == "batch_norm" for n in model.graph.nodes),
         }
@@ -80,7 +80,7 @@ def check(entry: Entry) -> dict[str, Any]:
         row["outputs"], row["at"] = 0.0, ""
         for law in (law for law in LAWS if row["changed"][law]):
             changed = changes[law](model)
-            row["worst"][law], at = farthest(model, changed, inputs)
+            row["worst"][law], at = worst_violation(model, changed, inputs)
             row["at"] = f"{law}: {at}" if row["worst"][law] == max(row["worst"].values()) else row["at"]
             for a, b in zip(_wide(changed, inputs), wanted, strict=True):
                 row["outputs"] = max(row["outputs"], float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)))

@@ -32,9 +32,9 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.units import Partition
+from qfunc.analysis.report_format import table
 from qfunc.lowering import OnnxRuntime
-from qfunc.transforms.table import table
+from qfunc.placement.partition import Partition
 
 NETWORKS = {
     "LeNet, MNIST": ("mnist",),

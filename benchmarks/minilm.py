@@ -37,9 +37,9 @@ from torch import Tensor
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.report_format import table
 from qfunc.lowering import OnnxRuntime
 from qfunc.specs import Keep, Unknown, edit
-from qfunc.transforms.table import table
 
 RESIDUAL_IN_FLOAT = edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), Keep())
 """Some channels of the residual stream are tens of times larger than the others.  So its sums and their terms stay in float,

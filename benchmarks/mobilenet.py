@@ -26,8 +26,8 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.report_format import table
 from qfunc.specs import PerChannel, PerTensor, edit
-from qfunc.transforms.table import table
 
 HEAD = ("network", "images", "top-1", "agree", "seconds")
 TENSOR, CHANNEL = (edit.weights(granularity=g)(targets.onnxruntime) for g in (PerTensor(), PerChannel()))

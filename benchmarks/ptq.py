@@ -38,7 +38,7 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
-from qfunc.transforms.table import table
+from qfunc.analysis.report_format import table
 
 CALIBRATED, TESTED, BATCH = 1_000, 5_000, 100
 FLOAT = 87.64

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import recipes, targets
-from qfunc.transforms.table import table
+from qfunc.analysis.report_format import table
 
 BATCH, LIMITS = 8, {False: (1.45, 1.6), True: (1.2, 1.25)}
 

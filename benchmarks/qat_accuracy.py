@@ -34,10 +34,10 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import recipes, targets
+from qfunc.analysis.report_format import table
 from qfunc.estimators import Mse
 from qfunc.lowering import OnnxRuntime
 from qfunc.specs import Target, edit
-from qfunc.transforms.table import table
 
 TRAINED, TESTED, BATCH = 20_000, 5_000, 100
 

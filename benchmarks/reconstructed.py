@@ -27,10 +27,10 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import lowering, targets
-from qfunc.graph.units import Partition
+from qfunc.analysis.report_format import table
 from qfunc.lowering import OnnxRuntime
+from qfunc.placement.partition import Partition
 from qfunc.specs import Target, edit
-from qfunc.transforms.table import table
 
 HEAD = ("target", "weights", "images", "float units", "codes", "differ", "outputs", "differ", "most LSB", "emulated", "runtime")
 

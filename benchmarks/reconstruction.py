@@ -28,10 +28,11 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
-from qfunc.reconstruction import Method, part
+from qfunc.analysis.report_format import table
+from qfunc.reconstruction import Method
+from qfunc.reconstruction import run_graph as part
 from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.steps import Step
-from qfunc.transforms.table import table
 
 LIMIT, LINEAR = 1.5, 2.3
 Optimise = Callable[..., Any]

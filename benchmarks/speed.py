@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.report_format import table
 from qfunc.errors import SpecError
-from qfunc.transforms.table import table
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, float]:

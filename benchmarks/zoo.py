@@ -73,7 +73,7 @@ def main() -> int:
 
 def summary(have: dict[str, dict[str, Any]], entries: list[Any]) -> int:
     """Print the table.  Return the exit status."""
-    from qfunc.transforms.table import table
+    from qfunc.analysis.report_format import table
 
     rows = [have[e.name] for e in entries]
     print(table(HEAD, [cells(r) for r in rows], 260))

@@ -19,10 +19,10 @@ from zoo_models import Entry, shim
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
-from qfunc.graph.trees import leaves
-from qfunc.graph.units import Partition
-from qfunc.graph.vocabulary import slots
+from qfunc.graph.arguments import flatten
 from qfunc.lowering import OnnxRuntime
+from qfunc.ops.vocabulary import slots
+from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 from qfunc.targets.onnxruntime import ACTIVATION, WEIGHT
 
@@ -86,7 +86,7 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 def tensors(value: Any) -> list[Tensor]:
     """Return the tensors of an output, in order."""
-    return [v for v in leaves(value) if isinstance(v, Tensor)]
+    return [v for v in flatten(value) if isinstance(v, Tensor)]
 
 
 def check(entry: Entry) -> Row:

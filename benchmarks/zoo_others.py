@@ -128,7 +128,7 @@ def cells(row: Row | None) -> list[str]:
 
 def summary(have: dict[str, Row], ours: dict[str, Row]) -> None:
     """Print the existing rows side by side."""
-    from qfunc.transforms.table import table
+    from qfunc.analysis.report_format import table
 
     names = [e.name for e in ZOO if any(f"{t} {e.name}" in have for t in TOOLS)]
     rows = []

@@ -21,8 +21,8 @@ from custom_target import chip
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.testing.check import check_target
-from qfunc.testing.small_models import SmallNet, Step
+from qfunc.testing.small_models import Block, SmallNet
+from qfunc.testing.target_check import check_target
 
 Shifter = Callable[[Tensor, int], Tensor]
 
@@ -102,15 +102,15 @@ def exponent(scale: Tensor) -> int:
 @st.composite
 def networks(draw: st.DrawFn) -> tuple[SmallNet, Tensor]:
     """Draw (network, input [2, 3, 6, 6]): one to three convolutions, an optional pool, a linear layer.  Shrinks to 1x1."""
-    channels, size, steps = 3, 6, list[Step]()
+    channels, size, steps = 3, 6, list[Block]()
     for _ in range(draw(st.integers(1, 3))):
         out, kernel, act = draw(st.integers(1, 5)), draw(st.sampled_from((1, 3))), draw(st.sampled_from((None, "relu")))
-        steps.append(Step("conv", channels, out, kernel, act=act))
+        steps.append(Block("conv", channels, out, kernel, act=act))
         channels = out
     if draw(st.booleans()):
         size //= 2
-        steps.append(Step("max_pool", kernel=3, stride=2))
-    net = SmallNet((*steps, Step("linear", channels * size * size, 2)), draw(st.integers(0, 2**16)))
+        steps.append(Block("max_pool", kernel=3, stride=2))
+    net = SmallNet((*steps, Block("linear", channels * size * size, 2)), draw(st.integers(0, 2**16)))
     return net, torch.randn((2, 3, 6, 6), generator=torch.Generator().manual_seed(net.seed + 1))
 
 

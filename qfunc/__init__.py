@@ -7,34 +7,34 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
     __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
 
 from qfunc import errors, estimators, functions, recipes, specs
+from qfunc.analysis.bit_sensitivity import HessianTrace, OutputLoss
+from qfunc.analysis.budgets import BitOperations, Latency, Size
 from qfunc.corrections.absorb import absorb_biases
 from qfunc.corrections.channel_pairs import channel_pairs
-from qfunc.corrections.clips import clips_as_relu
+from qfunc.corrections.correct_bias import correct_bias
 from qfunc.corrections.correct_bias_from_norms import correct_bias_from_norms
 from qfunc.corrections.equalize import equalize
+from qfunc.corrections.relu6 import clips_as_relu
 from qfunc.corrections.smooth import smooth
-from qfunc.graph.again import recompute_quantized
-from qfunc.graph.capture import capture
+from qfunc.frontend.capture import capture
+from qfunc.quantizers.recompute import recompute_quantized
 from qfunc.reconstruction.methods import adaround, brecq, qdrop
 from qfunc.reconstruction.reconstruct import reconstruct
-from qfunc.transforms.bit_losses import HessianTrace, OutputLoss
-from qfunc.transforms.budgets import BitOperations, Latency, Size
+from qfunc.transforms.batch_norm import BatchStatistics, Folded, fold_norms, freeze_norms
 from qfunc.transforms.bypass import bypass
 from qfunc.transforms.calibrate import calibrate
-from qfunc.transforms.checkpointing import checkpoint_contexts
+from qfunc.transforms.calibration_source import Float, Quantized
 from qfunc.transforms.compare import compare
 from qfunc.transforms.compose import compose
-from qfunc.transforms.correct_bias import correct_bias
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.explain import explain
-from qfunc.transforms.norms import BatchStatistics, Folded, fold_norms, freeze_norms
+from qfunc.transforms.gradient_checkpointing import checkpoint_contexts
+from qfunc.transforms.mixed_precision import mixed_precision
 from qfunc.transforms.parameter_groups import parameter_groups
-from qfunc.transforms.precision import mixed_precision
 from qfunc.transforms.quantize import quantize
-from qfunc.transforms.saving import load, save
+from qfunc.transforms.save_load import load, save
 from qfunc.transforms.sensitivity import sensitivity
-from qfunc.transforms.through import Float, Quantized
 from qfunc.transforms.verify import verify
 
 __version__ = "0.1.0"

@@ -101,8 +101,8 @@ def _check(given: argparse.Namespace) -> int:
 
 
 def _verify(given: argparse.Namespace) -> int:
-    from qfunc.lowering.saved import check_saved
-    from qfunc.transforms.table import table
+    from qfunc.analysis.report_format import table
+    from qfunc.lowering.saved_check import check_saved
 
     found = check_saved(given.directory)
     skipped = sum(r.outcome == "skipped" for r in found.rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from qfunc.errors import SpecError
-from qfunc.specs._frozen import flaw, is_public_function, short
+from qfunc.specs._frozen import is_public_function, mutability_error, short
 
 Validator = Callable[[Any, Any, Any], None]
 
@@ -132,7 +132,7 @@ def slots_among(*allowed: str) -> Validator:
 
 def frozen_value(instance: Any, attribute: Any, value: Any) -> None:
     """The value must be frozen all the way down."""
-    if bad := flaw(value):
+    if bad := mutability_error(value):
         do = "Hold numbers, texts, tuples and frozen attrs values only."
         raise refuse(instance, attribute.name, value, f"a value frozen all the way down, not {bad}", do)
 
@@ -147,7 +147,7 @@ def frozen_callable(do: str, *, optional: bool = False) -> Validator:
         if not callable(value) or isinstance(value, type):
             cure = f"Call it: {value.__name__}()." if isinstance(value, type) else do
             raise refuse(instance, attribute.name, value, wanted, cure)
-        if not is_public_function(value) and (bad := flaw(value)):
+        if not is_public_function(value) and (bad := mutability_error(value)):
             cure = "Define it with def at the top of a module."
             raise refuse(instance, attribute.name, value, f"{wanted}, not {bad}", cure)
 

@@ -26,10 +26,10 @@ def is_public_function(value: Any) -> bool:
     return found is value
 
 
-def held(value: Any) -> dict[str, Any] | None:
+def constructor_arguments(value: Any) -> dict[str, Any] | None:
     """The constructor's arguments of an attrs or dataclass value by name, or None for any other value.
 
-    >>> held(attrs.make_class("Point", ["x"])(1)), held([1])
+    >>> constructor_arguments(attrs.make_class("Point", ["x"])(1)), constructor_arguments([1])
     ({'x': 1}, None)
     """
     kind = type(value)
@@ -40,13 +40,13 @@ def held(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def flaw(value: Any) -> str | None:
+def mutability_error(value: Any) -> str | None:
     """What in `value` is not frozen, in words; None if all of it is.
 
     Frozen are None, bool, int, float, str, tuples, module-level functions, and frozen attrs or dataclass
     values that compare by their fields, if everything they hold is frozen too.
 
-    >>> flaw((1, ("a", None))), flaw((1, [2]))
+    >>> mutability_error((1, ("a", None))), mutability_error((1, [2]))
     (None, 'the list [2]')
     """
     kind = type(value)
@@ -55,17 +55,17 @@ def flaw(value: Any) -> str | None:
     if kind is float:
         return None if value == value else "NaN, which does not even equal itself"
     if kind is tuple:
-        return next((bad for bad in map(flaw, value) if bad), None)
+        return next((bad for bad in map(mutability_error, value) if bad), None)
     if isinstance(value, FunctionType):
         return None if is_public_function(value) else f"{value.__qualname__}, a function without a module-level name"
-    fields = held(value)
+    fields = constructor_arguments(value)
     if fields is None:
         return f"the {kind.__name__} {short(value)}"
     if getattr(kind, "__hash__", None) in (None, object.__hash__):
         return f"{a_or_an(kind)}, which does not compare and hash by its fields"
     if not _is_frozen(value, fields):
         return f"{a_or_an(kind)}, whose fields can be assigned"
-    return next((f"{kind.__name__}.{n}: {bad}" for n, v in fields.items() if (bad := flaw(v))), None)
+    return next((f"{kind.__name__}.{n}: {bad}" for n, v in fields.items() if (bad := mutability_error(v))), None)
 
 
 def _is_frozen(value: Any, fields: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ import attrs
 
 from qfunc.errors import SpecError
 from qfunc.specs import arithmetic, formats, kernel, legality, placement, scheme, selectors, slots, target
-from qfunc.specs._frozen import flaw, held, short
+from qfunc.specs._frozen import constructor_arguments, mutability_error, short
 
 SCHEMA = 1
 _MODULES = (arithmetic, formats, kernel, legality, placement, scheme, selectors, slots, target)
@@ -37,7 +37,7 @@ def to_json(spec: Any) -> str:
         raise SpecError(
             where="to_json", found=repr(spec), wanted="a spec", do="Pass a target, or another value of qfunc.specs."
         )
-    if bad := flaw(spec):
+    if bad := mutability_error(spec):
         do = "Hold numbers, texts, tuples and frozen attrs values only."
         raise SpecError(where="to_json", found=bad, wanted="a value frozen all the way down", do=do)
     return json.dumps({"schema": SCHEMA, "spec": _encode(spec)}, indent=1, allow_nan=False)
@@ -109,7 +109,7 @@ def _encode(value: Any) -> Any:
         return {"is function": _tag(value)}
     if type(value) is float and value in _INFINITIES:
         return {"is number": _INFINITIES[value]}
-    fields = held(value)
+    fields = constructor_arguments(value)
     if fields is None:
         return value
     return {"is": _tag(type(value)), **{name: _encode(v) for name, v in fields.items()}}

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from qfunc.errors import SpecError
-from qfunc.specs._frozen import held, short
+from qfunc.specs._frozen import constructor_arguments, short
 from qfunc.specs._repr import one_line
 from qfunc.specs.selectors import AnyOf, Op
 
@@ -32,7 +32,7 @@ def diff(a: Any, b: Any) -> str:
     rounding: 'half_even' -> 'half_up'
     """
     for value in (a, b):
-        if value is not None and not isinstance(value, tuple) and held(value) is None:
+        if value is not None and not isinstance(value, tuple) and constructor_arguments(value) is None:
             do = "Pass two targets, or two values of qfunc.specs."
             raise SpecError(where="diff", found=short(value), wanted="a spec", do=do)
     return "\n".join(_lines("", a, b))
@@ -42,7 +42,7 @@ def _lines(path: str, a: Any, b: Any) -> list[str]:
     if a == b:
         return []
     if type(a) is type(b) and attrs.has(type(a)):
-        ours, theirs = held(a) or {}, held(b) or {}
+        ours, theirs = constructor_arguments(a) or {}, constructor_arguments(b) or {}
         return [line for name, v in ours.items() for line in _lines(f"{path}.{name}".lstrip("."), v, theirs[name])]
     if type(a) is type(b) is tuple and path in _SETS:
         sides = ((name, [v for v in x if v not in y]) for name, x, y in (("first", a, b), ("second", b, a)))
@@ -133,7 +133,7 @@ def _key(entry: Any) -> Any:
     """What an entry is about: the first of a pair, the first field of a spec, else the entry."""
     if type(entry) is tuple:
         return entry[0]
-    fields = held(entry) or {}
+    fields = constructor_arguments(entry) or {}
     return next(iter(fields.values()), entry)
 
 
@@ -151,7 +151,7 @@ def _about(kinds: tuple[str, ...], entry: Any) -> Any:
     """An entry that speaks of these kinds of op only."""
     if type(entry) is tuple:
         return (Op(kinds), entry[1])
-    return attrs.evolve(entry, **{next(iter(held(entry) or {})): Op(kinds)})
+    return attrs.evolve(entry, **{next(iter(constructor_arguments(entry) or {})): Op(kinds)})
 
 
 def _text(value: Any) -> str:

@@ -8,13 +8,14 @@ from typing import Any
 from attrs import fields, frozen
 
 from qfunc.errors import SpecError, a_or_an
+from qfunc.specs._check import SLOTS
 from qfunc.specs._frozen import short
 from qfunc.specs._keywords import known_keys, require_change
 from qfunc.specs._rewrite import ChangeSlots, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetLowering, narrowed
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.selectors import Everything, ModuleType, Name, Op, Selector, Where, require_selector
-from qfunc.specs.slots import SLOTS, Keep, SlotValue
+from qfunc.specs.slots import Keep, SlotValue
 from qfunc.specs.target import OpKind, Override, Target
 
 Edit = Callable[[Target], Target]

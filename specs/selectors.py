@@ -1,6 +1,6 @@
 """Selectors: one closed algebra of frozen values that says which ops, edges or tensors are meant.
 
-`a & b`, `a | b` and `~a` combine them.  `qfunc.graph.select` decides them on a graph.
+`a & b`, `a | b` and `~a` combine them.  `qfunc.graph.selectors` decides them on a graph.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 
 from qfunc import targets
 from qfunc.errors import QfuncError
-from qfunc.lowering.onnxruntime import OnnxRuntime
+from qfunc.lowering.onnxruntime.runner import OnnxRuntime
 from qfunc.specs import edit
 
 if OnnxRuntime().comparable():

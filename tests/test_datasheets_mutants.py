@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import Seat, seats
+from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.targets.onnxruntime import onnxruntime
 
 
@@ -35,8 +35,8 @@ def calibrated(target: Any) -> fx.GraphModule:
     return qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Net().eval()))
 
 
-def of_slot(model: fx.GraphModule, *slots: str) -> dict[str, Seat]:
-    return {s.module.site.name: s for s in seats(model) if s.module.site.slot in slots}
+def of_slot(model: fx.GraphModule, *slots: str) -> dict[str, QuantizerNode]:
+    return {s.module.site.name: s for s in quantizer_nodes(model) if s.module.site.slot in slots}
 
 
 def codes(model: fx.GraphModule, name: str) -> Tensor:

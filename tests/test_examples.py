@@ -68,7 +68,7 @@ def test_the_simulator_of_the_example_finds_another_bug(monkeypatch):
     from custom_target import chip
 
     from qfunc.numerics.rounding import round_by
-    from qfunc.testing.check import check_target
+    from qfunc.testing.target_check import check_target
 
     def shift(acc, k):
         return round_by(acc.double() * 2.0**-k, "trunc").long()

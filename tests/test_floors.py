@@ -12,8 +12,9 @@ import qfunc
 
 ROOT = Path(__file__).parent.parent
 FLOORS = {
-    "errors": 0, "specs": 1, "numerics": 2, "estimators": 3, "functions": 3, "graph": 4, "recipes": 4, "transforms": 5,
-    "corrections": 5, "reconstruction": 5, "lowering": 5, "targets": 6, "testing": 7, "qfunc": 8, "__main__": 9,
+    "errors": 0, "ops": 0, "specs": 1, "numerics": 2, "estimators": 3, "functions": 3, "quantizers": 3, "graph": 4,
+    "recipes": 4, "frontend": 5, "passes": 5, "placement": 5, "execution": 5, "emulation": 6, "lowering": 6, "analysis": 6,
+    "transforms": 7, "targets": 7, "corrections": 8, "reconstruction": 8, "testing": 9, "qfunc": 10, "__main__": 11,
 }  # fmt: skip
 EXCEPTIONS = {("specs/codec.py", "estimators"), ("specs/codec.py", "functions"), ("specs/codec.py", "lowering")}
 """The codec's table of qfunc's own classes."""
@@ -153,7 +154,7 @@ def run(script: str) -> None:
     [
         ("specs/new.py", "from qfunc.numerics.affine import quantize"),
         ("specs/new.py", "from ..numerics import affine"),
-        ("specs/new.py", "def f():\n    import qfunc.graph.capture"),
+        ("specs/new.py", "def f():\n    import qfunc.frontend.capture"),
         ("specs/new.py", "from qfunc import capture"),
         ("qfunc/numerics/new.py", "from qfunc.functions import Fixed"),
         ("qfunc/graph/new.py", "from qfunc import transforms"),

@@ -15,8 +15,8 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import estimators, functions, targets
-from qfunc.graph.network import seats
-from qfunc.graph.vocabulary import kind_of
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.ops.vocabulary import kind_of
 from qfunc.reconstruction import Method, mqbench
 from qfunc.specs import Algorithm, Target, edit
 
@@ -138,7 +138,7 @@ def value(expression: str) -> Any:
 def sites(target: Target) -> dict[str, tuple[Any, ...]]:
     """Which tensors of the page's model are quantized, and how."""
     made = qfunc.quantize(target)(names()["model"])
-    found = [s.module.site for s in seats(made)]
+    found = [s.module.site for s in quantizer_nodes(made)]
     return {s.name: (s.slot, s.value, s.scheme, s.estimator, s.function) for s in found}
 
 
@@ -162,7 +162,7 @@ def test_observers(name: str, expression: str) -> None:
     ours = {s[3] for s in sites(target).values()}
     assert ours - {s[3] for s in sites(BASE).values()}
     done = qfunc.calibrate(names()["batches"], progress=False)(qfunc.quantize(target)(names()["model"]))
-    assert all(bool(s.module.qparams().scale.isfinite().all()) for s in seats(done))
+    assert all(bool(s.module.qparams().scale.isfinite().all()) for s in quantizer_nodes(done))
     assert done(names()["batches"][0]).isfinite().all()
 
 
@@ -205,7 +205,7 @@ def test_keys(name: str, expression: str) -> None:
     if isinstance(made, nn.Module):
         graphs = [m for m in made.modules() if isinstance(m, fx.GraphModule)]
         assert len(graphs) == 1
-        assert seats(graphs[0])
+        assert quantizer_nodes(graphs[0])
         if name == "preserve_attr":
             assert made.num_labels == 5
         if name == "concrete_args":
@@ -230,10 +230,10 @@ def test_switches(name: str, expression: str) -> None:
         assert isinstance(made, Tensor)
         assert not torch.equal(made, model(x))
     elif name.startswith("disable_all"):
-        assert 0 < len(seats(made)) < len(seats(names()["calibrated"]))
+        assert 0 < len(quantizer_nodes(made)) < len(quantizer_nodes(names()["calibrated"]))
     else:
         assert isinstance(made, fx.GraphModule)
-        held = [s.module.site.constant for s in seats(made) if s.module.ready]
+        held = [s.module.site.constant for s in quantizer_nodes(made) if s.module.ready]
         assert any(held)
         assert all(held) == ("quantize(" in expression)
 
@@ -242,7 +242,7 @@ def test_switches(name: str, expression: str) -> None:
 def test_reconstruction(name: str, expression: str) -> None:
     made = value(expression)
     if isinstance(made, fx.GraphModule):
-        rounded = {s.module.site.name for s in seats(made) if isinstance(s.module.site.function, functions.AdaRound)}
+        rounded = {s.module.site.name for s in quantizer_nodes(made) if isinstance(s.module.site.function, functions.AdaRound)}
         assert rounded == {"4.weight", "6.weight", *(["0.weight"] if name != "exclude_node_prefix" else [])}
     elif isinstance(made, Method):
         assert made != mqbench()
@@ -259,7 +259,7 @@ def test_reports(name: str, expression: str) -> None:
         return
     assert found.batches == 2
     assert all(0.5 < r.cosine <= 1 for r in found.rows)
-    assert len(found.rows) >= len(seats(names()["calibrated"]))
+    assert len(found.rows) >= len(quantizer_nodes(names()["calibrated"]))
 
 
 def given(model: nn.Module) -> Tensor:

@@ -45,8 +45,8 @@ def test_it_passes_its_checks_and_prints_what_the_page_says():
 def test_nothing_is_registered_and_nothing_of_the_library_changes(monkeypatch):
     """Importing the example leaves every module of the library as it was."""
     from qfunc import estimators, functions, lowering, specs, targets
-    from qfunc.graph import vocabulary
-    from qfunc.lowering import onnx_ops
+    from qfunc.lowering.onnx import ops as onnx_ops
+    from qfunc.ops import vocabulary
 
     holders = (estimators, functions, lowering, specs, targets, vocabulary, onnx_ops)
     before = [dict(vars(m)) for m in holders] + [dict(onnx_ops.WRITERS), dict(vocabulary.BY_NAME)]

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qfunc.corrections.commuting import keeps_constants
-from qfunc.corrections.ends import Rows
-from qfunc.corrections.links import Link, Miss, captured, links, require_links
-from qfunc.corrections.norm_weights import hold_norm, moments
+from qfunc.corrections.channel_scaling import keeps_constants
+from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equalization, equalization_links, require_links
+from qfunc.corrections.norm_weights import moments, store_norm
+from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.graph.vocabulary import kind_of
+from qfunc.ops.vocabulary import kind_of
 
 
 def absorb_biases() -> Callable[[nn.Module], fx.GraphModule]:
@@ -43,10 +43,12 @@ def absorb_biases() -> Callable[[nn.Module], fx.GraphModule]:
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network = captured(model, "absorb_biases")
-            found, misses = links(network)
+            network = capture_for_equalization(model, "absorb_biases")
+            found, misses = equalization_links(network)
             reasons = {link: _why_not(link) for link in found}
-            others = [Miss(path_of(network, link.producer.node), "its readers", why) for link, why in reasons.items() if why]
+            others = [
+                NearMiss(path_of(network, link.producer.node), "its readers", why) for link, why in reasons.items() if why
+            ]
             pairs = tuple(link for link, why in reasons.items() if not why)
             wanted = "an op with a BatchNorm and a ReLU, whose readers are ops with weights and without padding"
             require_links(pairs, (*others, *misses), "absorb_biases", wanted)
@@ -65,7 +67,7 @@ def _absorb(link: Link) -> None:
         return
     module: Any = link.producer.model.get_submodule(str(link.producer.node.target))
     held = torch.ones_like(beta) if module.weight is None else module.weight.detach().double()
-    hold_norm(module, held, beta - constant)
+    store_norm(module, held, beta - constant)
     for end in link.ends:
         end.multiply(torch.ones_like(constant), constant)
 

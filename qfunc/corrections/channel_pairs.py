@@ -8,11 +8,11 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from qfunc.corrections.ends import Rows
-from qfunc.corrections.links import Link, Miss, captured, links
+from qfunc.analysis.report_format import table
+from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equalization, equalization_links
+from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.graph.vocabulary import kind_of
-from qfunc.transforms.table import table
+from qfunc.ops.vocabulary import kind_of
 
 
 @frozen
@@ -36,7 +36,7 @@ class Pairs:
     """The pairs in graph order, and the ops that are in none."""
 
     rows: tuple[Pair, ...]
-    misses: tuple[Miss, ...]
+    misses: tuple[NearMiss, ...]
 
     def __str__(self) -> str:
         """As a table."""
@@ -63,8 +63,8 @@ def channel_pairs(model: nn.Module) -> Pairs:
     '2', at '3': a clip at 6.0 does not scale with channels; clips_as_relu() makes it a ReLU, equalize(deviations=3.0) keeps it
     """
     with torch.inference_mode(False), torch.no_grad():
-        network = captured(model, "channel_pairs")
-        found, misses = links(network)
+        network = capture_for_equalization(model, "channel_pairs")
+        found, misses = equalization_links(network)
         return Pairs(tuple(_row(network, link) for link in found), misses)
 
 

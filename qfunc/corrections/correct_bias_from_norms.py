@@ -7,16 +7,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.expected import expected
-from qfunc.corrections.links import captured
+from qfunc.corrections.correct_bias import correctable, shift_of
+from qfunc.corrections.equalization_graph import capture_for_equalization
+from qfunc.corrections.expected_means import expected_means
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.attention import prepared
-from qfunc.graph.fold import fold_batch_norm, read_attr
-from qfunc.graph.network import float_network, require, seats
-from qfunc.graph.vocabulary import attribute, kind_of, slots
-from qfunc.graph.weighted import Weighted
-from qfunc.transforms.correct_bias import correctable, shift_of
-from qfunc.transforms.norms import fold_norms
+from qfunc.graph.constants import read_attr
+from qfunc.graph.float_network import float_network
+from qfunc.graph.linear_op import LinearOp
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_stage
+from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.pipeline import prepare
+from qfunc.transforms.batch_norm import fold_norms
 
 
 def correct_bias_from_norms(model: nn.Module) -> Callable[[fx.GraphModule], fx.GraphModule]:
@@ -49,13 +52,13 @@ def correct_bias_from_norms(model: nn.Module) -> Callable[[fx.GraphModule], fx.G
 
     def transform(quantized: fx.GraphModule) -> fx.GraphModule:
         step = "correct_bias_from_norms"
-        target = require(quantized, "quantized", step).target
+        target = require_stage(quantized, "quantized", step).target
         assert target is not None
         with torch.inference_mode(False), torch.no_grad():
-            before = prepared(captured(model, step), target)
+            before = prepare(capture_for_equalization(model, step), target)
             folded, result = fold_batch_norm(before, target), fold_norms(quantized)
             network = float_network(result)
-            modules = {s.tensor: s.module for s in seats(result) if s.module.site.slot == "weight"}
+            modules = {s.tensor: s.module for s in quantizer_nodes(result) if s.module.site.slot == "weight"}
             ops = [n for n in network.graph.nodes if correctable(n, modules.keys())]
             _require_same(folded, network, ops)
             nodes, corrected = {n.name: n for n in before.graph.nodes}, 0
@@ -79,7 +82,7 @@ def correct_bias_from_norms(model: nn.Module) -> Callable[[fx.GraphModule], fx.G
 
 def _mean(model: fx.GraphModule, node: fx.Node) -> Tensor | None:
     # The mean of each input channel, or of each column of a linear layer.
-    found, op = expected(model, slots(node)[0][1]), Weighted(model, node)
+    found, op = expected_means(model, slots(node)[0][1]), LinearOp(model, node)
     if found is None or found.layout.back != (1 if kind_of(node) == "linear" else op.spatial + 1):
         return None
     repeat, rest = divmod(op.inputs, found.mean.numel())

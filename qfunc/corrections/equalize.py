@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.balance import factors
-from qfunc.corrections.ends import Rows
-from qfunc.corrections.links import Link, captured, links, require_links
+from qfunc.corrections.equalization_graph import Link, capture_for_equalization, equalization_links, require_links
 from qfunc.corrections.norm_weights import moments
+from qfunc.corrections.range_balancing import balancing_factors
+from qfunc.corrections.scalable_ops import Rows
 from qfunc.errors import SpecError
-from qfunc.graph.vocabulary import attribute, kind_of
+from qfunc.ops.vocabulary import attribute, kind_of
 
 _LEAST = 1e-30
 
@@ -71,13 +71,13 @@ def equalize(deviations: float | None = None) -> Callable[[nn.Module], fx.GraphM
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network = captured(model, "equalize")
-            found, misses = links(network, clips=deviations is not None)
+            network = capture_for_equalization(model, "equalize")
+            found, misses = equalization_links(network, clips=deviations is not None)
             wanted = "an op with weights whose readers are ops with weights, behind ReLUs, pools and the like"
             require_links(found, misses, "equalize", wanted)
             bounds = [_bounds(link, deviations) for link in found]
             _require_room(found, bounds, deviations)
-            for link, by in zip(found, factors(found, bounds), strict=True):
+            for link, by in zip(found, balancing_factors(found, bounds), strict=True):
                 if bool((by != 1).any()):
                     link.scale(by)
             network.recompile()

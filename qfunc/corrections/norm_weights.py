@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 def moments(model: fx.GraphModule, norm: fx.Node) -> tuple[Tensor, Tensor]:
     """Deviation |gamma| and mean beta of what a BatchNorm gives, by channel, in float64.
 
-    >>> from qfunc.graph.capture import capture
+    >>> from qfunc.frontend.capture import capture
     >>> net = capture()(nn.Sequential(nn.BatchNorm2d(2)))
     >>> moments(net, next(n for n in net.graph.nodes if n.op == "call_module"))
     (tensor([1., 1.], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64))
@@ -26,10 +26,10 @@ def divide_norm(module: Any, by: Tensor) -> None:
     """Divides gamma and beta by one positive number a channel; makes them where there are none."""
     gamma = torch.ones_like(by) if module.weight is None else module.weight.detach().double()
     beta = torch.zeros_like(by) if module.bias is None else module.bias.detach().double()
-    hold_norm(module, gamma / by, beta / by)
+    store_norm(module, gamma / by, beta / by)
 
 
-def hold_norm(module: Any, gamma: Tensor, beta: Tensor) -> None:
+def store_norm(module: Any, gamma: Tensor, beta: Tensor) -> None:
     """Gives an own BatchNorm another gamma and beta."""
     for name, value in (("weight", gamma), ("bias", beta)):
         held = getattr(module, name)
@@ -38,4 +38,4 @@ def hold_norm(module: Any, gamma: Tensor, beta: Tensor) -> None:
     module.affine = True
 
 
-__all__ = ["divide_norm", "hold_norm", "moments"]
+__all__ = ["divide_norm", "store_norm", "moments"]

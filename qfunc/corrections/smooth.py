@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.ends import Columns
-from qfunc.corrections.links import Link, captured, links, require_links
+from qfunc.corrections.equalization_graph import Link, capture_for_equalization, equalization_links, require_links
+from qfunc.corrections.scalable_ops import Columns
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.network import Walk, float_network
+from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
+from qfunc.execution.feed import feed_all
+from qfunc.graph.float_network import float_network
+from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import path_of
-from qfunc.graph.vocabulary import attribute
-from qfunc.graph.written_norms import name_norms
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.merging import of_ranks, ranks, require_group, told
-from qfunc.transforms.outer import passed
+from qfunc.ops.vocabulary import attribute
+from qfunc.passes.fuse_norms import fuse_norms
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -63,13 +64,13 @@ def smooth(
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network, all_of = name_norms(captured(model, "smooth")), ranks(group)
-            found, misses = links(network, gains=True)
+            network, all_of = fuse_norms(capture_for_equalization(model, "smooth")), ranks(group)
+            found, misses = equalization_links(network, gains=True)
             found = tuple(link for link in found if all(end.op.kind == "linear" for end in link.ends))
             require_links(found, misses, "smooth", "linear layers behind a norm or an op with weights that nothing else reads")
             maxima = _Maxima(network, found)
-            with told(all_of):
-                count = passed(maxima.network, {"": maxima.see}, batches, "smooth", progress)
+            with propagate_errors(all_of):
+                count = feed_all(maxima.network, {"": maxima.see}, batches, "smooth", progress)
             states, _ = of_ranks(maxima.held, count, sorted(maxima.channels), all_of, "smooth")
             for link in found:
                 largest = maxima.largest(link, states)
@@ -90,7 +91,7 @@ class _Maxima:
         self.names = {link: sorted({_seen(end, names) for end in link.ends}) for link in found}
         self.channels = {name: link.producer.channels for link, of_link in self.names.items() for name in of_link}
         self.held: dict[str, Tensor] = {}
-        self.walk = Walk(self.network, self._add, set(self.channels))
+        self.walk = ObservingInterpreter(self.network, self._add, set(self.channels))
 
     def see(self, arguments: tuple[Any, ...], number: int) -> Any:
         """One batch."""

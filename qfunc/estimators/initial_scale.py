@@ -8,7 +8,7 @@ from torch import Tensor
 from qfunc.numerics import minifloat
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.numerics.rounding import round_by
-from qfunc.numerics.scales import allowed
+from qfunc.numerics.scales import nearest_scale
 from qfunc.specs import Float, Format, Int, Levels, Log, Scheme
 
 
@@ -31,7 +31,7 @@ def from_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> Affine:
     if isinstance(fmt, Log):  # its scales are steps of 1/steps_per_octave of an octave, which a range rounds to
         return from_range(-scale * largest(fmt), scale * largest(fmt), scheme)
     # The rounding to float32 makes no infinity; one that was there stays visible.
-    held, outer = allowed(torch.where(scale.isinf(), scale, scale.clamp(max=torch.finfo(torch.float32).max)), scheme)
+    held, outer = nearest_scale(torch.where(scale.isinf(), scale, scale.clamp(max=torch.finfo(torch.float32).max)), scheme)
     if rule is None:
         return Affine(held, torch.zeros_like(held), outer)
     assert isinstance(fmt, Int)  # Scheme's own rule

@@ -11,9 +11,9 @@ from torch import Tensor
 from qfunc.errors import SpecError
 from qfunc.numerics import affine, codebook, minifloat
 from qfunc.numerics._learned_grads import summed
-from qfunc.numerics.affine import quantize, spread, step, widened
-from qfunc.numerics.qparams import Affine
-from qfunc.numerics.scales import allowed
+from qfunc.numerics.affine import quantize, step, widened
+from qfunc.numerics.qparams import Affine, spread
+from qfunc.numerics.scales import nearest_scale
 from qfunc.specs import Float, Int, Levels, Scheme
 
 EVERY_STEP = (Int, Float, Levels)
@@ -44,20 +44,20 @@ def whole(qparams: Affine) -> Tensor:
     return qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
 
 
-def held(scale: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
+def quantized_step(scale: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
     """The qparams that the hardware holds for a trained scale: allowed(max(|s|, 2^-126)).
 
     >>> from qfunc.specs import Scale
-    >>> held(torch.tensor(-0.3), torch.tensor(0.0), Scheme(scale=Scale(power_of_two=True))).scale.item()
+    >>> quantized_step(torch.tensor(-0.3), torch.tensor(0.0), Scheme(scale=Scale(power_of_two=True))).scale.item()
     0.5
     """
     magnitude = scale.abs().clamp(min=torch.finfo(torch.float32).tiny)  # no global number, see `scales`
-    inner, outer = allowed(torch.copysign(magnitude, scale) if scheme.scale.signed else magnitude, scheme)
+    inner, outer = nearest_scale(torch.copysign(magnitude, scale) if scheme.scale.signed else magnitude, scheme)
     return Affine(inner, zero_point, outer)
 
 
 def through_magnitude(gradient: Tensor, scale: Tensor, scheme: Scheme) -> Tensor:
-    """The gradient of the held scale as that of the trained one: straight through `allowed`, by sign through |s|."""
+    """The gradient of the held scale as that of the trained one: straight through `nearest_scale`, by sign through |s|."""
     return gradient if scheme.scale.signed else torch.where(scale < 0, -gradient, gradient)
 
 
@@ -65,7 +65,7 @@ def value_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """What the hardware holds for x, in the dtype of x."""
     if turned := _turned(x, qparams):
         return value_of(x.permute(turned[0]), qparams, scheme).permute(turned[1])
-    parts = [affine.held(part, its, scheme) for _, part, its in _parts(x, x, qparams, _LARGE)]
+    parts = [affine.fake_quantized_value(part, its, scheme) for _, part, its in _parts(x, x, qparams, _LARGE)]
     return parts[0] if len(parts) == 1 else torch.cat(parts).reshape(x.shape)
 
 

@@ -12,8 +12,8 @@ from qfunc.errors import SpecError
 from qfunc.functions._inner import learned_by, plain, qparams_of, ratio, require_of_x, scaled_by, with_gradient_of
 from qfunc.functions.dorefa import DoReFa
 from qfunc.functions.fixed import Fixed
-from qfunc.numerics.affine import dequantize, spread, widened
-from qfunc.numerics.qparams import Affine
+from qfunc.numerics.affine import dequantize, widened
+from qfunc.numerics.qparams import Affine, spread
 from qfunc.specs import Int, Scheme
 from qfunc.specs._check import number, refuse
 

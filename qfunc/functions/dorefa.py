@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qfunc.functions import _steps as steps
 from qfunc.numerics._grads import straight_through
-from qfunc.numerics.affine import inside, quantize, widened
+from qfunc.numerics.affine import in_range, quantize, widened
 from qfunc.numerics.qparams import Affine, blocks, from_range, spread
 from qfunc.specs import Int, Scheme
 from qfunc.specs._check import number
@@ -79,7 +79,7 @@ class DoReFa:
         if isinstance(params, Squashed):
             mask = torch.ones((), dtype=torch.bool, device=x.device)
         elif self.largest is None:
-            mask = inside(wide.detach(), qparams, scheme)
+            mask = in_range(wide.detach(), qparams, scheme)
         else:
             mask = (wide >= (-self.largest if _is_even(scheme) else 0.0)) & (wide <= self.largest)
         return straight_through(wide, value, mask).to(x.dtype)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from qfunc.functions import _steps as steps
 from qfunc.numerics._learned_grads import by_rule, summed
-from qfunc.numerics.affine import codes_of, quantize, spread, step
-from qfunc.numerics.qparams import Affine, from_range
+from qfunc.numerics.affine import codes_of, quantize, step
+from qfunc.numerics.qparams import Affine, from_range, spread
 from qfunc.specs import Int, Scheme
 from qfunc.specs._check import instance_of, number, refuse
 
@@ -110,7 +110,11 @@ def _two(params: Staircase) -> list[tuple[str, Tensor]]:
 
 
 def _held(first: Tensor, second: Tensor, scheme: Scheme) -> Affine:
-    return from_range(first, second, scheme) if steps.is_free(scheme) else steps.held(first / _span(scheme), second, scheme)
+    return (
+        from_range(first, second, scheme)
+        if steps.is_free(scheme)
+        else steps.quantized_step(first / _span(scheme), second, scheme)
+    )
 
 
 def _span(scheme: Scheme) -> int:

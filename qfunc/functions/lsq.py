@@ -103,7 +103,7 @@ class Lsq:
 
     def export(self, params: Learned, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
         """The codes of x and the qparams that the hardware holds."""
-        qparams = steps.held(params.scale.detach(), params.zero_point.detach(), scheme)
+        qparams = steps.quantized_step(params.scale.detach(), params.zero_point.detach(), scheme)
         return quantize(x.detach(), qparams, scheme), qparams
 
 
@@ -113,10 +113,10 @@ class _ScaleGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot tr
     batch_axis: int | None
 
     def forward(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-        return steps.value_of(x, steps.held(scale, zero_point, self.scheme), self.scheme)
+        return steps.value_of(x, steps.quantized_step(scale, zero_point, self.scheme), self.scheme)
 
     def backward(self, grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor) -> tuple[Tensor, Tensor, None]:
-        scheme, qparams = self.scheme, steps.held(scale, zero_point, self.scheme)
+        scheme, qparams = self.scheme, steps.quantized_step(scale, zero_point, self.scheme)
         found = steps.gradients(grad, x, qparams, scheme)
         total = found.step * factor_of(self.gradient_scale, self.batch_axis, x, scale, scheme)
         return found.x, steps.through_magnitude(total, scale, scheme), None

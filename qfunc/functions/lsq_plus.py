@@ -83,7 +83,7 @@ class LsqPlus:
 
 
 def _held(scale: Tensor, beta: Tensor, scheme: Scheme) -> Affine:
-    qparams = steps.held(scale, torch.zeros_like(scale), scheme)
+    qparams = steps.quantized_step(scale, torch.zeros_like(scale), scheme)
     rule = scheme.zero_point
     if rule is None:
         return qparams

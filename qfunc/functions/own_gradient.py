@@ -12,12 +12,12 @@ from torch import Tensor
 from qfunc.errors import SpecError, a_or_an
 from qfunc.functions import _steps as steps
 from qfunc.numerics._learned_grads import by_rule, summed
-from qfunc.numerics.affine import codes_of, quantize, spread, widened
-from qfunc.numerics.qparams import Affine
+from qfunc.numerics.affine import codes_of, quantize, widened
+from qfunc.numerics.qparams import Affine, spread
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Int, Scheme
 from qfunc.specs._check import as_tuple, refuse
-from qfunc.specs._frozen import flaw
+from qfunc.specs._frozen import mutability_error
 
 TRAINS = ("scale", "zero_point", "low", "high")
 
@@ -36,7 +36,7 @@ def _pure(instance: Any, attribute: Any, value: Any) -> None:
     if not callable(value) or isinstance(value, type):
         do = f"Call it: {value.__name__}()." if isinstance(value, type) else "Write a function of x and the parameters."
         raise refuse(instance, attribute.name, value, wanted, do)
-    if bad := flaw(value):
+    if bad := mutability_error(value):
         raise refuse(instance, attribute.name, value, f"{wanted}, not {bad}", "Define it with def at the top of a module.")
 
 
@@ -133,7 +133,7 @@ class _Own(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
         scheme = self.scheme
         if steps.is_free(scheme) and isinstance(scheme.format, Int):
             zero_point = round_by(zero_point, scheme.zero_point.rounding).clamp(*codes_of(scheme))  # type: ignore[union-attr]
-        return steps.held(scale, zero_point, scheme)
+        return steps.quantized_step(scale, zero_point, scheme)
 
     def arguments(self, x: Tensor, scale: Tensor, zero_point: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
         wide, qparams = widened(x, self.scheme), self.held(scale, zero_point)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from qfunc.functions import _steps as steps
 from qfunc.numerics._learned_grads import by_rule, summed
-from qfunc.numerics.affine import quantize, spread, widened
-from qfunc.numerics.qparams import Affine, from_range
+from qfunc.numerics.affine import quantize, widened
+from qfunc.numerics.qparams import Affine, from_range, spread
 from qfunc.numerics.scales import TINY, divisor
 from qfunc.specs import Int, Scheme
 from qfunc.specs._check import number

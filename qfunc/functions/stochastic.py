@@ -11,8 +11,8 @@ from qfunc.errors import SpecError
 from qfunc.functions._inner import learned_by, plain, qparams_of, ratio, require_of_x, scaled_by, with_gradient_of
 from qfunc.functions.fixed import Fixed
 from qfunc.numerics import minifloat
-from qfunc.numerics.affine import dequantize, spread, widened
-from qfunc.numerics.qparams import Affine
+from qfunc.numerics.affine import dequantize, widened
+from qfunc.numerics.qparams import Affine, spread
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Float, Int, Scheme
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qfunc.functions import _steps as steps
 from qfunc.numerics._learned_grads import by_rule
-from qfunc.numerics.affine import inside, quantize
+from qfunc.numerics.affine import in_range, quantize
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Int, Scheme
 
@@ -74,7 +74,7 @@ def _half_bits(scheme: Scheme) -> int:
 def _held(log2_t: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
     exponent = (torch.ceil(log2_t) - _half_bits(scheme)).clamp(-126, 127)
     scale = torch.ldexp(torch.ones_like(log2_t), exponent.int()) + 0 * log2_t  # NaN stays NaN
-    return steps.held(scale, zero_point, scheme)
+    return steps.quantized_step(scale, zero_point, scheme)
 
 
 class _ThresholdGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
@@ -85,5 +85,5 @@ class _ThresholdGradient(NamedTuple):  # not attrs', whose __init__ Dynamo canno
 
     def backward(self, grad: Tensor, x: Tensor, log2_t: Tensor, zero_point: Tensor) -> tuple[Tensor, Tensor, None]:
         scheme, qparams = self.scheme, _held(log2_t, zero_point, self.scheme)
-        found = steps.gradients(grad, x, qparams, scheme, lambda g, x, t, q: g * inside(x, q, scheme))
+        found = steps.gradients(grad, x, qparams, scheme, lambda g, x, t, q: g * in_range(x, q, scheme))
         return found.x, found.step * steps.whole(qparams) * math.log(2), None

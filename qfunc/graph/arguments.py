@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,13 +12,19 @@ from torch import Tensor, fx, nn
 
 from qfunc.errors import CaptureError, a_or_an
 from qfunc.graph.record import Argument, Record, attach, record_of
-from qfunc.graph.trees import leaves
+from qfunc.ops.indexing import element
+from qfunc.ops.spelling import short_name
+
+__all__ = ["fixed_arguments", "free_arguments", "dict_key", "store_fixed_arguments", "require_batch", "with_fixed_arguments"]
+
 
 _PLAIN = (type(None), bool, int, float, str)
+
+
 _FIXED = (type(None), bool, str)  # by their default
 
 
-def remember(
+def store_fixed_arguments(
     model: fx.GraphModule, of: nn.Module, concrete: Mapping[str, Any], example_inputs: Any, batch: int | None = None
 ) -> fx.GraphModule:
     """The (new) model with a record of the forward that it was captured from: what is fixed of its arguments, to what."""
@@ -42,14 +49,16 @@ def remember(
     return attach(model, evolve(record, arguments=tuple(found), batch=batch))
 
 
-def free(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def free_arguments(
+    model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A call's arguments as the graph takes them: without those that are fixed, if they have the values to which they are.
 
     Raises:
         CaptureError: a value that is another.
 
-    >>> from qfunc.graph.capture import capture
-    >>> free(capture(concrete_args={"gain": 2.0})(_Gain()), (1, 2.0), {})
+    >>> from qfunc.frontend.capture import capture
+    >>> free_arguments(capture(concrete_args={"gain": 2.0})(_Gain()), (1, 2.0), {})
     ((1,), {})
     """
     record = record_of(model)
@@ -74,20 +83,20 @@ def free(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return placed, {a.name: a.value for a in graphs[len(placed) :] if a.fixed} | named
 
 
-def fixed(model: fx.GraphModule) -> dict[str, Any]:
+def fixed_arguments(model: fx.GraphModule) -> dict[str, Any]:
     """The inputs of a graph that example_inputs fixed, by name, and their values: None, flags, numbers, words.
 
-    >>> from qfunc.graph.capture import capture
-    >>> fixed(capture((Tensor([1.0]), 2.0))(_Gain()))
+    >>> from qfunc.frontend.capture import capture
+    >>> fixed_arguments(capture((Tensor([1.0]), 2.0))(_Gain()))
     {'gain': 2.0}
     """
     record = record_of(model)
     return {a.name: a.value for a in (record.arguments if record is not None else ()) if a.fixed and a.taken}
 
 
-def with_fixed(model: fx.GraphModule, tensors: Iterable[Any]) -> list[Any]:
+def with_fixed_arguments(model: fx.GraphModule, tensors: Iterable[Any]) -> list[Any]:
     """The tensors of a call, and among them what example_inputs fixed, as the graph's inputs come."""
-    known, given = fixed(model), list(tensors)
+    known, given = fixed_arguments(model), list(tensors)
     for place, node in enumerate(n for n in model.graph.nodes if n.op == "placeholder"):
         if node.target in known:
             given.insert(place, known[str(node.target)])
@@ -102,7 +111,7 @@ def require_batch(record: Record | None, given: Any) -> None:
     """
     if record is None or record.batch is None:
         return
-    first = next((t for t in leaves(given) if isinstance(t, Tensor)), None)
+    first = next((t for t in flatten(given) if isinstance(t, Tensor)), None)
     if first is not None and first.ndim and first.shape[0] != record.batch:
         raise CaptureError(
             where=_call_of(record),
@@ -139,4 +148,40 @@ class _Gain(nn.Module):
         return x * gain
 
 
-__all__ = ["fixed", "free", "remember", "require_batch", "with_fixed"]
+def flatten(value: Any) -> list[Any]:
+    """The leaves of nested tuples, lists, dicts and dataclasses, in order; named tuples count as tuples, None as a leaf.
+
+    >>> flatten({"a": 1, "b": (2, [3])})
+    [1, 2, 3]
+    """
+    if isinstance(value, Mapping):
+        return [leaf for v in value.values() for leaf in flatten(v)]
+    if isinstance(value, tuple | list):
+        return [leaf for v in value for leaf in flatten(v)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [leaf for f in dataclasses.fields(value) for leaf in flatten(getattr(value, f.name))]
+    return [value]
+
+
+def unflatten(output: fx.Node) -> list[fx.Node]:
+    """The nodes of the tensors that a graph returns, in order; those inside the user's tuples and dataclasses, too.
+
+    >>> g = fx.symbolic_trace(lambda x: (x, {"y": [x.relu(), None]})).graph
+    >>> [n.name for n in unflatten(list(g.nodes)[-1])]
+    ['x', 'relu']
+    """
+    found: list[fx.Node] = []
+    for leaf in flatten(output.args[0] if output.op == "output" else (output.args, output.kwargs)):
+        if isinstance(leaf, fx.Node):
+            found += unflatten(leaf) if isinstance(leaf.target, type) else [leaf]
+    return found
+
+
+def dict_key(node: fx.Node) -> str | None:
+    """A key that the model reads of an input, which is a dict then."""
+    keys = (user.args[1] for user in node.users if _reads(user, node) or user.target is element)
+    return next((k for k in keys if isinstance(k, str)), None)
+
+
+def _reads(user: fx.Node, node: fx.Node) -> bool:
+    return short_name(user) == "getitem" and user.args[0] is node and isinstance(user.args[1], str | int)

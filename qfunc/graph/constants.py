@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.graph.vocabulary import kind_of, op_of
+from qfunc.ops.vocabulary import kind_of, op_of
 
 _ARITHMETIC = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "add", "sub", "mul", "div",
                "pow", "sqrt", "rsqrt", "neg", "exp", "abs", "sum", "mean", "guard")  # fmt: skip

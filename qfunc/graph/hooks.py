@@ -44,7 +44,7 @@ def without_hooks(model: nn.Module) -> nn.Module:
     return bare
 
 
-def hand_over(old: nn.Module, new: nn.Module, memo: dict[int, Any]) -> None:
+def transfer_hooks(old: nn.Module, new: nn.Module, memo: dict[int, Any]) -> None:
     """Gives a new module copies of what an old one has of hooks; `memo` has by id what stands for other modules.
 
     The hook by which a module of torch.export checks its inputs stays there: captured programs have checks of their own.
@@ -57,4 +57,4 @@ def hand_over(old: nn.Module, new: nn.Module, memo: dict[int, Any]) -> None:
                     del held[key]
 
 
-__all__ = ["hand_over", "require_no_hooks", "without_hooks"]
+__all__ = ["transfer_hooks", "require_no_hooks", "without_hooks"]

@@ -6,13 +6,13 @@ from collections.abc import Collection
 from itertools import chain, count
 
 
-def fresh(name: str, taken: Collection[str]) -> str:
+def unique_name(name: str, taken: Collection[str]) -> str:
     """The name, or the name with the first number that makes it another than those that are taken.
 
-    >>> fresh("conv", {"conv", "conv_1"}), fresh("linear", {"conv"})
+    >>> unique_name("conv", {"conv", "conv_1"}), unique_name("linear", {"conv"})
     ('conv_2', 'linear')
     """
     return next(n for n in chain((name,), (f"{name}_{i}" for i in count(1))) if n not in taken)
 
 
-__all__ = ["fresh"]
+__all__ = ["unique_name"]

@@ -11,7 +11,7 @@ from qfunc.specs import Target
 
 
 @frozen
-class Fact:
+class NodeInfo:
     """Where a node comes from: its path in the user's model, the classes around it, its source line.
 
     `whole` says that its tensor is of an integer or boolean type.
@@ -57,7 +57,7 @@ class Record:
     input of a program of the user's own, None for those that vary.
     """
 
-    facts: dict[str, Fact] = field(hash=False)
+    facts: dict[str, NodeInfo] = field(hash=False)
     target: Target | None = None
     inputs: tuple[TensorInfo, ...] = ()
     stage: str = "captured"
@@ -99,7 +99,7 @@ def attach(model: fx.GraphModule, record: Record) -> fx.GraphModule:
     return model
 
 
-def enclosed(model: fx.GraphModule, classes: tuple[str, ...]) -> fx.GraphModule:
+def within_module(model: fx.GraphModule, classes: tuple[str, ...]) -> fx.GraphModule:
     """The (new) model, each of whose ops says that modules of these classes are around it, the outermost first."""
     record = record_of(model)
     assert record is not None

@@ -10,7 +10,7 @@ from torch import nn
 from qfunc.errors import CaptureError, a_or_an
 
 
-def unwrapped(model: Any) -> nn.Module:
+def unwrap(model: Any) -> nn.Module:
     """The module inside the wrappers of torch.compile and of data parallel training.
 
     Raises:
@@ -23,9 +23,9 @@ def unwrapped(model: Any) -> nn.Module:
         raise CaptureError(where="capture", found=found, wanted="an nn.Module or an ExportedProgram", do=do)
     inner = getattr(model, "_orig_mod", None)  # torch.compile's wrapper
     if isinstance(inner, nn.Module):
-        return unwrapped(inner)
+        return unwrap(inner)
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return unwrapped(model.module)
+        return unwrap(model.module)
     if isinstance(model, torch.jit.ScriptModule):
         do = "Pass the eager module from which it was scripted."
         raise CaptureError(where="capture", found="a TorchScript module", wanted="an eager nn.Module", do=do)
@@ -54,8 +54,8 @@ def unwrap_inside(model: nn.Module) -> bool:
         for name, child in module._modules.items():
             wraps = isinstance(child, nn.DataParallel | nn.parallel.DistributedDataParallel)
             if child is not None and (wraps or isinstance(getattr(child, "_orig_mod", None), nn.Module)):
-                module._modules[name], found = unwrapped(child), True
+                module._modules[name], found = unwrap(child), True
     return found
 
 
-__all__ = ["unwrap_inside", "unwrapped"]
+__all__ = ["unwrap_inside", "unwrap"]

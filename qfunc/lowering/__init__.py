@@ -1,30 +1,30 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
-from qfunc.lowering.clip_ranges import ClipRanges
-from qfunc.lowering.encodings import Encodings
-from qfunc.lowering.executorch import ExecuTorch
-from qfunc.lowering.fake_quantize_onnx import FakeQuantizeOnnx
-from qfunc.lowering.gfpq import Gfpq
-from qfunc.lowering.htp_qdq import HtpQdq
-from qfunc.lowering.litert import LiteRt
-from qfunc.lowering.ncnn import Ncnn
-from qfunc.lowering.ncnn_files import NcnnFiles
-from qfunc.lowering.onnxruntime import OnnxRuntime
-from qfunc.lowering.openvino_cpu import OpenVino
-from qfunc.lowering.packed import Packed
-from qfunc.lowering.ppl_cuda import PplCuda
-from qfunc.lowering.ppl_json import PplJson
-from qfunc.lowering.qdq import ExplicitQdq, Qdq
-from qfunc.lowering.qlinear import QLinear
-from qfunc.lowering.qnn_htp import QnnHtp
-from qfunc.lowering.stpu_files import StpuFiles
-from qfunc.lowering.tengine_scale import TengineScale
-from qfunc.lowering.tflite import Tflite
-from qfunc.lowering.together import Together
-from qfunc.lowering.tosa import Tosa
-from qfunc.lowering.tosa_file import TosaFile
-from qfunc.lowering.vitis_files import VitisFiles
-from qfunc.lowering.xnnpack import Pte
+from qfunc.lowering.combined import Together
+from qfunc.lowering.ncnn.lowering import NcnnFiles
+from qfunc.lowering.ncnn.runner import Ncnn
+from qfunc.lowering.onnx.int4 import Packed
+from qfunc.lowering.onnx.lowering import ExplicitQdq, Qdq
+from qfunc.lowering.onnxruntime.runner import OnnxRuntime
+from qfunc.lowering.openvino.lowering import FakeQuantizeOnnx
+from qfunc.lowering.openvino.runner import OpenVino
+from qfunc.lowering.qlinear.lowering import QLinear
+from qfunc.lowering.qnn.lowering import HtpQdq
+from qfunc.lowering.qnn.runner import QnnHtp
+from qfunc.lowering.tflite.lowering import Tflite
+from qfunc.lowering.tflite.runner import LiteRt
+from qfunc.lowering.tosa.lowering import TosaFile
+from qfunc.lowering.tosa.runner import Tosa
+from qfunc.lowering.vendor.nnie import Gfpq
+from qfunc.lowering.vendor.ppl_cuda import PplCuda
+from qfunc.lowering.vendor.ppl_dsp import PplJson
+from qfunc.lowering.vendor.snpe import Encodings
+from qfunc.lowering.vendor.stpu import StpuFiles
+from qfunc.lowering.vendor.tengine import TengineScale
+from qfunc.lowering.vendor.tensorrt import ClipRanges
+from qfunc.lowering.vendor.vitis import VitisFiles
+from qfunc.lowering.xnnpack.lowering import Pte
+from qfunc.lowering.xnnpack.runner import ExecuTorch
 
 __all__ = [
     "ClipRanges",

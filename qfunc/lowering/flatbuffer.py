@@ -38,7 +38,7 @@ def table(kind: str, **fields: Any) -> Table:
     return Table(kind, fields)
 
 
-def packed(schema: Schema, root: Table, identifier: str) -> bytes:
+def serialize(schema: Schema, root: Table, identifier: str) -> bytes:
     """The flatbuffer."""
     flatbuffers: Any = importlib.import_module("flatbuffers")
     builder = flatbuffers.Builder(1 << 12)
@@ -90,7 +90,7 @@ def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
     return int(builder.EndVector())
 
 
-def unpacked(schema: Schema, kind: str, data: bytes) -> Table:
+def parse(schema: Schema, kind: str, data: bytes) -> Table:
     """The root table of a flatbuffer, whole."""
     module: Any = importlib.import_module("flatbuffers.table")
     return _read(schema, kind, module.Table(bytearray(data), int.from_bytes(data[:4], "little")))
@@ -126,4 +126,4 @@ def _read(schema: Schema, kind: str, held: Any) -> Table:
     return Table(kind, found)
 
 
-__all__ = ["Fields", "Schema", "Table", "packed", "table", "unpacked"]
+__all__ = ["Fields", "Schema", "Table", "serialize", "table", "parse"]

@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from qfunc.errors import DeployError
 
 
-class Step(Protocol):
+class AxisWindow(Protocol):
     """One op on its way into a file."""
 
     def attribute(self, name: str, default: Any = None) -> Any:
@@ -33,7 +33,7 @@ class Window:
     after: tuple[int, int]
 
 
-def window(step: Step, kernel: Sequence[int]) -> Window:
+def window(step: AxisWindow, kernel: Sequence[int]) -> Window:
     """The window of a convolution or pool; signals are images of one row.
 
     Raises:
@@ -52,7 +52,7 @@ def window(step: Step, kernel: Sequence[int]) -> Window:
     return Window(two(kernel, 1), two(strides, 1), two(dilations, 1), two(pads[:rank], 0), two(pads[rank:], 0))
 
 
-def ceiled(step: Step, w: Window, size: Sequence[int]) -> Window:
+def with_ceil_mode(step: AxisWindow, w: Window, size: Sequence[int]) -> Window:
     """The window of a pool over an image of that height and width, with what its `ceil_mode` puts behind the image."""
     if not step.attribute("ceil_mode"):
         return w
@@ -69,4 +69,4 @@ def _missing(size: int, w: Window, i: int) -> int:
     return (outputs - 1) * w.stride[i] - span
 
 
-__all__ = ["Step", "Window", "ceiled", "window"]
+__all__ = ["AxisWindow", "Window", "with_ceil_mode", "window"]

@@ -73,19 +73,19 @@ def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     return clipped(x, partial(_held, scheme), partial(_kept, scheme), scale, zero_point, outer)  # type: ignore[arg-type]
 
 
-def held(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
+def fake_quantized_value(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """dequantize(quantize(x)) in the dtype of x, without a gradient of its own: what `fake_quantize` computes.
 
-    >>> held(torch.tensor([0.3]), Affine(torch.tensor(0.25), torch.tensor(0.0)), Scheme()).tolist()
+    >>> fake_quantized_value(torch.tensor([0.3]), Affine(torch.tensor(0.25), torch.tensor(0.0)), Scheme()).tolist()
     [0.25]
     """
     return _held(scheme, x, *qparams)[0]
 
 
-def inside(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
+def in_range(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """Where x is not clipped: a boolean tensor of its shape.
 
-    >>> inside(torch.tensor([63.6, 63.8]), Affine(torch.tensor(0.5), torch.tensor(0.0)), Scheme()).tolist()
+    >>> in_range(torch.tensor([63.6, 63.8]), Affine(torch.tensor(0.5), torch.tensor(0.0)), Scheme()).tolist()
     [True, False]
     """
     view, fitted = _fitted(widened(x, scheme), qparams, scheme)
@@ -218,4 +218,14 @@ def codes_of(scheme: Scheme) -> tuple[int, int]:
     return fmt.qmin, fmt.qmax
 
 
-__all__ = ["codes_of", "dequantize", "fake_quantize", "held", "inside", "quantize", "spread", "step", "widened"]
+__all__ = [
+    "codes_of",
+    "dequantize",
+    "fake_quantize",
+    "fake_quantized_value",
+    "in_range",
+    "quantize",
+    "spread",
+    "step",
+    "widened",
+]

@@ -10,7 +10,7 @@ from torch import Tensor
 from qfunc.errors import SpecError
 from qfunc.numerics import logarithmic
 from qfunc.numerics.rounding import round_by
-from qfunc.numerics.scales import TINY, allowed, divisor
+from qfunc.numerics.scales import TINY, divisor, nearest_scale
 from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Scheme, ZeroPoint
 
 
@@ -78,7 +78,7 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
     Affine: s = (max(high, 0) - min(low, 0)) / (qmax - qmin), z = clamp(R(qmin - low/s), qmin, qmax), the zero
     point nudged as `ZeroPoint.nudge` says.  Symmetric: s = max(|low|, |high|) / d, d from `Scale.divisor`,
     z = 0; low does not count where no code is negative.  Log: z = R(k log2 max) - (2^bits - 1), s = 2^(z/k).
-    The scale is then made one that the hardware takes (`allowed`); s = 1 for the range [0, 0].
+    The scale is then made one that the hardware takes (`nearest_scale`); s = 1 for the range [0, 0].
 
     Args:
         low, high: In real units, of the shape of the qparams, finite; low <= high.
@@ -97,17 +97,17 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
     if scheme.scale.minimum_range:
         high = torch.maximum(high, low + scheme.scale.minimum_range)
     if scheme.zero_point is None:
-        scale, outer = allowed(_symmetric(low, high, scheme), scheme)
+        scale, outer = nearest_scale(_symmetric(low, high, scheme), scheme)
         return Affine(scale, torch.zeros_like(scale), outer)
     fmt = scheme.format
     assert isinstance(fmt, Int)  # Scheme's own rule
     if scheme.zero_point.value is not None:
-        scale, outer = allowed(_reaching(low, high, float(scheme.zero_point.value), fmt), scheme)
+        scale, outer = nearest_scale(_reaching(low, high, float(scheme.zero_point.value), fmt), scheme)
         return Affine(scale, torch.full_like(scale, scheme.zero_point.value), outer)
-    scale, outer = allowed((high - low) / (fmt.qmax - fmt.qmin), scheme)
+    scale, outer = nearest_scale((high - low) / (fmt.qmax - fmt.qmin), scheme)
     zero = _zero_point(low, high, scale if outer is None else scale * outer, fmt, scheme.zero_point)
     if scheme.zero_point.nudge == "outward":
-        scale, outer = allowed(_reaching(low, high, zero, fmt), scheme)
+        scale, outer = nearest_scale(_reaching(low, high, zero, fmt), scheme)
     return Affine(scale, zero.float(), outer)
 
 

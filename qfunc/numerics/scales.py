@@ -16,7 +16,7 @@ TINY = torch.finfo(torch.float32).tiny
 """The smallest normal float32, 2^-126: the inverse of what is smaller may not be finite."""
 
 
-def allowed(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]:
+def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]:
     """(scale, outer): the scales nearest to `scale` that the hardware takes, in float32.
 
     1 replaces a scale below 2^-126.  Then powers of two by `Scale.rounding`, the bounds `low` and `high`, and
@@ -34,7 +34,7 @@ def allowed(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]:
         NVFP4 (two levels: amax / (6 * 448), then E4M3).
 
     >>> from qfunc.specs import E8M0, PerBlock
-    >>> allowed(torch.tensor([0.3]), Scheme(scale=Scale(PerBlock(0, 32), format=E8M0, rounding="floor")))[0].item()
+    >>> nearest_scale(torch.tensor([0.3]), Scheme(scale=Scale(PerBlock(0, 32), format=E8M0, rounding="floor")))[0].item()
     0.25
     """
     rule = scheme.scale
@@ -123,4 +123,4 @@ def product(scales: Sequence[Tensor], count: int) -> Tensor:
     return (scale.expand(count) if scale.numel() == 1 else scale.repeat(count // scale.numel())).clone()
 
 
-__all__ = ["TINY", "allowed", "divisor", "product"]
+__all__ = ["TINY", "nearest_scale", "divisor", "product"]

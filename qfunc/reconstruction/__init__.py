@@ -7,8 +7,7 @@
 """
 
 from qfunc.reconstruction.losses import Fisher, SquaredError
-from qfunc.reconstruction.methods import Method, mqbench
+from qfunc.reconstruction.methods import Method, Regulariser, mqbench
 from qfunc.reconstruction.partition import Blocks, Layers, Unit, units
-from qfunc.reconstruction.schedule import Regulariser
 
 __all__ = ["Blocks", "Fisher", "Layers", "Method", "Regulariser", "SquaredError", "Unit", "mqbench", "units"]

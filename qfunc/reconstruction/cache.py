@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 from attrs import define, frozen
-from torch import Tensor
+from torch import Tensor, fx
 
-from qfunc.errors import CalibrationError
-from qfunc.reconstruction.dense import is_channels_last
-from qfunc.reconstruction.rows import Layout, Rows, Whole
+from qfunc.errors import CalibrationError, a_or_an
+from qfunc.reconstruction.layout import BatchAxis, Layout, NoBatchAxis, is_channels_last
+
+__all__ = ["Cache", "Collector", "Inputs", "Key", "LEAST"]
 
 
 @define(eq=False)
 class _Held:
-    layout: Rows | Whole
+    layout: BatchAxis | NoBatchAxis
     tensor: Tensor
     device: torch.device
     bytes: int  # of memory; 0 on disk
@@ -45,7 +47,7 @@ class Cache:
     leaving the context removes.
 
     >>> with Cache(images=5, memory=1 << 20) as cache:
-    ...     cache.write(Key("float", "x"), 0, torch.arange(10.0).reshape(5, 2), Rows())
+    ...     cache.write(Key("float", "x"), 0, torch.arange(10.0).reshape(5, 2), BatchAxis())
     ...     cache.take(Key("float", "x"), torch.tensor([3, 0]))
     tensor([[6., 7.],
             [0., 1.]])
@@ -70,15 +72,15 @@ class Cache:
         return key in self._held
 
     def write(self, key: Key, start: int, value: Tensor, layout: Layout) -> None:
-        """The values of the images from `start` on; of a `Whole` the value.
+        """The values of the images from `start` on; of a `NoBatchAxis` the value.
 
         Raises:
             CalibrationError: a tensor of another shape than the images before had, or without a part for each image.
         """
-        if isinstance(layout, Whole):
+        if isinstance(layout, NoBatchAxis):
             self._held.setdefault(key, _Held(layout, value.detach(), value.device, 0))
             return
-        if not isinstance(layout, Rows):
+        if not isinstance(layout, BatchAxis):
             raise CalibrationError(
                 where=f"reconstruct, tensor {key.name!r}",
                 found="a value without a part for each image",
@@ -100,7 +102,7 @@ class Cache:
     def take(self, key: Key, index: Tensor) -> Tensor:
         """The value of the images at an index, an int64 vector."""
         held = self._held[key]
-        if isinstance(held.layout, Whole):
+        if isinstance(held.layout, NoBatchAxis):
             return held.tensor
         rows = held.tensor.index_select(0, index.to(held.tensor.device))
         return held.layout.join(held.rows(rows).to(held.device))
@@ -108,7 +110,7 @@ class Cache:
     def part(self, key: Key, start: int, stop: int) -> Tensor:
         """The value of the images from start to stop."""
         held = self._held[key]
-        if isinstance(held.layout, Whole):
+        if isinstance(held.layout, NoBatchAxis):
             return held.tensor
         return held.layout.join(held.rows(held.tensor[start:stop]).to(held.device))
 
@@ -130,7 +132,7 @@ class Cache:
         if held is not None and all(held is not other for other in self._held.values()):
             self.used -= held.bytes
 
-    def _new(self, key: Key, rows: Tensor, layout: Rows) -> _Held:
+    def _new(self, key: Key, rows: Tensor, layout: BatchAxis) -> _Held:
         turned = rows.ndim == 5 and is_channels_last(rows.flatten(0, 1))
         rows = rows.permute(0, 1, 3, 4, 2) if turned else rows
         shape = (self.images, *rows.shape[1:])
@@ -154,4 +156,84 @@ class Cache:
         return made
 
 
-__all__ = ["Cache", "Key"]
+LEAST = 3
+
+
+@frozen(eq=False)
+class Inputs:
+    """The value of each placeholder; those in `split` hold all images along their first axis."""
+
+    values: dict[str, Tensor]
+    split: frozenset[str]
+    images: int
+    batch: int
+
+    def few(self) -> dict[str, Tensor]:
+        """The values on as many images as tell which axes run over them."""
+        return {name: v[:LEAST] if name in self.split else v for name, v in self.values.items()}
+
+
+class Collector:
+    """Takes the arguments of each call of a quantized model, until `inputs` puts them together."""
+
+    def __init__(self, network: fx.GraphModule) -> None:
+        self.network, self.calls = network, list[dict[str, Any]]()
+        self.names = [n.name for n in network.graph.nodes if n.op == "placeholder"]
+
+    def see(self, arguments: tuple[Any, ...], number: int) -> Any:
+        """One call; what the float network returns."""
+        given = self.network.graph.process_inputs(*arguments)
+        self.calls.append(dict(zip(self.names, given, strict=False)))
+        with torch.no_grad():
+            return self.network(*arguments)
+
+    def note(self, arguments: tuple[Any, ...], number: int) -> None:
+        """As `see`, where nobody asks for the value."""
+        self.calls.append(dict(zip(self.names, self.network.graph.process_inputs(*arguments), strict=False)))
+
+    def inputs(self) -> Inputs:
+        """All of them.
+
+        Raises:
+            CalibrationError: fewer than three images, inputs that are no tensors, or batches of other shapes.
+        """
+        for name, value in self.calls[0].items() if self.calls else ():
+            if not isinstance(value, Tensor):
+                do = "Give quantize example_inputs=(...,), whose tensors are then inputs of their own."
+                found = a_or_an(type(value))
+                raise CalibrationError(where=f"reconstruct, input {name!r}", found=found, wanted="a tensor", do=do)
+        counts = [_images(call.values()) for call in self.calls]
+        if sum(counts) < LEAST:
+            wanted, do = f"at least {LEAST}", "Give images as for calibration; the papers take 1,024."
+            raise CalibrationError(where="reconstruct, batches", found=f"{sum(counts)} images", wanted=wanted, do=do)
+        made, split = dict[str, Tensor](), set[str]()
+        for name in self.calls[0]:
+            values = [call[name] for call in self.calls]
+            if all(v.ndim and v.shape[0] == n for v, n in zip(values, counts, strict=True)):
+                _require_alike(name, values)
+                split.add(name)
+                made[name] = torch.cat([v.detach() for v in values])
+            else:
+                made[name] = values[0].detach()
+                if not all(torch.equal(v, values[0]) for v in values[1:]):
+                    raise _unlike(f"input {name!r}", "other values in each batch, and no axis that runs over the images")
+        return Inputs(made, frozenset(split), sum(counts), max(counts))
+
+
+def _images(values: Any) -> int:
+    return next((len(v) for v in values if v.ndim), 0)
+
+
+def _require_alike(name: str, values: Sequence[Tensor]) -> None:
+    first = values[0]
+    other = next((v for v in values if (v.shape[1:], v.dtype) != (first.shape[1:], first.dtype)), None)
+    if other is not None:
+        shapes = " and ".join(f"{v.dtype} of shape {tuple(v.shape[1:])} an image" for v in (first, other))
+        raise _unlike(f"input {name!r}", shapes)
+
+
+def _unlike(where: str, found: str) -> CalibrationError:
+    do = "Give images, or padded sequences, of one size."
+    return CalibrationError(
+        where=f"reconstruct, {where}", found=found, wanted="batches that differ in the number of images alone", do=do
+    )

@@ -11,13 +11,12 @@ from attrs import field, frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.network import float_network
-from qfunc.graph.parts import require_parts
+from qfunc.graph.float_network import float_network
 from qfunc.graph.record import path_of
-from qfunc.graph.select import attributes
-from qfunc.graph.vocabulary import kind_of
-from qfunc.reconstruction.flow import Flow
-from qfunc.reconstruction.regions import Region, is_gate, regions
+from qfunc.graph.selectors import attributes
+from qfunc.graph.submodules import require_submodules
+from qfunc.ops.vocabulary import kind_of
+from qfunc.reconstruction.data_flow import DataFlow, Region, is_gate, regions
 from qfunc.specs._check import integer, refuse
 
 _TAIL = ("relu", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "gelu", "silu", "hardswish", "hardsigmoid", "elu", 
@@ -54,7 +53,7 @@ class Layers:
     [('_0', '_1'), ('_2',)]
     """
 
-    def groups(self, flow: Flow) -> list[tuple[str, list[fx.Node]]]:
+    def groups(self, flow: DataFlow) -> list[tuple[str, list[fx.Node]]]:
         """The nodes of each unit, with a name if the user gave one."""
         taken: set[fx.Node] = set()
         return [("", nodes) for nodes in _layers(flow, regions(flow), taken)]
@@ -97,7 +96,7 @@ class Blocks:
     modules: tuple[str, ...] = field(default=(), validator=_modules)
     most: int = field(default=12, validator=integer(1))
 
-    def groups(self, flow: Flow) -> list[tuple[str, list[fx.Node]]]:
+    def groups(self, flow: DataFlow) -> list[tuple[str, list[fx.Node]]]:
         """The nodes of each unit, with a name if the user gave one."""
         declared = [pair for pattern in self.modules for pair in _declared(pattern, flow)]
         taken = {n for _, nodes in declared for n in nodes}
@@ -118,7 +117,7 @@ class Blocks:
         made = [self._gated(nodes, gates, flow) for nodes in made]
         return [*declared, *(("", nodes) for nodes in (*made, *gates.values(), *_bottlenecks(layers, flow)))]
 
-    def _gated(self, nodes: list[fx.Node], gates: dict[fx.Node | None, list[fx.Node]], flow: Flow) -> list[fx.Node]:
+    def _gated(self, nodes: list[fx.Node], gates: dict[fx.Node | None, list[fx.Node]], flow: DataFlow) -> list[fx.Node]:
         # With the gates on the value that it gives; takes them.
         while nodes[-1] in gates and sum(map(flow.weighed, (*nodes, *gates[nodes[-1]]))) <= self.most:
             nodes = [*nodes, *gates.pop(nodes[-1])]
@@ -140,13 +139,13 @@ def units(how: Layers | Blocks) -> Callable[[Any], tuple[Unit, ...]]:
     """
 
     def found(model: Any) -> tuple[Unit, ...]:
-        each = require_parts(model, "quantized", "units")
-        return tuple(unit for part in each.values() for unit in units_of(Flow(float_network(part)), how))
+        each = require_submodules(model, "quantized", "units")
+        return tuple(unit for part in each.values() for unit in units_of(DataFlow(float_network(part)), how))
 
     return found
 
 
-def units_of(flow: Flow, how: Layers | Blocks) -> list[Unit]:
+def units_of(flow: DataFlow, how: Layers | Blocks) -> list[Unit]:
     """The units of a float network in graph order, with names that differ."""
     made: dict[str, Unit] = {}
     for name, unordered in sorted(how.groups(flow), key=lambda group: min(flow.order[n] for n in group[1])):
@@ -166,7 +165,7 @@ def _common(paths: list[str], ops: tuple[str, ...]) -> str:
     return around.replace("/", ".") or f"{ops[0]} to {ops[-1]}"
 
 
-def _declared(pattern: str, flow: Flow) -> list[tuple[str, list[fx.Node]]]:
+def _declared(pattern: str, flow: DataFlow) -> list[tuple[str, list[fx.Node]]]:
     parents: dict[str, list[fx.Node]] = {}
     for node in flow.nodes:
         parts = path_of(flow.network, node).split("@")[0].split(".") if node.op != "placeholder" else []
@@ -185,7 +184,7 @@ def _declared(pattern: str, flow: Flow) -> list[tuple[str, list[fx.Node]]]:
     return list(parents.items())
 
 
-def _layers(flow: Flow, found: list[Region], taken: set[fx.Node]) -> list[list[fx.Node]]:
+def _layers(flow: DataFlow, found: list[Region], taken: set[fx.Node]) -> list[list[fx.Node]]:
     # Each op with weights that is not taken, with its tail; takes them.
     made = []
     for node in flow.nodes:
@@ -196,7 +195,7 @@ def _layers(flow: Flow, found: list[Region], taken: set[fx.Node]) -> list[list[f
     return made
 
 
-def _with_tail(nodes: list[fx.Node], flow: Flow, found: list[Region], taken: set[fx.Node]) -> list[fx.Node]:
+def _with_tail(nodes: list[fx.Node], flow: DataFlow, found: list[Region], taken: set[fx.Node]) -> list[fx.Node]:
     # A chain of norms and activations behind the exit; also those that are written out as several ops: x * sigmoid(x).
     while nodes[-1] not in flow.returned:
         behind = flow.behind[nodes[-1]]
@@ -213,7 +212,7 @@ def _with_tail(nodes: list[fx.Node], flow: Flow, found: list[Region], taken: set
     return nodes
 
 
-def _bottlenecks(layers: list[list[fx.Node]], flow: Flow) -> list[list[fx.Node]]:
+def _bottlenecks(layers: list[list[fx.Node]], flow: DataFlow) -> list[list[fx.Node]]:
     # A depthwise conv with the 1x1 convs that stand directly before and behind it.
     by_root = {nodes[0]: nodes for nodes in layers}
     by_exit = {nodes[-1]: nodes for nodes in layers}

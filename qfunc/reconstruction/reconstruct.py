@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.fixed_sizes import require_any_batch
-from qfunc.graph.network import float_network
-from qfunc.graph.parts import rebuilt, require_parts
+from qfunc.execution.batches import require_batches
+from qfunc.execution.feed import feeder
+from qfunc.graph.float_network import float_network
 from qfunc.graph.record import record_of
-from qfunc.reconstruction.finished import Finished
-from qfunc.reconstruction.inputs import Collector
+from qfunc.graph.static_shapes import require_any_batch
+from qfunc.graph.submodules import require_submodules, with_submodules
+from qfunc.reconstruction.cache import Collector
+from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.methods import Method
-from qfunc.reconstruction.part import Part
+from qfunc.reconstruction.run_graph import Subgraph
 from qfunc.specs.selectors import Selector, require_selector
-from qfunc.transforms.asked import named, require_a_place
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.norms import fold_norms
-from qfunc.transforms.outer import feed
+from qfunc.transforms.batch_norm import fold_norms
+from qfunc.transforms.validate import describe, require_directory
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -83,29 +83,33 @@ def reconstruct(
         do = "Write memory=4 << 30."
         raise SpecError(where="reconstruct, memory", found=repr(memory), wanted="a number of bytes", do=do)
     if resume is not None:
-        require_a_place(resume, "reconstruct(method, batches, resume=)")
+        require_directory(resume, "reconstruct(method, batches, resume=)")
 
     def transform(calibrated: Model) -> Model:
-        each = require_parts(calibrated, "calibrated", "reconstruct")
+        each = require_submodules(calibrated, "calibrated", "reconstruct")
         for graph in each.values():
             require_any_batch(record_of(graph), "reconstruct")
         with torch.inference_mode(False), torch.no_grad():
             collectors = {path: Collector(float_network(part)) for path, part in each.items()}
             see = {path: c.note if path == "" else c.see for path, c in collectors.items()}
-            give, count = feed(calibrated, see, "reconstruct"), 0
+            give, count = feeder(calibrated, see, "reconstruct"), 0
             for count, batch in enumerate(batches, 1):
                 give(batch, count)
             if not count:
                 do = "Pass a non-empty iterable, not one already used up."
                 raise CalibrationError(where="reconstruct", found="no batches", wanted="at least one", do=do)
-            made = [Part(fold_norms(part), method, collectors[path].inputs(), select, memory) for path, part in each.items()]
+            made = [
+                Subgraph(fold_norms(part), method, collectors[path].inputs(), select, memory) for path, part in each.items()
+            ]
             _require_work(made, select)
-            kept = [Finished(_within(resume, path), part.belongs()) for path, part in zip(each, made, strict=True)]
+            kept = [Checkpoint(_within(resume, path), part.belongs()) for path, part in zip(each, made, strict=True)]
             total = sum(part.count for part in made) * method.iterations
             with tqdm(total=total, unit="it", disable=not progress or not sys.stderr.isatty()) as bar:
                 for part, finished in zip(made, kept, strict=True):
                     part.run(finished, _teller(bar))
-        result: Any = rebuilt(calibrated, {path: part.model for path, part in zip(each, made, strict=True)}, "reconstruct")
+        result: Any = with_submodules(
+            calibrated, {path: part.model for path, part in zip(each, made, strict=True)}, "reconstruct"
+        )
         return result  # type: ignore[no-any-return]
 
     return transform
@@ -131,10 +135,10 @@ def _require_method(method: Any) -> None:
         return
     called = callable(method) and not isinstance(method, type | nn.Module) and hasattr(method, "__name__")
     do = f"Call it: qfunc.{method.__name__}()." if called else "Write qfunc.reconstruct(qfunc.adaround(), batches)(model)."
-    raise SpecError(where="reconstruct", found=named(method), wanted="a method", do=do)
+    raise SpecError(where="reconstruct", found=describe(method), wanted="a method", do=do)
 
 
-def _require_work(parts: Sequence[Part], select: Selector | None) -> None:
+def _require_work(parts: Sequence[Subgraph], select: Selector | None) -> None:
     if any(part.count for part in parts):
         return
     if select is not None:

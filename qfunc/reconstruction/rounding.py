@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qfunc.functions import AdaRound
 from qfunc.functions.adaround import Rounding as Parameters
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.reconstruction.dense import as_line, off_line
+from qfunc.quantizers.fake_quantize import FakeQuantize
+from qfunc.reconstruction.layout import flatten_memory, unflatten_memory
 
 _PART = 1 << 16
 """Elements that go through all operations together: they stay in the processor's cache."""
@@ -70,12 +70,12 @@ class Rounding:
             function, params = adaround_of(module), module.params()
             with torch.no_grad():
                 ends = [function.apply(params._replace(v=torch.full_like(params.v, s)), weight, module.scheme) for s in (-1, 1)]
-                low, high = (as_line(end, weight) for end in ends)
-                v, value = as_line(params.v, weight).clone(), torch.empty_like(low)
+                low, high = (flatten_memory(end, weight) for end in ends)
+                v, value = flatten_memory(params.v, weight).clone(), torch.empty_like(low)
             lines = (torch.split(t, _PART) for t in (low, high - low, v, value))
             self.parts.append([_Part(function.zeta, *some) for some in zip(*lines, strict=True)])
             self.v.append(v.requires_grad_())
-            self.weights.append(off_line(value, weight).requires_grad_())
+            self.weights.append(unflatten_memory(value, weight).requires_grad_())
 
     @torch.no_grad()
     def soften(self) -> None:
@@ -89,13 +89,13 @@ class Rounding:
     def differentiate(self, weight: float, exponent: float | None) -> None:
         """Makes v's gradient of the weights', the loss's, and that of weight * sum(1 - |2 h - 1|^exponent)."""
         for v, each, parts in zip(self.v, self.weights, self.parts, strict=True):
-            v.grad = torch.zeros_like(v) if each.grad is None else as_line(each.grad, each)
+            v.grad = torch.zeros_like(v) if each.grad is None else flatten_memory(each.grad, each)
             for part, some in zip(parts, torch.split(v.grad, _PART), strict=True):
                 part.differentiate(some, weight, exponent)
 
     def decided(self) -> list[Tensor]:
         """Of each weight whether it is rounded up."""
-        return [off_line(v.detach() >= 0, w).contiguous() for v, w in zip(self.v, self.weights, strict=True)]
+        return [unflatten_memory(v.detach() >= 0, w).contiguous() for v, w in zip(self.v, self.weights, strict=True)]
 
 
 @torch.no_grad()
@@ -106,9 +106,9 @@ def harden(module: FakeQuantize, up: Tensor) -> None:
 
 
 @torch.no_grad()
-def is_up(module: FakeQuantize) -> Tensor:
+def rounds_up(module: FakeQuantize) -> Tensor:
     """Whether each weight is rounded up."""
     return cast(Parameters, module.own()).v >= 0
 
 
-__all__ = ["Rounding", "harden", "is_up"]
+__all__ = ["Rounding", "harden", "rounds_up"]

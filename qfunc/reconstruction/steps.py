@@ -10,8 +10,8 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.vocabulary import kind_of
-from qfunc.reconstruction.flow import Flow
+from qfunc.ops.vocabulary import kind_of
+from qfunc.reconstruction.data_flow import DataFlow
 from qfunc.reconstruction.partition import Unit
 
 
@@ -31,7 +31,7 @@ class Step:
     targets: tuple[str, ...]
 
 
-def steps(flow: Flow, quantized: fx.GraphModule, units: Sequence[Unit], inline: frozenset[str]) -> list[Step]:
+def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Unit], inline: frozenset[str]) -> list[Step]:
     """The steps up to the last unit, each after those that it reads.
 
     Args:
@@ -99,7 +99,7 @@ def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], 
     return fx.GraphModule(network, graph)
 
 
-def _ordered(flow: Flow, units: Sequence[Unit], inline: frozenset[str]) -> list[tuple[Unit | None, list[fx.Node]]]:
+def _ordered(flow: DataFlow, units: Sequence[Unit], inline: frozenset[str]) -> list[tuple[Unit | None, list[fx.Node]]]:
     # Units and what is between them; ops outside of units as soon as they can run.
     names = {n.name: n for n in flow.order}
     of: dict[str, int] = {name: i for i, unit in enumerate(units) for name in unit.nodes}

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
+from attrs import evolve
 from torch import Tensor, fx, nn
 
+from qfunc.errors import SpecError
+from qfunc.functions import AdaRound
 from qfunc.graph.constants import read_attr
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.params import named, rebuilt
-from qfunc.graph.vocabulary import kind_of
+from qfunc.graph.record import attach, record_of
+from qfunc.graph.selectors import Context
+from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.qparams import Affine
-from qfunc.reconstruction.dropping import LEARNED, Chance, is_plain, learned_qparams, mixed, stepped
+from qfunc.ops.vocabulary import kind_of
+from qfunc.placement.tie_parameters import tie_parameters
+from qfunc.quantizers.fake_quantize import FakeQuantize
+from qfunc.quantizers.params import flatten, unflatten
+from qfunc.reconstruction.data_flow import LINEAR_KINDS
+from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain, learned_qparams, mix
 from qfunc.reconstruction.rounding import Rounding
-from qfunc.specs import Scheme
+from qfunc.specs import Int, Override, Scheme, edit
+from qfunc.specs.protocols import Function
+
+__all__ = ["Trainable", "learnable", "roundable", "with_adaround"]
 
 
 class _Held(nn.Module):
@@ -32,7 +45,7 @@ class _Held(nn.Module):
 class _Activation(nn.Module):
     """An activation's quantizer: by its own function, or by LSQ if its scale learns; each element by chance."""
 
-    def __init__(self, quantizer: FakeQuantize, learns: bool, quantized: Chance | None) -> None:
+    def __init__(self, quantizer: FakeQuantize, learns: bool, quantized: DropRate | None) -> None:
         super().__init__()
         self.scheme, self.quantized, self.learns = quantizer.scheme, quantized, learns
         self.function: Any = LEARNED if learns else quantizer.site.function
@@ -42,14 +55,14 @@ class _Activation(nn.Module):
             self.params: Any = given._replace(scale=given.scale.detach().clone().requires_grad_())
             self.zero = float(given.zero_point) if given.zero_point.ndim == 0 else None
         else:
-            held = {name: t.detach() for name, t in named(quantizer.params())}
-            self.params = rebuilt(quantizer.template, held.__getitem__)
+            held = {name: t.detach() for name, t in flatten(quantizer.params())}
+            self.params = unflatten(quantizer.template, held.__getitem__)
 
     def forward(self, x: Tensor) -> Tensor:
         mask = None if self.quantized is None else self.quantized(x)
         if self.learns and self.zero is not None and is_plain(x.dtype, self.params.scale, self.scheme):
-            return stepped(x, self.params.scale, self.zero, self.scheme, mask)
-        return mixed(x, self.function.apply(self.params, x, self.scheme), mask)
+            return drop_steps(x, self.params.scale, self.zero, self.scheme, mask)
+        return mix(x, self.function.apply(self.params, x, self.scheme), mask)
 
     def qparams(self) -> Affine:
         """What has been learned."""
@@ -67,7 +80,7 @@ class Trainable:
     """
 
     def __init__(
-        self, simulated: fx.GraphModule, rounded: Collection[str], learning: Collection[str], quantized: Chance | None
+        self, simulated: fx.GraphModule, rounded: Collection[str], learning: Collection[str], quantized: DropRate | None
     ) -> None:
         graph, held = simulated.graph, dict[str, nn.Module]()
         sites: dict[str, tuple[FakeQuantize, Tensor]] = {}
@@ -126,4 +139,64 @@ def _with(module: fx.GraphModule, other: dict[str, nn.Module]) -> fx.GraphModule
     return fx.GraphModule(attributes, graph)
 
 
-__all__ = ["Trainable", "learnable"]
+_JUST = 1e-4  # a v that decides, and that any step of training may turn
+
+
+def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> list[QuantizerNode]:
+    """The weights with a rounding to learn: integers of their own scale, read by ops that weigh."""
+    nodes = {n.name: n for n in network.graph.nodes}
+    return [
+        seat
+        for seat in places
+        if seat.module.site.constant
+        and seat.module.site.slot == "weight"
+        and isinstance(seat.module.site.value, Scheme)
+        and isinstance(seat.module.scheme.format, Int)
+        and all(kind_of(nodes[reader]) in LINEAR_KINDS for reader in seat.readers)
+    ]
+
+
+def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
+    """Gives the quantizers at some paths AdaRound around the function that they have, with the codes that they have.
+
+    The record's target says so too, tensor by tensor, so that `save` and `load` know.  For transforms, on models that
+    they own.
+
+    Raises:
+        SpecError: a function inside which nothing can be rounded.
+    """
+    by_function: dict[Function, list[str]] = {}
+    nodes = {str(n.target): n for n in model.graph.nodes if n.op == "call_module"}
+    for seat in quantizer_nodes(model):
+        if seat.path not in chosen:
+            continue
+        old = seat.module
+        weight = read_attr(model, nodes[seat.path].all_input_nodes[0]).detach()
+        function = old.site.function if isinstance(old.site.function, AdaRound) else _around(old)
+        made = FakeQuantize(evolve(old.site, function=function), weight)
+        made.train(old.training)
+        made.hold(old.qparams(), weight)
+        start, nearest = old.export(weight)[0], made.export(weight)[0]
+        v = made.get_parameter("v")
+        v.copy_(torch.where(start == nearest, v, _JUST * (start - nearest).sign()))
+        model.set_submodule(seat.path, made)
+        by_function.setdefault(function, []).append(Context(model).path(str(nodes[seat.path].all_input_nodes[0].target)))
+    tie_parameters(model)
+    record = record_of(model)
+    assert record is not None
+    assert record.target is not None
+    changes = [Override(reduce(or_, map(edit.name, paths)), "weight", function=f) for f, paths in by_function.items()]
+    kept = tuple(o for o in record.target.overrides if o not in changes)
+    attach(model, evolve(record, target=evolve(record.target, overrides=(*kept, *changes))))
+
+
+def _around(module: FakeQuantize) -> AdaRound:
+    try:
+        return AdaRound(module.site.function)
+    except SpecError as e:
+        raise SpecError(
+            where=f"reconstruct, site {module.site.name!r}",
+            found=f"the function {module.site.function!r}",
+            wanted="a function inside AdaRound: " + e.wanted,
+            do="Use edit.weights(function=Fixed()) before, or leave the op out by select=.",
+        ) from e

@@ -1,8 +1,8 @@
 """What vendors run: `check_target`, `check_estimator`, `check_function`, strategies, exact oracles.  Needs hypothesis."""
 
 from qfunc.testing import integer_oracle, oracle, strategies
-from qfunc.testing.check import check_target
 from qfunc.testing.estimator_check import check_estimator
-from qfunc.testing.function_laws import check_function
+from qfunc.testing.function_check import check_function
+from qfunc.testing.target_check import check_target
 
 __all__ = ["check_estimator", "check_function", "check_target", "integer_oracle", "oracle", "strategies"]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint, from_json, to_json
-from qfunc.testing.asked import require_examples, require_methods
-from qfunc.testing.estimator_laws import LAWS, Case, compiles
-from qfunc.testing.scheme_strategies import all_schemes
+from qfunc.testing.laws.estimator import LAWS, Case, compiles
+from qfunc.testing.strategies_schemes import all_schemes
+from qfunc.testing.validate import require_examples, require_methods
 
 SHAPE = (2, 4, 6)
 TRACED = (

@@ -10,9 +10,9 @@ from attrs import frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.graph.params import named, rebuilt, template
 from qfunc.numerics.affine import dequantize, quantize, step
 from qfunc.numerics.qparams import Affine, of_tensor
+from qfunc.quantizers.params import flatten, template, unflatten
 from qfunc.specs import E4M3FN, Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
 
 SHAPE = (3, 5, 8)
@@ -70,13 +70,13 @@ class Case:
         return tuple(self.function.learned(self.scheme)) if hasattr(self.function, "learned") else ()
 
     def kept(self, params: Any) -> tuple[Any, dict[str, Tensor]]:
-        """params as a template for `held` and its tensors by name."""
-        return template(params), dict(named(params))
+        """params as a template for `rebuild_params` and its tensors by name."""
+        return template(params), dict(flatten(params))
 
 
-def held(kept: Any, tensors: dict[str, Tensor]) -> Any:
+def rebuild_params(kept: Any, tensors: dict[str, Tensor]) -> Any:
     """The parameters again."""
-    return rebuilt(kept, tensors.__getitem__)
+    return unflatten(kept, tensors.__getitem__)
 
 
 def each(f: Callable[[Tensor], Tensor], qparams: Affine) -> Affine:
@@ -156,4 +156,4 @@ def unlike(x: Tensor, found: Tensor, good: Tensor, wanted: str) -> str | None:
     return f"x{list(index)} = {x[index]}: found {found[index]}, wanted {wanted}"
 
 
-__all__ = ["ACTIVATIONS", "SHAPE", "WEIGHTS", "Case", "cases", "differ", "each", "held", "same", "slope", "unlike"]
+__all__ = ["ACTIVATIONS", "SHAPE", "WEIGHTS", "Case", "cases", "differ", "each", "rebuild_params", "same", "slope", "unlike"]

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 
 @frozen
-class Step:
+class Block:
     """One block: its kind, and for those with weights a convolution `channels -> out`.
 
     Kinds: conv; add, mul (with the block's own input) and concat (behind it) of a convolution that keeps the
     size; max_pool, avg_pool; adaptive and mean (global averages); linear.
 
-    >>> Step("conv", 3, 8, 3, act="relu").groups
+    >>> Block("conv", 3, 8, 3, act="relu").groups
     1
     """
 
@@ -34,11 +34,11 @@ class Step:
 class SmallNet(nn.Module):
     """The steps in order, in evaluation mode, with weights and batch statistics from `seed` alone.
 
-    >>> SmallNet((Step("conv", 3, 4), Step("mean"), Step("linear", 4, 5)))(torch.ones(2, 3, 7, 5)).shape
+    >>> SmallNet((Block("conv", 3, 4), Block("mean"), Block("linear", 4, 5)))(torch.ones(2, 3, 7, 5)).shape
     torch.Size([2, 5])
     """
 
-    def __init__(self, steps: tuple[Step, ...], seed: int = 0) -> None:
+    def __init__(self, steps: tuple[Block, ...], seed: int = 0) -> None:
         super().__init__()
         self.steps, self.seed = steps, seed
         self.layers = nn.ModuleList(_layer(step) for step in steps)
@@ -74,7 +74,7 @@ class SmallNet(nn.Module):
         return f"SmallNet({self.steps!r}, seed={self.seed})"
 
 
-def _layer(step: Step) -> nn.Module:
+def _layer(step: Block) -> nn.Module:
     if step.kind == "max_pool":
         return nn.MaxPool2d(step.kernel, step.stride, padding=step.kernel // 2)
     if step.kind == "avg_pool":

@@ -21,7 +21,7 @@ from qfunc.numerics.qparams import Affine
 from qfunc.specs import Float, Int, PerBlock, PerChannel, PerTensor, PerToken, Scheme, Target, ZeroPoint, edit
 from qfunc.specs.microscaling import READY
 from qfunc.testing.oracle import MODES
-from qfunc.testing.small_models import SmallNet, Step
+from qfunc.testing.small_models import Block, SmallNet
 
 LARGEST = float(np.finfo(np.float32).max)
 TINIEST = 2.0**-149
@@ -147,26 +147,28 @@ def small_models(draw: st.DrawFn, *, max_blocks: int = 4) -> tuple[SmallNet, Ten
     Blocks: convolutions (dense, grouped, depthwise, dilated, strided) with batch norm and relu or relu6,
     residual add and mul, concat, max and average pools.  Evaluation mode; shrinks to one 1x1 convolution.
     """
-    channels, steps = 3, list[Step]()
+    channels, steps = 3, list[Block]()
     for _ in range(draw(st.integers(1, max_blocks))):
         step, channels = draw(_steps(channels))
         steps.append(step)
     tail = draw(st.sampled_from(("adaptive", "mean")))
-    net = SmallNet((*steps, Step(tail), Step("linear", channels, draw(st.sampled_from((5, 10))))), draw(st.integers(0, 2**16)))
+    net = SmallNet(
+        (*steps, Block(tail), Block("linear", channels, draw(st.sampled_from((5, 10))))), draw(st.integers(0, 2**16))
+    )
     generator = torch.Generator().manual_seed(net.seed + 1)
     return net, torch.randn((2, 3, 11, 13), generator=generator)
 
 
 @st.composite
-def _steps(draw: st.DrawFn, channels: int) -> tuple[Step, int]:
+def _steps(draw: st.DrawFn, channels: int) -> tuple[Block, int]:
     kind = draw(st.sampled_from(("conv", "conv", "depthwise", "grouped", "add", "mul", "concat", "max_pool", "avg_pool")))
     act = draw(st.sampled_from((None, "relu", "relu6")))
     if kind in ("max_pool", "avg_pool"):
-        return Step(kind, kernel=draw(st.sampled_from((2, 3))), stride=1), channels
+        return Block(kind, kernel=draw(st.sampled_from((2, 3))), stride=1), channels
     norm, bias = draw(st.booleans()), draw(st.booleans())
     if kind in ("add", "mul", "concat"):
         out = 4 if kind == "concat" else channels
-        return Step(kind, channels, out, 3, act=act, norm=norm, bias=bias), channels + (4 if kind == "concat" else 0)
+        return Block(kind, channels, out, 3, act=act, norm=norm, bias=bias), channels + (4 if kind == "concat" else 0)
     out = draw(st.sampled_from((5, 6, 7, 8)))
     groups = 1
     if kind == "depthwise":
@@ -174,7 +176,7 @@ def _steps(draw: st.DrawFn, channels: int) -> tuple[Step, int]:
     elif kind == "grouped" and channels % 2 == 0:
         out, groups = 2 * (out // 2), 2
     kernel, stride, dilation = (draw(st.sampled_from(v)) for v in ((1, 3), (1, 2), (1, 2)))
-    return Step("conv", channels, out, kernel, stride, dilation, groups, act, norm, bias), out
+    return Block("conv", channels, out, kernel, stride, dilation, groups, act, norm, bias), out
 
 
 @st.composite

@@ -10,15 +10,17 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import SpecError
-from qfunc.graph.derived import sources
-from qfunc.graph.fuse import Groups, fuse, with_roots
-from qfunc.graph.matches import require_match
-from qfunc.graph.network import Seat, float_network, require, seats
-from qfunc.graph.parts import rebuilt, require_parts
+from qfunc.graph.evaluation_form import evaluation_form
+from qfunc.graph.float_network import float_network
 from qfunc.graph.record import attach
-from qfunc.graph.select import Context, selects
-from qfunc.graph.settled import settled
-from qfunc.graph.unfold import unquantized
+from qfunc.graph.selectors import Context, matches
+from qfunc.graph.sites import QuantizerNode, quantizer_nodes
+from qfunc.graph.stages import require_stage
+from qfunc.graph.submodules import require_submodules, with_submodules
+from qfunc.passes.unfold_batch_norm import unquantized
+from qfunc.placement.derived_scales import sources
+from qfunc.placement.fusion import FusedGroups, match_fusions, with_roots
+from qfunc.placement.unmatched_selectors import require_match
 from qfunc.specs import Derived, Selector
 from qfunc.specs.selectors import require_selector
 
@@ -56,7 +58,7 @@ def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[Mode
         raise SpecError(where="bypass, roles", found=repr(wrong[0]), wanted=f"a tuple of {', '.join(map(repr, ROLES))}", do=do)
 
     def transform(quantized: Model) -> Model:
-        each = require_parts(quantized, "quantized", "bypass")
+        each = require_submodules(quantized, "quantized", "bypass")
         scenes = {path: _scene(part) for path, part in each.items()}
         require_match(selector, [context for context, _ in scenes.values()], "bypass")
         chosen = {path: _chosen(part, selector, roles, *scenes[path]) for path, part in each.items()}
@@ -67,14 +69,14 @@ def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[Mode
                 wanted="a selector that matches a site",
                 do="Print qfunc.explain(quantized).",
             )
-        made: Any = rebuilt(quantized, {path: _without(part, chosen[path]) for path, part in each.items()}, "bypass")
+        made: Any = with_submodules(quantized, {path: _without(part, chosen[path]) for path, part in each.items()}, "bypass")
         return made  # type: ignore[no-any-return]
 
     return transform
 
 
-def _without(model: fx.GraphModule, chosen: list[Seat]) -> fx.GraphModule:
-    record = require(model, "quantized", "bypass")
+def _without(model: fx.GraphModule, chosen: list[QuantizerNode]) -> fx.GraphModule:
+    record = require_stage(model, "quantized", "bypass")
     made = copy.deepcopy(model)
     paths = {seat.path for seat in chosen}
     for node in list(made.graph.nodes):
@@ -87,24 +89,26 @@ def _without(model: fx.GraphModule, chosen: list[Seat]) -> fx.GraphModule:
     return attach(made, evolve(record, facts={k: v for k, v in record.facts.items() if k in names}))
 
 
-def _scene(model: fx.GraphModule) -> tuple[Context, Groups]:
-    target = require(model, "quantized", "bypass").target
+def _scene(model: fx.GraphModule) -> tuple[Context, FusedGroups]:
+    target = require_stage(model, "quantized", "bypass").target
     assert target is not None
     bare = Context(float_network(model), target.ops)
-    found = fuse(bare, target.fusions)
+    found = match_fusions(bare, target.fusions)
     return with_roots(bare, found), found
 
 
-def _chosen(model: fx.GraphModule, selector: Selector, roles: tuple[str, ...], context: Context, found: Groups) -> list[Seat]:
+def _chosen(
+    model: fx.GraphModule, selector: Selector, roles: tuple[str, ...], context: Context, found: FusedGroups
+) -> list[QuantizerNode]:
     nodes = {n.name: n for n in context.model.graph.nodes}
     groups = {context.fact(g.root).path: g.nodes for g in found.groups}
-    model = settled(model)
-    places = seats(model)
+    model = evaluation_form(model)
+    places = quantizer_nodes(model)
 
-    def touched(seat: Seat) -> bool:
+    def touched(seat: QuantizerNode) -> bool:
         site = seat.module.site
         role = site.slot if site.slot in ROLES else "activation"
-        return role in roles and any(selects(selector, n, context) for n in (*groups.get(site.op, ()), nodes[seat.tensor]))
+        return role in roles and any(matches(selector, n, context) for n in (*groups.get(site.op, ()), nodes[seat.tensor]))
 
     chosen = [s for s in places if touched(s)]
     paths = {s.path for s in chosen}

@@ -11,15 +11,16 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import CalibrationError
-from qfunc.graph.network import require, seats
-from qfunc.graph.parts import parts, rebuilt, require_parts, same_around
+from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import merge, propagate_errors, ranks, require_group, require_mergeable
+from qfunc.execution.feed import feeder, progress_bar
+from qfunc.execution.observers import Observer, statistics
 from qfunc.graph.record import TensorInfo, attach
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.merging import merge, ranks, require_group, require_mergeable, told
-from qfunc.transforms.observing import Observer, statistics
-from qfunc.transforms.outer import bar, feed
-from qfunc.transforms.reconcile import hold
-from qfunc.transforms.through import Float, Quantized, other_networks, require_through
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_stage
+from qfunc.graph.submodules import quantized_submodules, require_submodules, same_outer_model, with_submodules
+from qfunc.transforms.calibration_source import Float, Quantized, other_networks, require_through
+from qfunc.transforms.reconcile import set_qparams
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -48,12 +49,12 @@ class Calibration:
 
     def _calibrated(self, models: tuple[Any, ...]) -> tuple[Any, ...]:
         count, group = 0, ranks(self.group)
-        with told(group):
+        with propagate_errors(group):
             runs = _runs(models, self.through)
             observers = [o for of_run in runs.values() for o in of_run.values()]
             require_mergeable(observers, group)
-            feeds = [feed(models[i], {p: o.read for p, o in of_run.items()}, "calibrate") for i, of_run in runs.items()]
-            for count, batch in enumerate(bar(self.batches, "calibrate", self.progress), 1):
+            feeds = [feeder(models[i], {p: o.read for p, o in of_run.items()}, "calibrate") for i, of_run in runs.items()]
+            for count, batch in enumerate(progress_bar(self.batches, "calibrate", self.progress), 1):
                 for give in feeds:
                     give(batch, count)
         if not merge(observers, count, group):
@@ -62,8 +63,8 @@ class Calibration:
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
         for path, o in ((p, o) for of_run in runs.values() for p, o in of_run.items()):
             for i, qparams in zip(o.served, o.qparams(path), strict=True):
-                found[i][path] = _hold(parts(models[i])[path], qparams, o.inputs)
-        return tuple(rebuilt(model, found[i], "calibrate") for i, model in enumerate(models))
+                found[i][path] = _hold(quantized_submodules(models[i])[path], qparams, o.inputs)
+        return tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
 
 
 def calibrate(
@@ -115,22 +116,24 @@ def _runs(models: tuple[Any, ...], through: Float | Quantized) -> dict[int, dict
     if not models:
         do = "Pass a quantized model or a tuple of them."
         raise CalibrationError(where="calibrate", found="an empty tuple", wanted="at least one model", do=do)
-    of_models = [require_parts(model, "quantized", "calibrate") for model in models]
+    of_models = [require_submodules(model, "quantized", "calibrate") for model in models]
     if any(of_model.keys() != of_models[0].keys() for of_model in of_models):
         raise other_networks()
     runs: dict[int, dict[str, Observer]] = {}
     for path in of_models[0]:
         same = tuple(of_model[path] for of_model in of_models)
         for network, served in through.passes(same):
-            runs.setdefault(served[0], {})[path] = Observer(network, served, statistics([seats(same[i]) for i in served]))
+            runs.setdefault(served[0], {})[path] = Observer(
+                network, served, statistics([quantizer_nodes(same[i]) for i in served])
+            )
     pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.served]
-    if not all(same_around(models[index], models[other]) for index, other in pairs):
+    if not all(same_outer_model(models[index], models[other]) for index, other in pairs):
         raise other_networks()
     return runs
 
 
 def _hold(model: fx.GraphModule, found: dict[str, Any], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:
     calibrated = copy.deepcopy(model)
-    hold(calibrated, found)
-    record = require(model, "quantized", "calibrate")
+    set_qparams(calibrated, found)
+    record = require_stage(model, "quantized", "calibrate")
     return attach(calibrated, evolve(record, stage="calibrated", inputs=inputs))

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.fuse import Group, fuse
-from qfunc.graph.network import float_network, require, seats
-from qfunc.graph.parts import require_parts
-from qfunc.graph.select import Context
-from qfunc.graph.settled import settled
-from qfunc.transforms.agreement import Sums
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.errors_by_layer import LayerError, LayerErrors
+from qfunc.analysis.histogram import Counter
+from qfunc.analysis.layer_errors import LayerError, LayerErrors
+from qfunc.analysis.lockstep import Lockstep, Pair
+from qfunc.analysis.metrics import Sums
+from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
+from qfunc.execution.feed import feed_all
+from qfunc.graph.evaluation_form import evaluation_form
+from qfunc.graph.float_network import float_network
+from qfunc.graph.selectors import Context
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_stage
+from qfunc.graph.submodules import require_submodules
+from qfunc.placement.fusion import FusedGroup, match_fusions
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.transforms.explain import explain
-from qfunc.transforms.histogram import Counter
-from qfunc.transforms.lockstep import Lockstep, Pair
-from qfunc.transforms.merging import of_ranks, ranks, require_group, told
-from qfunc.transforms.outer import passed
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -62,13 +64,13 @@ def compare(
     require_group(group, "compare")
 
     def transform(calibrated: nn.Module) -> LayerErrors:
-        each = require_parts(calibrated, "calibrated", "compare")
+        each = require_submodules(calibrated, "calibrated", "compare")
         comparisons, count, all_of = {path: _Comparison(part) for path, part in each.items()}, 0, ranks(group)
         with torch.inference_mode():
-            with told(all_of):
-                count = passed(calibrated, {path: c.add for path, c in comparisons.items()}, batches, "compare", progress)
+            with propagate_errors(all_of):
+                count = feed_all(calibrated, {path: c.add for path, c in comparisons.items()}, batches, "compare", progress)
             own = {path: c.state() for path, c in comparisons.items()}
-            sites = [s.module.site.name for part in each.values() for s in seats(part)]
+            sites = [s.module.site.name for part in each.values() for s in quantizer_nodes(part)]
             states, count = of_ranks(own, count, sites, all_of, "compare")
             rows = [row for path, c in comparisons.items() for row in c.join([state[path] for state in states])]
         explanation = explain(calibrated)
@@ -113,12 +115,12 @@ class _Row:
 
 class _Comparison:
     def __init__(self, model: fx.GraphModule) -> None:
-        self.model, self.record = settled(model), require(model, "calibrated", "compare")
+        self.model, self.record = evaluation_form(model), require_stage(model, "calibrated", "compare")
         network = float_network(model)
         assert self.record.target is not None
         self.context = Context(network, self.record.target.ops)
         self.nodes = {n.name: n for n in network.graph.nodes}
-        self.groups = fuse(self.context, self.record.target.fusions).groups
+        self.groups = match_fusions(self.context, self.record.target.fusions).groups
         self.lockstep = Lockstep(model, self._see)
         self.quantizers = {n: self.lockstep.ops.module(n) for n in model.graph.nodes if self._is_quantizer(n)}
         self.returned = {n for node in model.graph.nodes if node.op == "output" for n in node.all_input_nodes}
@@ -180,7 +182,7 @@ class _Comparison:
         )
 
 
-def _depths(nodes: dict[str, fx.Node], groups: tuple[Group, ...]) -> dict[str, int]:
+def _depths(nodes: dict[str, fx.Node], groups: tuple[FusedGroup, ...]) -> dict[str, int]:
     # How many units lie on the longest way from an input to a tensor, its own counted from its first op on.
     starts, inner = {g.root.name for g in groups}, {n.name for g in groups for n in g.nodes[1:]}
     found: dict[str, int] = {}

@@ -13,20 +13,18 @@ from torch import Tensor, fx
 from torch.optim.swa_utils import AveragedModel
 
 from qfunc.errors import DeployError, a_or_an
-from qfunc.graph.arguments import fixed
-from qfunc.graph.made import key_of
-from qfunc.graph.network import require, require_unwrapped
-from qfunc.graph.parts import parts
+from qfunc.execution.batches import Binder, infos
+from qfunc.execution.evaluate import RoundHalfEven, run_in_evaluation_mode
+from qfunc.graph.arguments import dict_key, fixed_arguments
 from qfunc.graph.record import Record, TensorInfo
-from qfunc.graph.units import Partition
+from qfunc.graph.stages import require_stage, require_unwrapped
+from qfunc.graph.submodules import quantized_submodules
 from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.placement.partition import Partition, summary
+from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target, to_json
-from qfunc.transforms.as_evaluated import AsWritten, run_evaluated
-from qfunc.transforms.asked import require_a_target
-from qfunc.transforms.batches import Binder, infos
-from qfunc.transforms.emulate import require_target, summary
-from qfunc.transforms.limits import require_limits
-from qfunc.transforms.tensor_by_tensor import alike, first_difference
+from qfunc.transforms.onnx_check import allclose, first_difference
+from qfunc.transforms.validate import require_target, require_target_value
 
 
 def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Callable[[fx.GraphModule], Artifact]:
@@ -51,18 +49,18 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
     ['model.onnx', 'qfunc.json']
     """
 
-    require_a_target(target, "deploy")
+    require_target_value(target, "deploy")
 
     def transform(model: fx.GraphModule) -> Artifact:
         require_whole(model, "deploy")
-        require(model, "calibrated", "deploy")
+        require_stage(model, "calibrated", "deploy")
         record = require_target(model, target, "deploy")
         if target.lowering is None:
             do = "Give it one: edit.deploy(Qdq())."
             raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
         # onnx is imported here, where it is first needed: `import qfunc` stays light.
-        from qfunc.lowering.onnx_graph import OPSET
-        from qfunc.lowering.onnx_model import write_model
+        from qfunc.lowering.onnx.opset import OPSET
+        from qfunc.lowering.onnx.writer import write_model
 
         model = _without_fixed(model)
         inputs = _inputs(model, record, example_inputs)
@@ -91,7 +89,7 @@ def require_whole(model: Any, step: str) -> None:
     if isinstance(model, AveragedModel):
         do = f"Pass its .module: qfunc.{step}(...)(averaged.module)."
         raise DeployError(where=step, found="an AveragedModel", wanted="the calibrated model inside", do=do)
-    inside = parts(model)
+    inside = quantized_submodules(model)
     if inside and "" not in inside:
         path = next(iter(inside))
         raise DeployError(
@@ -110,7 +108,9 @@ def _inputs(model: fx.GraphModule, record: Record, example_inputs: Any) -> tuple
     if not given and needed:
         do = "Pass deploy(target, example_inputs=(...,)), or calibrate the model."
         raise DeployError(where="deploy", found="no shapes of the inputs", wanted=f"those of {', '.join(needed)}", do=do)
-    if (keyed := [n.name for n in placeholders if key_of(n) is not None]) or not len(needed) <= len(given) <= len(placeholders):
+    if (keyed := [n.name for n in placeholders if dict_key(n) is not None]) or not len(needed) <= len(given) <= len(
+        placeholders
+    ):
         do = "Give quantize the example_inputs, so that the model is captured with one input for each tensor."
         found = f"a dict, {keyed[0]!r}" if keyed else f"{len(given)} tensors for {', '.join(needed)}"
         raise DeployError(where="deploy, inputs", found=found, wanted="one tensor for each input", do=do)
@@ -134,7 +134,7 @@ def _placeholders(model: fx.GraphModule) -> list[fx.Node]:
 
 def _without_fixed(model: fx.GraphModule) -> fx.GraphModule:
     # Inputs that example_inputs fixed, to None or a number, are none of the artifact.
-    unused = [n.name for n in _placeholders(model) if n.target in fixed(model) and not n.users]
+    unused = [n.name for n in _placeholders(model) if n.target in fixed_arguments(model) and not n.users]
     if not unused:
         return model
     model = copy.deepcopy(model)
@@ -167,7 +167,7 @@ def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[Tensor
     """
     import onnx
 
-    from qfunc.lowering.onnxruntime import OnnxRuntime
+    from qfunc.lowering.onnxruntime.runner import OnnxRuntime
 
     onnx.checker.check_model(proto)
     session = OnnxRuntime(optimise=False).session(proto.SerializeToString())
@@ -176,9 +176,9 @@ def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[Tensor
         raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(inputs)}", do=do)
     given, simulated = _tried(model, inputs, [_follows(v) for v in proto.graph.input])
     got = [torch.from_numpy(v) for v in session.run(given)]
-    if all(alike(a, b) for a, b in zip(got, simulated, strict=True)):
+    if all(allclose(a, b) for a, b in zip(got, simulated, strict=True)):
         return
-    different = first_difference(proto, tensors, AsWritten(model), given)
+    different = first_difference(proto, tensors, RoundHalfEven(model), given)
     if different:
         raise DeployError(
             where=f"deploy, {different}",
@@ -194,7 +194,7 @@ def _tried(model: fx.GraphModule, inputs: tuple[TensorInfo, ...], batched: list[
     for mask in (True, False):
         generator = torch.Generator().manual_seed(0)
         given = [_sample(i, generator, b, mask) for i, b in zip(inputs, batched, strict=True)]
-        simulated = run_evaluated(model, given, as_written=True)
+        simulated = run_in_evaluation_mode(model, given, as_written=True)
         if all(bool(v.isfinite().all()) for v in simulated):
             break
     return given, simulated
@@ -216,7 +216,7 @@ def _sample(info: TensorInfo, generator: torch.Generator, batched: bool, mask: b
 
 
 def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partition: Partition) -> dict[str, Any]:
-    from qfunc.lowering.tensors import plain
+    from qfunc.lowering.quantized_tensor import plain
 
     return {
         "versions": {name: _version(name) for name in ("qfunc-torch", "torch", "onnx", "onnxruntime")},

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from qfunc.errors import CalibrationError, SpecError, a_or_an
-from qfunc.graph.fake_quantize import FakeQuantize
+from qfunc.quantizers.fake_quantize import FakeQuantize
 
 
 def parameter_groups(

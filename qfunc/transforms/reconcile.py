@@ -5,17 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from qfunc.graph.derived import derived, sources
-from qfunc.graph.fold import read_attr
-from qfunc.graph.network import Seat, require, seats
-from qfunc.graph.settled import settled
-from qfunc.graph.vocabulary import kind_of
+from qfunc.graph.constants import read_attr
+from qfunc.graph.evaluation_form import evaluation_form
+from qfunc.graph.sites import QuantizerNode, quantizer_nodes
+from qfunc.graph.stages import require_stage
 from qfunc.numerics.qparams import Affine
+from qfunc.ops.vocabulary import kind_of
+from qfunc.placement.derived_scales import derived_qparams, sources
+from qfunc.placement.shift_limits import limit_qparams
 from qfunc.specs import Derived
-from qfunc.transforms.limits import limited
 
 
-def reconcile(model: fx.GraphModule, places: tuple[Seat, ...], found: dict[str, Affine]) -> dict[str, Affine]:
+def reconcile(model: fx.GraphModule, places: tuple[QuantizerNode, ...], found: dict[str, Affine]) -> dict[str, Affine]:
     """All qparams by seat path but the derived ones: found, equal within ties, as biases need them, and within limits.
 
     A bias of `Derived(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.  Where a bias
@@ -42,32 +43,32 @@ def reconcile(model: fx.GraphModule, places: tuple[Seat, ...], found: dict[str, 
             weight, activation = (result[from_[slot]] for slot in ("weight", "input"))
             result[from_["weight"]] = _widened(weight, bias, activation, value.format.bits, powers)
     biases = {s.path for s in places if isinstance(s.module.site.value, Derived)}
-    target = require(model, "quantized", "reconcile").target
+    target = require_stage(model, "quantized", "reconcile").target
     assert target is not None
-    return limited(model, target, {path: qparams for path, qparams in result.items() if path not in biases})
+    return limit_qparams(model, target, {path: qparams for path, qparams in result.items() if path not in biases})
 
 
-def hold(model: fx.GraphModule, found: dict[str, Affine]) -> None:
+def set_qparams(model: fx.GraphModule, found: dict[str, Affine]) -> None:
     """Gives a model's sites their qparams, reconciled, and then the derived ones; for transforms, on models that they own."""
-    model = settled(model)
-    places = seats(model)
+    model = evaluation_form(model)
+    places = quantizer_nodes(model)
     modules = {s.path: s.module for s in places}
     nodes = {n.target: n for n in model.graph.nodes if kind_of(n) == "fake_quantize"}
     # Asking a weight for its qparams costs its codes.
     held = {s.path: s.module.qparams() for s in places if s.module.ready and not s.module.dynamic}
     for path, qparams in reconcile(model, places, {**held, **found}).items():
         module = modules[path]
-        if not (path in held and module.site.constant and same(held[path], qparams)):
+        if not (path in held and module.site.constant and same_qparams(held[path], qparams)):
             held.pop(path, None)
             source = nodes[path].all_input_nodes[0]
             module.hold(qparams, read_attr(model, source).detach() if module.site.constant else None)
     static = (s for s in places if not isinstance(s.module.site.value, Derived) and not s.module.dynamic)
     actual = {s.path: held[s.path] if s.path in held else s.module.qparams() for s in static}
-    for path, qparams in derived(model, places, actual).items():
+    for path, qparams in derived_qparams(model, places, actual).items():
         modules[path].hold(qparams)
 
 
-def same(a: Affine, b: Affine) -> bool:
+def same_qparams(a: Affine, b: Affine) -> bool:
     """Whether two qparams are bit-equal."""
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None)
 
@@ -79,7 +80,7 @@ def _widened(weight: Affine, bias: Tensor, activation: Affine, bits: int, power_
     return weight._replace(scale=torch.maximum(weight.scale, least.reshape(weight.scale.shape)))
 
 
-def _tie(members: list[Seat], result: dict[str, Affine]) -> None:
+def _tie(members: list[QuantizerNode], result: dict[str, Affine]) -> None:
     # In graph order the inputs of the tied op come first, its output last; a site's own slot says how it was placed.
     match members[0].module.site.leader:
         case "input":

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qfunc.errors import VerifyError
-from qfunc.transforms.asked import named
+from qfunc.transforms.validate import describe
 
 Score = Callable[[list[Tensor], Any], Any]
 """(the outputs in the model's order, the batch as it was given) -> one number an example, or one for all."""
@@ -45,7 +45,7 @@ class Scores:
             self.found.setdefault(name, []).append(torch.as_tensor(found, dtype=torch.float64).flatten().cpu())
         except (TypeError, ValueError, RuntimeError) as e:
             do = "Return a tensor of right and wrong, say: outputs[0].argmax(1) == batch[1]."
-            raise VerifyError(where="verify, score", found=named(found), wanted="one number an example", do=do) from e
+            raise VerifyError(where="verify, score", found=describe(found), wanted="one number an example", do=do) from e
 
     @property
     def means(self) -> tuple[tuple[str, float], ...]:

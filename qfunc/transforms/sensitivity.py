@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.network import seats
-from qfunc.graph.parts import require_parts
+from qfunc.analysis.lockstep import TRANSPARENT, Ops
+from qfunc.analysis.metrics import Sums
+from qfunc.analysis.replay import Replays
+from qfunc.analysis.site_losses import SiteLoss, SiteLosses
+from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
+from qfunc.execution.feed import feed_all
+from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.record import record_of
-from qfunc.graph.settled import settled
-from qfunc.graph.vocabulary import kind_of
-from qfunc.transforms.agreement import Sums
-from qfunc.transforms.batches import require_batches
-from qfunc.transforms.lockstep import TRANSPARENT, Ops
-from qfunc.transforms.losses import Losses, SiteLoss
-from qfunc.transforms.merging import of_ranks, ranks, require_group, told
-from qfunc.transforms.outer import passed
-from qfunc.transforms.trials import Trials
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.submodules import require_submodules
+from qfunc.ops.vocabulary import kind_of
+from qfunc.quantizers.fake_quantize import FakeQuantize
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 def sensitivity(
     batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
-) -> Callable[[nn.Module], Losses]:
-    """A function from a calibrated model to what each of its quantizers costs alone: `Losses`.
+) -> Callable[[nn.Module], SiteLosses]:
+    """A function from a calibrated model to what each of its quantizers costs alone: `SiteLosses`.
 
     For each site, every other one left out, y of the float network and y_hat with that site over all outputs
     and batches: SQNR = 10 log10(sum y^2 / sum (y_hat - y)^2), mean squared error, cosine.
@@ -59,16 +59,16 @@ def sensitivity(
     require_batches(batches, "sensitivity", progress)
     require_group(group, "sensitivity")
 
-    def transform(calibrated: nn.Module) -> Losses:
-        each = require_parts(calibrated, "calibrated", "sensitivity")
+    def transform(calibrated: nn.Module) -> SiteLosses:
+        each = require_submodules(calibrated, "calibrated", "sensitivity")
         trials, all_of = {path: _Sites(part) for path, part in each.items()}, ranks(group)
-        with torch.inference_mode(), told(all_of):
-            count = passed(calibrated, {path: t.trials.add for path, t in trials.items()}, batches, "sensitivity", progress)
-        sites = [s.module.site.name for part in each.values() for s in seats(part)]
+        with torch.inference_mode(), propagate_errors(all_of):
+            count = feed_all(calibrated, {path: t.trials.add for path, t in trials.items()}, batches, "sensitivity", progress)
+        sites = [s.module.site.name for part in each.values() for s in quantizer_nodes(part)]
         states, count = of_ranks({path: t.state() for path, t in trials.items()}, count, sites, all_of, "sensitivity")
         rows = [row for path, t in trials.items() for row in t.rows([state[path] for state in states])]
         targets = dict.fromkeys(r.target.name for r in map(record_of, each.values()) if r and r.target)
-        return Losses(", ".join(targets), count, tuple(rows), sum(t.naive() for t in trials.values()))
+        return SiteLosses(", ".join(targets), count, tuple(rows), sum(t.naive() for t in trials.values()))
 
     return transform
 
@@ -77,10 +77,10 @@ class _Sites:
     """One trial a site: its quantizer, alone."""
 
     def __init__(self, model: fx.GraphModule) -> None:
-        ops = Ops(settled(model))
-        modules = {s.path: s.module for s in seats(model)}
+        ops = Ops(evaluation_form(model))
+        modules = {s.path: s.module for s in quantizer_nodes(model)}
         self.sites: dict[fx.Node, FakeQuantize] = {n: modules[str(n.target)] for n in ops.nodes if n.target in modules}
-        self.trials = Trials(ops, {n: (n, ops.module(n)) for n in self.sites}, "sensitivity")
+        self.trials = Replays(ops, {n: (n, ops.module(n)) for n in self.sites}, "sensitivity")
 
     def state(self) -> dict[str, Any]:
         return {node.name: self.trials.sums[node].state() for node in self.sites}

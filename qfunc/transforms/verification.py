@@ -8,22 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from qfunc.analysis.verification_report import Comparison, Report, Tally
+from qfunc.emulation.emulation import build_emulation
 from qfunc.errors import EmulationError, VerifyError
-from qfunc.graph.arguments import with_fixed
-from qfunc.graph.coding import Coding
-from qfunc.graph.moving import moves_codes
-from qfunc.graph.network import Walk, float_network
-from qfunc.graph.trees import leaves, returned
-from qfunc.graph.units import INNER, Partition, Unit
-from qfunc.graph.vocabulary import slots
+from qfunc.execution.batches import tensors_of
+from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
+from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
+from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.float_network import float_network
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.ops.vocabulary import slots
+from qfunc.placement.encoding import Encoding
+from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 from qfunc.specs import Target
-from qfunc.transforms.as_evaluated import evaluated_value, run_evaluated
-from qfunc.transforms.asked import named
-from qfunc.transforms.batches import tensors_of
 from qfunc.transforms.deploy import deploy
-from qfunc.transforms.emulate import emulated, require_public
-from qfunc.transforms.report import Comparison, Report, Tally
 from qfunc.transforms.scores import Scores
+from qfunc.transforms.validate import describe, require_public
 
 
 class Verification:
@@ -36,15 +36,15 @@ class Verification:
         self.unlike: tuple[str, ...] = getattr(runner, "unlike", tuple)()
         self.exact = self.partition.exact(self.unlike)
         self.reason = _unknown(target)
-        self.emulation = None if self.reason else emulated(self.partition)
+        self.emulation = None if self.reason else build_emulation(self.partition)
         inside = getattr(runner, "inside", None)
         self.inside = inside(self.artifact) if inside and self.emulation is not None else None
         self.tallies: dict[str, Tally] = {}
         self.codings = self._codings()
 
-    def _codings(self) -> dict[str, tuple[str, Coding]]:
+    def _codings(self) -> dict[str, tuple[str, Encoding]]:
         # Node of the emulation -> (path, coding) of every tensor of codes that the artifact shows.
-        found: dict[str, tuple[str, Coding]] = {}
+        found: dict[str, tuple[str, Encoding]] = {}
         if self.emulation is None or self.inside is None:
             return found
         shown = self.inside.tensors
@@ -82,7 +82,7 @@ class Verification:
             self._tally(f"output {index}", "output").add(want, got, lsb)
             self._tally(f"simulation {index}", "simulation").add(other, want, lsb)
         if self.scores is not None:
-            self.scores.add("float", run_evaluated(float_network(self.model), leaves))
+            self.scores.add("float", run_in_evaluation_mode(float_network(self.model), leaves))
             self.scores.add("simulation", simulated)
             if self.emulation is not None:
                 self.scores.add("emulation", expected)
@@ -94,7 +94,7 @@ class Verification:
             if not isinstance(outputs, tuple | list):
                 do = "Return a list of arrays, in the model's order."
                 raise VerifyError(
-                    where="verify, outputs of the runtime", found=named(outputs), wanted="a list of outputs", do=do
+                    where="verify, outputs of the runtime", found=describe(outputs), wanted="a list of outputs", do=do
                 )
             return list(outputs), {}
         try:
@@ -113,15 +113,17 @@ class Verification:
     def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor]) -> list[Tensor]:
         assert self.emulation is not None
         # Each unit is also given the runtime's own inputs: what differs then differs in that unit alone.
-        forced = _Forced(self.emulation, self.codings, codes)
+        forced = _TeacherForced(self.emulation, self.codings, codes)
 
         def see(name: str, value: Any) -> None:
             path, _ = self.codings[name]
-            self._tally(path, "codes").add(value, _lying(codes[f"{path}.codes"], value), 1.0)
+            self._tally(path, "codes").add(value, _memory_order(codes[f"{path}.codes"], value), 1.0)
 
         with torch.inference_mode():
-            given = with_fixed(self.emulation, leaves)
-            free = _tensors(Walk(self.emulation, see, set(self.codings)).run(*given, enable_io_processing=False))
+            given = with_fixed_arguments(self.emulation, leaves)
+            free = _tensors(
+                ObservingInterpreter(self.emulation, see, set(self.codings)).run(*given, enable_io_processing=False)
+            )
             if codes and (self._differ("codes") or any(not _same(a, b) for a, b in zip(free, runtime, strict=True))):
                 alone = _tensors(forced.run(*given, enable_io_processing=False))
                 for path, want, got in forced.pairs:
@@ -138,7 +140,7 @@ class Verification:
 
     def _returned(self) -> tuple[fx.Node, list[fx.Node]]:
         node = next(n for n in self.partition.network.graph.nodes if n.op == "output")
-        return node, returned(node)
+        return node, unflatten(node)
 
     def _lsb(self, index: int, value: Tensor) -> float:
         node, leaves = self._returned()
@@ -202,7 +204,7 @@ class Verification:
         # Quantized before or behind it, a real value that is only moved has the same codes.
         root = unit.group.root
         coded = any(self.partition.coding(source, root) is not None for slot, source in slots(root) if slot == "input")
-        return not coded and unit.kind in self.partition.target.commuting and moves_codes(root)
+        return not coded and unit.kind in self.partition.target.commuting and only_moves_codes(root)
 
 
 def _kind(unit: Unit) -> str:
@@ -211,7 +213,7 @@ def _kind(unit: Unit) -> str:
 
 def _state(unit: Unit, shown: Mapping[str, str], coded: bool) -> str | None:
     # An op may be written with its own quantizer inside, followed by a move: the op counts.
-    names = [f"{unit.tensor}.{INNER}.codes", f"{unit.tensor}.codes"]
+    names = [f"{unit.tensor}.{INNER_PREFIX}.codes", f"{unit.tensor}.codes"]
     if unit.integer and not coded:  # it leaves the integers, and is known by itself, or by its rows
         names = [unit.path, f"{unit.path}.rows", *names]
     return next((shown[n] for n in names if n in shown), None)
@@ -223,17 +225,17 @@ def _several(unit: Unit) -> bool:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    return [v for v in leaves(value) if isinstance(v, Tensor)]
+    return [v for v in flatten(value) if isinstance(v, Tensor)]
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-class _Forced(fx.Interpreter):
+class _TeacherForced(fx.Interpreter):
     """Runs the emulation, replacing every tensor of codes by the runtime's own after comparing it."""
 
-    def __init__(self, emulation: fx.GraphModule, codings: dict[str, tuple[str, Coding]], codes: dict[str, Any]) -> None:
+    def __init__(self, emulation: fx.GraphModule, codings: dict[str, tuple[str, Encoding]], codes: dict[str, Any]) -> None:
         super().__init__(emulation)
         self.codings, self.codes = codings, codes
         self.pairs: list[tuple[str, Tensor, Tensor]] = []
@@ -243,12 +245,12 @@ class _Forced(fx.Interpreter):
         if n.name not in self.codings:
             return value
         path, _ = self.codings[n.name]
-        actual = _lying(self.codes[f"{path}.codes"], value).float()
+        actual = _memory_order(self.codes[f"{path}.codes"], value).float()
         self.pairs.append((path, value, actual))
         return actual
 
 
-def _lying(codes: Any, like: Tensor) -> Tensor:
+def _memory_order(codes: Any, like: Tensor) -> Tensor:
     # Runtimes that take one example a call have the axes of each: in the model, an op may have merged them with the batch.
     found = torch.from_numpy(codes)
     return found.reshape(like.shape) if found.numel() == like.numel() else found

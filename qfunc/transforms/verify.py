@@ -7,17 +7,16 @@ from typing import Any
 
 from torch import fx, nn
 
+from qfunc.analysis.verification_report import Report, combined
 from qfunc.errors import VerifyError
-from qfunc.graph.parts import require_parts
+from qfunc.execution.batches import as_list, require_batches, with_batch_size
+from qfunc.execution.feed import feed_all
 from qfunc.graph.record import record_of
+from qfunc.graph.submodules import require_submodules
 from qfunc.specs import Target
-from qfunc.transforms.asked import named, require_a_target
-from qfunc.transforms.batches import listed, require_batches, shaped
 from qfunc.transforms.deploy import deploy
-from qfunc.transforms.emulate import require_target
-from qfunc.transforms.outer import passed
-from qfunc.transforms.report import Report, together
 from qfunc.transforms.scores import Score, Scores
+from qfunc.transforms.validate import describe, require_target, require_target_value
 from qfunc.transforms.verification import Verification
 
 
@@ -48,17 +47,17 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
     'bit-exact: 0 of 28 elements differ'
     """
 
-    require_a_target(target, "verify")
+    require_target_value(target, "verify")
     if runtime is not None and not callable(runtime) and not callable(getattr(runtime, "run", None)):
         do = "Pass a function run(artifact, inputs) -> outputs, or leave it out for the target's own."
-        raise VerifyError(where="verify, runtime", found=named(runtime), wanted="a runner", do=do)
+        raise VerifyError(where="verify, runtime", found=describe(runtime), wanted="a runner", do=do)
     if score is not None and not callable(score):
         do = "Pass a function (outputs, batch) -> one number an example."
-        raise VerifyError(where="verify, score", found=named(score), wanted="a function", do=do)
+        raise VerifyError(where="verify, score", found=describe(score), wanted="a function", do=do)
 
     def transform(calibrated: nn.Module, batches: Iterable[Any]) -> Report:
         require_batches(batches, "verify")
-        each = require_parts(calibrated, "calibrated", "verify")
+        each = require_submodules(calibrated, "calibrated", "verify")
         for part in each.values():
             require_target(part, target, "verify")
         runner = target.runtime.runner if runtime is None else runtime
@@ -66,7 +65,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             found, do = "no runtime that can be run here", _road(target, next(iter(each.values())))
             raise VerifyError(where=f"verify({target.name})", found=found, wanted="a runner", do=do)
         if score is not None and "" not in each:
-            found, do = f"a model of quantized parts: {listed(each)}", "Leave it out: the runtime has no outputs of the whole."
+            found, do = f"a model of quantized parts: {as_list(each)}", "Leave it out: the runtime has no outputs of the whole."
             raise VerifyError(where="verify, score", found=found, wanted="a model that is quantized as a whole", do=do)
         scores = None if score is None else Scores(score)
         checks = {path: Verification(part, target, runner, scores) for path, part in each.items() if _of_known_shapes(part)}
@@ -75,15 +74,15 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
         def check(path: str) -> Callable[[tuple[Any, ...], int], Any]:
             def see(arguments: tuple[Any, ...], number: int) -> Any:
                 if path not in checks:
-                    checks[path] = Verification(shaped(each[path], arguments), target, runner, scores)
+                    checks[path] = Verification(with_batch_size(each[path], arguments), target, runner, scores)
                 return checks[path].add(arguments, number)
 
             return see
 
-        if not passed(calibrated, {path: check(path) for path in each}, shown, "verify", progress=False):
+        if not feed_all(calibrated, {path: check(path) for path in each}, shown, "verify", progress=False):
             do = "Pass a non-empty iterable, not one already used up."
             raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
-        return together({path: checks[path].report() for path in each if path in checks})
+        return combined({path: checks[path].report() for path in each if path in checks})
 
     return transform
 

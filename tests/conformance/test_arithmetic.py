@@ -13,9 +13,10 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
-from qfunc.graph.network import Walk
-from qfunc.graph.units import Partition
-from qfunc.numerics.fixed_point import fixed_multiplier
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.numerics.kernels.addition import add_shifted
+from qfunc.numerics.kernels.fixed_point import fixed_multiplier
+from qfunc.placement.partition import Partition
 from qfunc.specs import (
     FixedPoint,
     FloatMultiplier,
@@ -36,7 +37,6 @@ from qfunc.specs import (
 )
 from qfunc.testing import integer_oracle as oracle
 from qfunc.testing.oracle import clamp, float32, rounded
-from qfunc.transforms.sums import add_shifted
 from tests.conformance.running import batches_of, calibrated
 
 BASE = targets.onnxruntime
@@ -77,7 +77,7 @@ class Traced:
         self.model = calibrated(Net(), x, target=target)
         self.partition = Partition(self.model, target)
         self.codes: dict[str, Tensor] = {}
-        Walk(qfunc.emulate(target)(self.model), self.codes.__setitem__).run(x, enable_io_processing=False)
+        ObservingInterpreter(qfunc.emulate(target)(self.model), self.codes.__setitem__).run(x, enable_io_processing=False)
 
     def products(self):
         """(accumulators in int64, scales of input, weight and output, output's zero point, lowest code, codes)."""

@@ -12,7 +12,7 @@ from qfunc import targets
 from qfunc.functions import Fixed
 from qfunc.specs import Algorithm, Int, Op, Rule, Scheme
 from qfunc.testing import check_target
-from qfunc.testing.small_models import SmallNet, Step
+from qfunc.testing.small_models import Block, SmallNet
 from tests.conformance.chip import Chip
 from tests.conformance.running import RUNNER
 
@@ -26,12 +26,12 @@ def chains(draw):
     for _ in range(draw(st.integers(1, 2))):
         out, kernel = draw(st.sampled_from((4, 6))), draw(st.sampled_from((1, 3)))
         stride, act = draw(st.sampled_from((1, 2))), draw(st.sampled_from((None, "relu")))
-        steps.append(Step("conv", channels, out, kernel, stride, act=act, norm=draw(st.booleans())))
+        steps.append(Block("conv", channels, out, kernel, stride, act=act, norm=draw(st.booleans())))
         channels = out
         if draw(st.booleans()):
-            steps.append(Step("max_pool", kernel=3, stride=1))
+            steps.append(Block("max_pool", kernel=3, stride=1))
     tail = draw(st.sampled_from(("adaptive", "mean")))
-    net = SmallNet((*steps, Step(tail), Step("linear", channels, 5)), draw(st.integers(0, 100)))
+    net = SmallNet((*steps, Block(tail), Block("linear", channels, 5)), draw(st.integers(0, 100)))
     return net, torch.randn((2, 3, 11, 13), generator=torch.Generator().manual_seed(net.seed))
 
 
@@ -61,7 +61,7 @@ def test_a_bug_in_a_chip_is_found_and_shown(bug, chosen):
 
 
 def test_models_may_be_given():
-    net, x = SmallNet((Step("conv", 3, 4, 3), Step("mean"), Step("linear", 4, 5))), torch.ones(2, 3, 7, 5)
+    net, x = SmallNet((Block("conv", 3, 4, 3), Block("mean"), Block("linear", 4, 5))), torch.ones(2, 3, 7, 5)
     check_target(TARGET, models=[(net, x)])
 
 
@@ -88,6 +88,6 @@ class Shifted:
 
 def test_codes_that_are_not_those_of_the_simulation_are_found():
     wrong = evolve(TARGET, weight=Algorithm(TARGET.weight.estimator, Shifted()))
-    net = SmallNet((Step("conv", 3, 4, 3), Step("mean"), Step("linear", 4, 5)))
+    net = SmallNet((Block("conv", 3, 4, 3), Block("mean"), Block("linear", 4, 5)))
     with pytest.raises(AssertionError, match="law 'exported_codes_are_the_simulations'"):
         check_target(wrong, models=[(net, torch.randn(2, 3, 7, 5))])

@@ -13,7 +13,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.units import Partition
+from qfunc.placement.partition import Partition
 from qfunc.specs import Fusion, Int, Op, Rule, Scheme, Step, ZeroPoint, edit
 from tests.conformance.modules import Apply
 from tests.conformance.running import RUNNER, batches_of, calibrated

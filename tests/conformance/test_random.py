@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 
 import qfunc
 from qfunc import targets
+from qfunc.testing.pipeline import _rounded
 from qfunc.testing.strategies import small_models
-from qfunc.testing.trial import _rounded
 from tests.conformance.running import RUNNER, calibrated
 
 

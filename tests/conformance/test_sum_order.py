@@ -8,7 +8,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 
 
 class Masked(nn.Module):
@@ -44,7 +44,7 @@ def near_ties(model, seed):
     """The model with scales whose ratios make ties and near ties frequent in sums."""
     generator = torch.Generator().manual_seed(seed)
     result = copy.deepcopy(model)
-    for seat in seats(result):
+    for seat in quantizer_nodes(result):
         module = seat.module
         if module.site.constant:
             continue

@@ -9,7 +9,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.numerics import Affine
 from tests.conformance.modules import Apply
 from tests.conformance.running import RUNNER
@@ -32,7 +32,7 @@ def test_ties_are_rounded_as_the_runtime_rounds_them(name: str, zero: int) -> No
     """Sums of multiples of 1/8 in codes of 1/4, products of them in codes of 1/32: every second one is a half."""
     x = torch.randint(-40, 40, (2, 3, 8, 8), generator=torch.Generator().manual_seed(1)) / 8
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(Apply(CASES[name])))
-    for seat in seats(done):
+    for seat in quantizer_nodes(done):
         output = 1 / 32 if "mul" in name else 1 / 4
         scale = 1 / 8 if seat.module.site.slot == "input" else output
         seat.module.hold(Affine(torch.tensor(scale), torch.tensor(float(zero))))
@@ -48,7 +48,7 @@ def test_a_conv_and_a_linear_layer_round_ties_as_the_runtime_does() -> None:
             net.weight.copy_(torch.randint(-4, 5, net.weight.shape, generator=generator) / 4)
         x = torch.randint(-8, 8, shape, generator=generator) / 8
         done = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(net))
-        for seat in seats(done):
+        for seat in quantizer_nodes(done):
             held = {"weight": (0.25, 0), "input": (0.125, 101), "output": (0.0625, 101)}[seat.module.site.slot]
             seat.module.hold(Affine(*(torch.full(seat.module.scale.shape, float(v)) for v in held)))
         report = qfunc.verify(targets.onnxruntime, RUNNER)(done, [x])

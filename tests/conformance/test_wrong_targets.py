@@ -10,24 +10,24 @@ import torch
 from qfunc import targets
 from qfunc.specs import Target
 from qfunc.testing import check_target
-from qfunc.testing.arithmetic_laws import ARITHMETIC_LAWS
-from qfunc.testing.artifact_laws import ARTIFACT_LAWS
-from qfunc.testing.small_models import SmallNet, Step
-from qfunc.testing.target_laws import TARGET_LAWS
-from qfunc.testing.trial_laws import TRIAL_LAWS, transforms_are_pure
+from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
+from qfunc.testing.laws.artifact import ARTIFACT_LAWS
+from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
+from qfunc.testing.laws.target import TARGET_LAWS
+from qfunc.testing.small_models import Block, SmallNet
 from tests.conformance.running import RUNNER
 from tests.conformance.wrong_targets import ARITHMETIC, CHAIN, FORK, GOOD, RUN, WRONG
 
 LAWS = [law.__name__ for law in (*TARGET_LAWS, *TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure)]
 MIXED = SmallNet(
     (
-        Step("conv", 3, 4, 3, act="relu", norm=True),
-        Step("add", 4, 4, 3, act="relu"),
-        Step("max_pool", kernel=3, stride=1),  # NNIE rounds the sizes of others up
-        Step("concat", 4, 4),
-        Step("avg_pool", kernel=3, stride=1),
-        Step("mean"),
-        Step("linear", 8, 5),
+        Block("conv", 3, 4, 3, act="relu", norm=True),
+        Block("add", 4, 4, 3, act="relu"),
+        Block("max_pool", kernel=3, stride=1),  # NNIE rounds the sizes of others up
+        Block("concat", 4, 4),
+        Block("avg_pool", kernel=3, stride=1),
+        Block("mean"),
+        Block("linear", 8, 5),
     )
 )
 

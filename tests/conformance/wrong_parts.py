@@ -148,7 +148,7 @@ class Ranges:
     wrong: str = ""
 
     def lower(self, model, sites):
-        from qfunc.lowering.float_model import float_model
+        from qfunc.lowering.onnx.remove_quantizers import float_model
 
         made = float_model(model, sites)
         if self.wrong == "weights":

@@ -34,8 +34,8 @@ from qfunc.specs import (
     ZeroPoint,
 )
 from qfunc.specs import Fixed as Dictated
+from qfunc.testing.small_models import Block as Layer
 from qfunc.testing.small_models import SmallNet
-from qfunc.testing.small_models import Step as Layer
 from tests.conformance import wrong_parts as parts
 from tests.conformance.chip import Chip
 

@@ -10,7 +10,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.fold import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norm
 from qfunc.specs import PerTensor, edit
 
 PAIRS = {Convs: 5, Branches: 2, Temporal: 2}

@@ -10,8 +10,8 @@ from torch import nn
 
 import qfunc
 from qfunc.errors import SpecError
-from qfunc.graph.fold import fold_batch_norm
-from qfunc.testing.float_law import farthest
+from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.testing.laws.corrections import worst_violation
 
 SEEDS = st.integers(0, 2**31)
 FEW = settings(max_examples=4, deadline=None, phases=[Phase.generate])
@@ -80,7 +80,7 @@ CHANGES = {
 @given(seed=SEEDS)
 def test_each_op_stays(change, net, seed):
     model = qfunc.capture()(unequal(net, seed))
-    worst, op = farthest(model, CHANGES[change][0](model), (images(net, 2),))
+    worst, op = worst_violation(model, CHANGES[change][0](model), (images(net, 2),))
     assert worst <= 1, (op, worst)
 
 
@@ -89,7 +89,7 @@ def test_each_op_stays(change, net, seed):
 def test_smoothing_keeps_each_op(seed, alpha):
     model = qfunc.capture()(unequal(Tokens, seed))
     smooth = qfunc.smooth([images(Tokens, 3)], alpha, progress=False)(model)
-    worst, op = farthest(model, smooth, (images(Tokens, 2),))
+    worst, op = worst_violation(model, smooth, (images(Tokens, 2),))
     assert worst <= 1, (op, worst)
     assert not torch.equal(smooth.get_parameter("norm.weight"), model.get_parameter("norm.weight"))
     assert torch.equal(smooth.get_parameter("last.weight"), model.get_parameter("last.weight"))
@@ -101,7 +101,7 @@ def test_the_law_sees_what_roundings_cannot_be(name):
     changed = qfunc.equalize()(model)
     with torch.no_grad():
         changed.get_parameter(name).mul_(1 + 2**-12)
-    assert farthest(model, changed, (images(Convs, 2),))[0] > 1
+    assert worst_violation(model, changed, (images(Convs, 2),))[0] > 1
 
 
 class Clipped(nn.Module):
@@ -143,7 +143,7 @@ def test_clips_stay_and_channels_below_them_are_equalized(seed):
     net, x, far = clipped(seed)
     model = qfunc.capture()(net)
     equal = qfunc.equalize(far)(model)
-    worst, op = farthest(model, equal, (x,))
+    worst, op = worst_violation(model, equal, (x,))
     assert worst <= 1, (op, worst)
     assert [n.name for n in equal.graph.nodes] == [n.name for n in model.graph.nodes]
     for old, new in ((net.one, equal.one), (net.two, equal.two)):
@@ -185,7 +185,7 @@ def test_a_norm_that_one_of_two_readers_takes_in():
     model = qfunc.capture()(net)
     folded = fold_batch_norm(model)
     assert "norm" not in {n.name for n in folded.graph.nodes}
-    worst, op = farthest(model, folded, (x,))
+    worst, op = worst_violation(model, folded, (x,))
     assert worst <= 1, (op, worst)
 
 

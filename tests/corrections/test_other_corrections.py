@@ -10,11 +10,11 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.corrections.expected import clipped_mean
+from qfunc.corrections.expected_means import clipped_mean
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
-from qfunc.testing.float_law import farthest
+from qfunc.testing.laws.corrections import worst_violation
 
 
 def block(padding=0):
@@ -80,7 +80,7 @@ def test_biases_take_back_what_norms_expect(act):
     quantized = qfunc.quantize(edit.weights(bits=3)(targets.onnxruntime))(net)
     corrected = qfunc.correct_bias_from_norms(net)(quantized)
     means = [by_sum(act, float(b), abs(float(g))) for g, b in zip(net[1].weight.detach(), net[1].bias.detach(), strict=True)]
-    weight = next(s.module for s in seats(quantized) if s.module.site.name == "4.weight")(net[4].weight).detach()
+    weight = next(s.module for s in quantizer_nodes(quantized) if s.module.site.name == "4.weight")(net[4].weight).detach()
     for o in range(5):
         shift = sum(float((weight[o, i] - net[4].weight[o, i].detach()).double().sum()) * means[i] for i in range(4))
         # the grid's error and a rounding of the bias to float32
@@ -132,7 +132,7 @@ def test_smoothed(alpha):
             # one rounding to float32 here, and those of the LayerNorm there
             assert float(smooth.norm.weight[j]) == pytest.approx(float(net.norm.weight[j]) / s, rel=1e-6)
             assert torch.allclose(smooth.get_parameter("q.weight")[:, j], net.q.weight[:, j] * s, rtol=1e-6)
-    assert farthest(qfunc.capture()(net), smooth, (batches[0],))[0] <= 1
+    assert worst_violation(qfunc.capture()(net), smooth, (batches[0],))[0] <= 1
 
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.5, True, "0.5", math.nan])

@@ -15,7 +15,7 @@ from qfunc.estimators import Ema, Mse, OrtEntropy, PotMode, PowerOfTwo
 from qfunc.estimators.altered import altered
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import E4M3FN, E8M0, NVFP4, Int, Levels, PerBlock, Scale, Scheme, ZeroPoint
-from qfunc.testing.estimator_laws import compiled
+from qfunc.testing.laws.estimator import compiled
 
 BLOCKS = Scale(PerBlock(-1, 16))
 SCHEMES = {

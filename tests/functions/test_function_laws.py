@@ -14,10 +14,10 @@ import qfunc.functions
 from qfunc.functions import AdaRound, DoReFa, Fixed, NnieLog, QDrop
 from qfunc.numerics import Affine, dequantize, quantize
 from qfunc.numerics._grads import straight_through
-from qfunc.numerics.affine import inside
+from qfunc.numerics.affine import in_range
 from qfunc.specs import Float, Int, Log, PerChannel, Scale, Scheme, ZeroPoint
 from qfunc.testing import check_function
-from qfunc.testing.function_laws import LAWS
+from qfunc.testing.function_check import LAWS
 
 # torch.func has no fast rule for some in-place operations under vmap; values do not depend on it.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -71,7 +71,7 @@ class Right:
 
     def apply(self, params: Any, x: Tensor, scheme: Scheme) -> Tensor:
         codes, qparams = self.export(params, x.detach(), scheme)
-        return straight_through(x, dequantize(codes, qparams, scheme).to(x.dtype), inside(x.detach(), qparams, scheme))
+        return straight_through(x, dequantize(codes, qparams, scheme).to(x.dtype), in_range(x.detach(), qparams, scheme))
 
     def export(self, params: Any, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
         return quantize(x, Affine(*params[:3]), scheme), Affine(*params[:3])

@@ -16,7 +16,7 @@ from qfunc.functions import DoReFa, Dsq, Lsq, LsqPlus, Pact, Tqt
 from qfunc.numerics import Affine, dequantize
 from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import qparams_shape
-from qfunc.numerics.scales import allowed
+from qfunc.numerics.scales import nearest_scale
 from qfunc.specs import (
     E2M1,
     E4M3FN,
@@ -51,7 +51,7 @@ def qparams(scheme: Scheme, scale: float = 0.05, zero: float = 3.0, shape: tuple
     """Scales that differ by block, and that the scheme allows."""
     held = qparams_shape(scheme, shape)
     steps = 1 + torch.arange(torch.Size(held).numel()).reshape(held) / 7
-    inner, outer = allowed(scale * steps, scheme)
+    inner, outer = nearest_scale(scale * steps, scheme)
     fixed = scheme.zero_point and scheme.zero_point.value
     return Affine(inner, torch.full(held, float(0 if scheme.symmetric else zero if fixed is None else fixed)), outer)
 
@@ -83,7 +83,7 @@ def test_exported_codes_dequantize_to_what_apply_returns(
     assert torch.equal(codes, codes.round().clamp(scheme.format.qmin, scheme.format.qmax))
     assert torch.equal(exported.zero_point, exported.zero_point.round().clamp(scheme.format.qmin, scheme.format.qmax))
     if scheme.scale.within is None:
-        assert torch.equal(allowed(exported.scale, scheme)[0], exported.scale)
+        assert torch.equal(nearest_scale(exported.scale, scheme)[0], exported.scale)
     assert all(p is None or (p.dtype == torch.float32 and not p.requires_grad) for p in exported)
 
 

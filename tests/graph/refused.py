@@ -7,9 +7,9 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.graph.capture import capture
-from qfunc.graph.legality import breaches
-from qfunc.graph.plan import plan
+from qfunc.frontend.capture import capture
+from qfunc.placement.constraints import violations
+from qfunc.placement.place import plan
 from qfunc.specs import Int, Op, Rule, Scheme, ZeroPoint
 
 U8 = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
@@ -46,4 +46,4 @@ def refusal(target, net=None):
 def found(target, net=None):
     """(op, slot, tensor) of every breach."""
     model = capture()(net or Net())
-    return [(b.op, b.slot, b.tensor) for b in breaches(plan(model, target), target)]
+    return [(b.op, b.slot, b.tensor) for b in violations(plan(model, target), target)]

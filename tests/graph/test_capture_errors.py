@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from qfunc.errors import CaptureError
-from qfunc.graph.capture import capture
+from qfunc.frontend.capture import capture
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 X = torch.arange(6.0).reshape(2, 3)

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qfunc.errors import CaptureError
-from qfunc.graph.capture import capture
-from qfunc.graph.spelling import is_in_place
+from qfunc.frontend.capture import capture
+from qfunc.ops.spelling import is_in_place
 
 
 class Net(nn.Module):
@@ -267,7 +267,7 @@ def test_refused_on_the_export_road_too(function: Callable[..., object]) -> None
 
 
 def test_operators_are_recorded_as_what_they_are() -> None:
-    from qfunc.graph.tracer import Tracer
+    from qfunc.frontend.fx.tracer import Tracer
 
     traced = Tracer(()).trace(Net(residual))
     assert operator.iadd in [n.target for n in traced.nodes]

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CaptureError
-from qfunc.graph.capture import capture
+from qfunc.frontend.capture import capture
 from qfunc.graph.record import path_of, record_of
-from qfunc.graph.vocabulary import kind_of
+from qfunc.ops.vocabulary import kind_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.part_writes import places
+from qfunc.frontend.slice_writes import slice_indices
 from qfunc.lowering import OnnxRuntime
 
 SHAPE = (5, 3, 4)
@@ -108,7 +108,7 @@ def test_a_captured_program_equals_torch_bit_for_bit(road: str) -> None:
 @pytest.mark.parametrize("index", [torch.tensor([0]), None, True, slice(None, None, 2), slice(-3, 2), (0, slice(None, "a"))])
 def test_other_indices_are_not_known(index: Any) -> None:
     """Those are refused as before."""
-    assert places(index) is None
+    assert slice_indices(index) is None
 
 
 def decoded(y: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from spellings import GROUPS as OPS_OF_LAYERS
 from spellings import Group
 from torch import fx
 
-from qfunc.graph.capture import capture
-from qfunc.graph.vocabulary import BY_TARGET, OPS, kind_of, op_of
+from qfunc.frontend.capture import capture
+from qfunc.ops.vocabulary import BY_TARGET, OPS, kind_of, op_of
 
 GROUPS = {**OPS_OF_LAYERS, **INDEX_GROUPS, **FLOAT_GROUPS}
 ROUNDED = {"global_avg_pool"}  # adaptive_avg_pool2d sums in another order than mean, which stands for both

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.training_only import TrainingOnly
-from qfunc.graph.vocabulary import kind_of
+from qfunc.frontend.mode_dependence import TrainingOnly
+from qfunc.ops.vocabulary import kind_of
 
 X = torch.randn(5, 3, 7, 9, generator=torch.Generator().manual_seed(1))
 

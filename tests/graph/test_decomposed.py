@@ -15,9 +15,9 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
-from qfunc.graph.units import Partition
-from qfunc.graph.vocabulary import kind_of
 from qfunc.lowering import OnnxRuntime
+from qfunc.ops.vocabulary import kind_of
+from qfunc.placement.partition import Partition
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 TARGET, VARY = targets.onnxruntime, {0: torch.export.Dim.AUTO}

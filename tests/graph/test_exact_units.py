@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.units import Partition
+from qfunc.placement.partition import Partition
 from qfunc.specs import Keep, edit
 
 TARGET = edit.outputs(edit.op("linear"), Keep())(targets.onnxruntime)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qfunc.graph.capture import capture
-from qfunc.graph.fold import fold_batch_norm
+from qfunc.frontend.capture import capture
 from qfunc.graph.record import record_of
-from qfunc.graph.vocabulary import kind_of
+from qfunc.ops.vocabulary import kind_of
+from qfunc.passes.fold_batch_norm import fold_batch_norm
 
 EPS = torch.finfo(torch.float32).eps
 

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from own_norms import CalledNorm, FrozenBatchNorm2d, TorchCalledNorm, WrittenOut
 from torch import Tensor, nn
 
-from qfunc.graph.capture import capture
-from qfunc.graph.fold import fold_batch_norm
+from qfunc.frontend.capture import capture
 from qfunc.graph.record import record_of
-from qfunc.graph.vocabulary import kind_of
+from qfunc.ops.vocabulary import kind_of
+from qfunc.passes.fold_batch_norm import fold_batch_norm
 
 U = 2.0**-24
 IN, OUT = 4, 6

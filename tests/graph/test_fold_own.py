@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc.errors import SpecError
-from qfunc.graph.capture import capture
-from qfunc.graph.fold import fold_batch_norm
-from qfunc.graph.vocabulary import kind_of
+from qfunc.frontend.capture import capture
+from qfunc.ops.vocabulary import kind_of
+from qfunc.passes.fold_batch_norm import fold_batch_norm
 from qfunc.specs import Attr, Fusion, Op, OpKind, Step, Target, edit, from_json, to_json
 from qfunc.targets.onnxruntime import onnxruntime
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from qfunc import targets
-from qfunc.graph.capture import capture
-from qfunc.graph.fold import fold_batch_norm
+from qfunc.frontend.capture import capture
+from qfunc.passes.fold_batch_norm import fold_batch_norm
 
 
 class Reversed(nn.Module):

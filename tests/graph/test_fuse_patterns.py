@@ -13,10 +13,10 @@ from attrs import evolve
 from torch import Tensor, nn
 
 import qfunc
-from qfunc.graph.capture import capture
-from qfunc.graph.fold import fold_batch_norm
-from qfunc.graph.fuse import fuse
-from qfunc.graph.select import Context
+from qfunc.frontend.capture import capture
+from qfunc.graph.selectors import Context
+from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.placement.fusion import match_fusions
 from qfunc.specs import AnyInput, Attr, Constant, Fusion, Op, Rule, Step, edit
 from qfunc.targets.onnxruntime import onnxruntime
 from qfunc.targets.tensorrt import tensorrt
@@ -44,7 +44,7 @@ EVERY = Fusion(WEIGHTED, (Step(Op("add")), Step(Op(tuple({kind for _, kind in AC
 def units(model: nn.Module, *fusions: Fusion) -> list[list[str]]:
     network = fold_batch_norm(capture()(model.eval()))
     context = Context(network)
-    return [[context.kind(n) for n in g.nodes] for g in fuse(context, fusions).groups]
+    return [[context.kind(n) for n in g.nodes] for g in match_fusions(context, fusions).groups]
 
 
 def kind_of_op(name: str) -> str:

@@ -8,7 +8,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.units import Partition
+from qfunc.placement.partition import Partition
 from qfunc.specs import Cases, Fixed, PerBlock, PerChannel, PerTensor, PerToken, Scheme, Target, edit
 
 A, W = ("input", "output"), ("weight",)

@@ -13,10 +13,10 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.capture import capture
-from qfunc.graph.guards import name_guards
-from qfunc.graph.vocabulary import kind_of
+from qfunc.frontend.capture import capture
 from qfunc.lowering import OnnxRuntime
+from qfunc.ops.vocabulary import kind_of
+from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.specs import edit
 
 TARGET = edit.weights(bits=7)(targets.onnxruntime)  # of 7 bits, so that any x86-64 computes the same
@@ -69,7 +69,7 @@ def named(function: Callable[[Any, Any], Any]) -> fx.GraphModule:
         def forward(self, x: Tensor, y: Tensor) -> Any:
             return function(x, y)
 
-    return name_guards(capture()(Net()))
+    return match_epsilon_guards(capture()(Net()))
 
 
 @pytest.mark.parametrize("function", GUARDS)

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
-from qfunc.graph.capture import capture
+from qfunc.frontend.capture import capture
 from qfunc.specs import edit
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export and pickle warn of their own deprecated names

@@ -12,8 +12,8 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError, SpecError
-from qfunc.graph.capture import capture
-from qfunc.graph.network import seats
+from qfunc.frontend.capture import capture
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Op, OpKind, Rule, edit
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
@@ -59,8 +59,8 @@ def test_a_leaf_is_one_op(leaves: Any) -> None:
 def test_a_leaf_stays_float_and_selectors_see_it() -> None:
     model = Net().eval()
     calibrated = qfunc.calibrate([X])(qfunc.quantize(TARGET, leaves="MyBlock")(model))
-    assert "block.fc.weight" not in [s.module.site.name for s in seats(calibrated)]
-    assert {s.module.site.op for s in seats(calibrated)} == {"first", "last"}
+    assert "block.fc.weight" not in [s.module.site.name for s in quantizer_nodes(calibrated)]
+    assert {s.module.site.op for s in quantizer_nodes(calibrated)} == {"first", "last"}
     unit = {u.path: u for u in _units(calibrated)}["block"]
     assert not unit.integer
     emulated = qfunc.emulate(TARGET)(calibrated)
@@ -73,7 +73,7 @@ def test_a_leaf_stays_float_and_selectors_see_it() -> None:
 
 
 def _units(model: fx.GraphModule) -> Any:
-    from qfunc.graph.units import Partition
+    from qfunc.placement.partition import Partition
 
     return Partition(model, TARGET).units
 
@@ -87,7 +87,9 @@ def test_a_leaf_that_the_target_knows_is_quantized() -> None:
     )
     for leaves in ((), "MyBlock"):
         quantized = qfunc.quantize(target, leaves=leaves)(Net())
-        assert "block" in {s.module.site.op for s in seats(quantized)}, [s.module.site for s in seats(quantized)]
+        assert "block" in {s.module.site.op for s in quantizer_nodes(quantized)}, [
+            s.module.site for s in quantizer_nodes(quantized)
+        ]
 
 
 def test_torch_s_own_classes_can_be_leaves() -> None:
@@ -207,7 +209,7 @@ def test_an_own_tracer_chooses_leaves_and_weights_are_still_seen(tracer: Any) ->
     assert torch.equal(captured(X), model(X))
     assert before is None or vars(tracer) == before
     quantized = qfunc.quantize(TARGET, tracer=tracer)(model)
-    assert [s.module.site.name for s in seats(quantized) if s.module.site.constant] == [
+    assert [s.module.site.name for s in quantizer_nodes(quantized) if s.module.site.constant] == [
         "first.weight", "first.bias", "last.weight", "last.bias"]  # fmt: skip
     assert quantized.graph.find_nodes(op="call_function", target=torch.nn.functional.linear)
 

@@ -13,12 +13,12 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.capture import capture
-from qfunc.graph.network import seats
-from qfunc.graph.plan import plan
-from qfunc.graph.select import Context, selects
-from qfunc.graph.units import Partition
-from qfunc.graph.vocabulary import kind_of
+from qfunc.frontend.capture import capture
+from qfunc.graph.selectors import Context, matches
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.ops.vocabulary import kind_of
+from qfunc.placement.partition import Partition
+from qfunc.placement.place import plan
 from qfunc.specs import Int, Keep, NonNegative, Op, Rule, Scheme, ZeroPoint, edit
 
 ORT, TENSORRT = targets.onnxruntime, targets.tensorrt
@@ -48,7 +48,7 @@ def units(function: Callable[..., Any]) -> list[list[str]]:
 
 def coded(model: fx.GraphModule, *slots: str) -> list[str]:
     """The float tensors that have a site of these slots."""
-    return [s.tensor for s in seats(model) if s.module.site.slot in slots]
+    return [s.tensor for s in quantizer_nodes(model) if s.module.site.slot in slots]
 
 
 def test_the_later_conv_absorbs_the_add() -> None:
@@ -85,7 +85,7 @@ class Product(nn.Module):
 )
 def test_weights_are_scaled_along_their_output_channels(model: nn.Module, axis: int) -> None:
     """A channel's scale is the largest magnitude of its own weights / 127."""
-    (site,) = [s.module for s in seats(qfunc.quantize(TENSORRT)(model)) if s.module.site.slot == "weight"]
+    (site,) = [s.module for s in quantizer_nodes(qfunc.quantize(TENSORRT)(model)) if s.module.site.slot == "weight"]
     weight = next(p for p in model.parameters() if p.ndim > 1).detach()
     largest = weight.movedim(axis, 0).flatten(1).abs().amax(1)
     assert site.scale.shape == tuple(n if i == axis else 1 for i, n in enumerate(weight.shape))
@@ -137,7 +137,7 @@ def test_nothing_is_quantized_inside_a_unit() -> None:
 def test_what_has_no_negative_value_is_known_from_the_graph(function: Callable[[Tensor], Tensor], wanted: bool) -> None:
     model = capture()(Net(lambda x, a, b: function(a(x))).eval())
     (last,) = next(n for n in model.graph.nodes if n.op == "output").all_input_nodes
-    assert selects(NonNegative(), last, Context(model)) is wanted
+    assert matches(NonNegative(), last, Context(model)) is wanted
     assert not wanted or bool((model(image()) >= 0).all())
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
-from qfunc.graph.capture import capture
-from qfunc.graph.units import Partition
+from qfunc.frontend.capture import capture
+from qfunc.placement.partition import Partition
 
 
 class Net(nn.Module):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qfunc.graph.capture import capture
-from qfunc.graph.vocabulary import kind_of
+from qfunc.frontend.capture import capture
+from qfunc.ops.vocabulary import kind_of
 
 
 class Net(nn.Module):

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.graph.masking import of_positions
-from qfunc.graph.units import Partition
-from qfunc.graph.vocabulary import slots
+from qfunc.graph.dtypes import position_nodes
 from qfunc.lowering import OnnxRuntime
+from qfunc.ops.vocabulary import slots
+from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
@@ -74,7 +74,7 @@ def test_other_batches_and_lengths_in_the_simulation_and_in_the_runtime(name: st
 def test_every_product_is_quantized_and_no_position_or_mask_is(name: str) -> None:
     _, calibrated, _ = made(name)
     partition = Partition(calibrated, TARGET)
-    positions = of_positions(partition.network)
+    positions = position_nodes(partition.network)
     products = [n for n in partition.network.graph.nodes if partition.context.kind(n) in ("linear", "matmul")]
     data = [n for n in products if n not in positions]
     assert len(data) == {"encoder": 9, "decoder": 10}[name]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import Gfpq
-from qfunc.lowering.gfpq import clip
+from qfunc.lowering.vendor.nnie import clip
 from qfunc.specs import Log
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import ExplicitQdq, HtpQdq, OnnxRuntime
 from qfunc.specs import Int, PerTensor, Scale, Scheme, edit
 
@@ -107,7 +107,7 @@ STEPS = [  # a bound, its scale and zero point, and the codes that are left of i
 @pytest.mark.parametrize(("bound", "scale", "zero", "wanted"), STEPS, ids=str)
 def test_of_a_bound_there_are_the_codes_that_it_cuts_off(bound: Any, scale: float, zero: int, wanted: Any) -> None:
     done = calibrated(nn.Sequential(nn.Conv2d(3, 5, 2), bound), torch.randn(2, 3, 6, 7))
-    *_, last = (s.module for s in seats(done) if not s.module.site.constant)
+    *_, last = (s.module for s in quantizer_nodes(done) if not s.module.site.constant)
     last.scale.fill_(scale)
     last.zero_point.fill_(zero)
     model = qfunc.deploy(TARGET)(done).files["model.onnx"]
@@ -156,7 +156,7 @@ def test_products_of_2_to_the_8_steps_or_more_are_refused(kind: str) -> None:
     layer.weight.data.fill_(0.25)
     layer.weight.data.select(1 if kind == "transposed" else 0, 2)[:] = 127 / 128
     done = calibrated(nn.Sequential(layer), torch.randn(shape))
-    given, made = (s.module for s in seats(done) if not s.module.site.constant)
+    given, made = (s.module for s in quantizer_nodes(done) if not s.module.site.constant)
     given.scale.fill_(128.0)
     made.scale.fill_(1 / 255)
     assert sorted(qfunc.deploy(TARGET)(done).files) == ["model.onnx", "qfunc.json"]
@@ -175,7 +175,7 @@ def test_products_of_two_tensors_have_steps_too() -> None:
             return x @ x.transpose(1, 2)
 
     done = calibrated(Pair(), torch.randn(2, 5, 3))
-    first, *_, last = (s.module for s in seats(done))
+    first, *_, last = (s.module for s in quantizer_nodes(done))
     first.scale.fill_(2.0)
     last.scale.fill_(1 / 64)
     with pytest.raises(DeployError, match=r"found s_x \* s_w / s_y of 256, wanted one below 2\^8"):
@@ -198,7 +198,7 @@ def test_bounds_of_codes_are_those_of_the_values(bound: str, moved: str, bits: i
         torch.manual_seed(2)
         net = nn.Sequential(nn.Conv2d(3, 5, 3), BOUNDS[bound], nn.MaxPool2d(2), BOUNDS[bound])
         done = calibrated(net, x, target)
-        for seat in seats(done):
+        for seat in quantizer_nodes(done):
             if not seat.module.site.constant and seat.tensor != "input_1" and (to := MOVED[moved]) is not None:
                 seat.module.scale.fill_(to[0])
                 seat.module.zero_point.fill_(to[1])

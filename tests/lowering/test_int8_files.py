@@ -13,8 +13,8 @@ from torch import nn
 
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering.tosa_graph import TosaGraph
-from qfunc.lowering.xnn_graph import XnnGraph
+from qfunc.lowering.tosa.builder import TosaBuilder
+from qfunc.lowering.xnnpack.builder import XnnpackBuilder
 from qfunc.specs import Int
 
 WANTED = "wanted Int(8), of weights at most, biases Int(32). Use the schemes of targets."
@@ -40,7 +40,7 @@ def test_other_formats_are_refused(name: str, tensor: str, fields: dict[str, Any
     assert str(caught.value) == f"tensor {tensor!r}: {message}{cure}"
 
 
-@pytest.mark.parametrize("graph", [TosaGraph, XnnGraph])
+@pytest.mark.parametrize("graph", [TosaBuilder, XnnpackBuilder])
 def test_other_inputs_are_refused(graph: Any) -> None:
     with pytest.raises(DeployError) as caught:
         graph().tensor("x", (1, 3), varies=0, dtype=np.int64)

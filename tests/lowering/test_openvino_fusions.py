@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc.errors import VerifyError
-from qfunc.graph.network import Walk, seats
-from qfunc.graph.units import Partition
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import OpenVino
+from qfunc.placement.partition import Partition
 
 
 class Block(nn.Module):
@@ -75,7 +76,7 @@ def calibrated(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_no_quantizer_stands_between_a_convolution_and_its_addition(kind: str) -> None:
-    found = {s.tensor for s in seats(calibrated(kind)) if s.module.site.slot not in ("weight", "bias")}
+    found = {s.tensor for s in quantizer_nodes(calibrated(kind)) if s.module.site.slot not in ("weight", "bias")}
     assert found - {"x", "relu"} == BLOCKS[kind][0]
 
 
@@ -106,9 +107,9 @@ def test_the_addition_is_in_real_units_without_rounding_before_it() -> None:
     done = calibrated("identity")
     codes: dict[str, Any] = {}
     x = torch.randn(4, 3, 10, 9)
-    Walk(qfunc.emulate(NARROW)(done), codes.__setitem__).run(x)
+    ObservingInterpreter(qfunc.emulate(NARROW)(done), codes.__setitem__).run(x)
     scale = {c.seat.tensor: np.float32(c.scale) for c in Partition(done, NARROW).at_path.values() if c.qparams.scale.ndim == 0}
-    weight = next(s.module for s in seats(done) if s.tensor == "c.weight" or s.module.site.name == "c.weight")
+    weight = next(s.module for s in quantizer_nodes(done) if s.tensor == "c.weight" or s.module.site.name == "c.weight")
     block = Block("identity")
     held, qparams = weight.export(block.c.weight.detach())
     s_w = qparams.scale.numpy().reshape(1, -1, 1, 1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from tests.targets.test_executorch import Reader
 from tests.targets.test_litert import _calibrated
 
@@ -60,8 +60,8 @@ def test_windows_strides_and_groups_are_those_of_the_layers():
 @pytest.mark.parametrize("make", [lambda: nn.Conv2d(3, 4, 2), lambda: nn.ConvTranspose2d(3, 4, 2)])
 def test_products_that_xnnpack_does_not_scale_are_refused(make):
     model, _ = _calibrated(make(), TARGET, 1, 3, 5, 4)
-    *inputs, output = (s.module for s in seats(model) if not s.module.site.constant)
-    weight = next(s.module for s in seats(model) if s.module.site.slot == "weight")
+    *inputs, output = (s.module for s in quantizer_nodes(model) if not s.module.site.constant)
+    weight = next(s.module for s in quantizer_nodes(model) if s.module.site.slot == "weight")
     limit = float(inputs[0].scale * weight.scale.max()) / 2.0**8
     output.scale.fill_(np.nextafter(np.float32(limit), np.float32(1)))
     qfunc.deploy(TARGET)(model)
@@ -72,7 +72,7 @@ def test_products_that_xnnpack_does_not_scale_are_refused(make):
 
 def test_slopes_of_more_than_sixteen_bits_are_refused():
     model, _ = _calibrated(nn.LeakyReLU(-2.0), TARGET, 1, 3, 5, 4)
-    given, output = (s.module for s in seats(model))
+    given, output = (s.module for s in quantizer_nodes(model))
     output.scale.copy_(given.scale / 64)
     qfunc.deploy(TARGET)(model)
     output.scale.copy_(given.scale / 65)

@@ -16,7 +16,7 @@ import qfunc
 from qfunc import functions, targets
 from qfunc.errors import SpecError
 from qfunc.lowering import ExplicitQdq, OnnxRuntime, Qdq
-from qfunc.lowering.float_model import float_model
+from qfunc.lowering.onnx.remove_quantizers import float_model
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Algorithm, Int, Log, Op, PerChannel, Rule, Scale, Scheme, ZeroPoint, edit, from_json, to_json
 

@@ -10,8 +10,9 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import ExecuTorch, LiteRt, Ncnn, OnnxRuntime, OpenVino, Tosa, runtimes
-from qfunc.lowering.ncnn import FUSES
+from qfunc.lowering import ExecuTorch, LiteRt, Ncnn, OnnxRuntime, OpenVino, Tosa
+from qfunc.lowering import runner_support as runtimes
+from qfunc.lowering.ncnn.runner import FUSES
 from qfunc.specs import edit
 
 SATURATE = "without VNNI the kernels saturate sums of two products to 16 bits"
@@ -72,7 +73,7 @@ def test_some_depthwise_convolutions_fuse_with_avx512(monkeypatch: pytest.Monkey
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     for flags, wanted in (("avx2 fma bmi", ""), ("avx2 fma avx512f bmi", FUSES if fuses else "")):
         monkeypatch.setattr(runtimes, "has", lambda feature, flags=flags: feature in flags)
-        monkeypatch.setattr("qfunc.lowering.ncnn.has", runtimes.has)
+        monkeypatch.setattr("qfunc.lowering.ncnn.runner.has", runtimes.has)
         assert Ncnn().comparable(artifact) == wanted
 
 

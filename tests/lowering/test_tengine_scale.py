@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import TengineScale
-from qfunc.lowering.tensors import Place
+from qfunc.lowering.quantized_tensor import Place
 from qfunc.specs import Int
 
 

@@ -173,7 +173,7 @@ def test_a_transposed_convolution_sums_over_its_inputs() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1e-45, 2.0**-126, 2.0**-126 * 1.5, 0.1, 1.0, 2 - 2**-23, 2.0, 3e38, 1e39])
 def test_exponents_are_those_of_float32(value: float) -> None:
-    from qfunc.lowering.stpu_ranges import exponent
+    from qfunc.lowering.vendor.stpu_ranges import exponent
 
     wanted = 254 if value > 3.5e38 else max(biased_exponent(value), 1 if value else 0)
     assert exponent(value) == wanted

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qfunc
 from networks.general import CASES, Case
 from qfunc import targets
-from qfunc.graph.trees import leaves
+from qfunc.graph.arguments import flatten
 from qfunc.lowering import OnnxRuntime
 from qfunc.specs import edit
 
@@ -25,7 +25,7 @@ OTHERS = ("recurrent: gru, both ways, last state", "recurrent: lstm cell", "atte
 
 
 def tensors(value: Any) -> list[Tensor]:
-    return [v for v in leaves(value) if isinstance(v, Tensor)]
+    return [v for v in flatten(value) if isinstance(v, Tensor)]
 
 
 def cosine(a: Tensor, b: Tensor) -> float:

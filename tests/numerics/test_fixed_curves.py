@@ -10,11 +10,11 @@ from math import floor
 import pytest
 import torch
 
-from qfunc.numerics import fixed_curves as curves
-from qfunc.numerics.bilinear import bilinear_codes
-from qfunc.numerics.fixed_point import fixed_multiplier
-from qfunc.numerics.integer import softmax_float
-from qfunc.numerics.lanes import dequantize_sum, quantize_lanes
+from qfunc.numerics.kernels import activations as curves
+from qfunc.numerics.kernels.fixed_point import fixed_multiplier
+from qfunc.numerics.kernels.integer import softmax_float
+from qfunc.numerics.kernels.resize import bilinear_codes
+from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
 from qfunc.testing.oracle import rounded
 
 CODES = torch.arange(-128.0, 128.0)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qfunc.errors import SpecError
-from qfunc.numerics import fixed_point, integer
+from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.testing import integer_oracle as exact
 from qfunc.testing import oracle
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.numerics import integer
-from qfunc.numerics.accumulators import conv_codes, conv_transpose_codes, exact_chunks, linear_codes, matmul_codes
+from qfunc.numerics.kernels import integer
+from qfunc.numerics.kernels.accumulators import conv_codes, conv_transpose_codes, exact_chunks, linear_codes, matmul_codes
 from qfunc.testing import integer_oracle, oracle
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

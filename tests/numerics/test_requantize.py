@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qfunc.numerics import integer
+from qfunc.numerics.kernels import integer
 from qfunc.testing import integer_oracle as exact
 from qfunc.testing import oracle, strategies
 

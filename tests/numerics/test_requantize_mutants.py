@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from qfunc.numerics import integer
+from qfunc.numerics.kernels import integer
 from qfunc.testing import integer_oracle as exact
 from qfunc.testing.oracle import float32
 

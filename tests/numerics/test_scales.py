@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from qfunc.errors import SpecError
 from qfunc.numerics import from_range
-from qfunc.numerics.qparams import allowed, of_tensor, qparams_shape
+from qfunc.numerics.qparams import of_tensor, qparams_shape
+from qfunc.numerics.scales import nearest_scale
 from qfunc.specs import (
     BFLOAT16,
     E2M1,
@@ -48,7 +49,7 @@ def power(x: Fraction, rounding: str) -> Fraction:
 
 
 def held(scale: float, rule: Scale) -> Fraction:
-    return Fraction(allowed(torch.tensor(scale, dtype=torch.float64), Scheme(scale=rule))[0].item())
+    return Fraction(nearest_scale(torch.tensor(scale, dtype=torch.float64), Scheme(scale=rule))[0].item())
 
 
 @pytest.mark.parametrize("rounding", ["ceil", "floor", "half_even"])
@@ -91,7 +92,7 @@ def test_bounds_hold_after_the_rounding(x: float, rounding: str) -> None:
 @pytest.mark.parametrize("fmt", [E8M0, E4M3FN, FLOAT16, Float(8, 23)])
 def test_zero_tiny_nan_and_infinite_scales(fmt: Float) -> None:
     """0 and 2^-130 are 1, or E8M0's smallest; NaN is seen; infinity becomes the largest value of a small format."""
-    found = allowed(torch.tensor([0.0, 2.0**-130, math.nan, math.inf]), Scheme(scale=Scale(format=fmt)))[0]
+    found = nearest_scale(torch.tensor([0.0, 2.0**-130, math.nan, math.inf]), Scheme(scale=Scale(format=fmt)))[0]
 
     assert found[:2].tolist() == ([2.0**-127] * 2 if fmt == E8M0 else [1.0, 1.0])
     assert found[2].isnan()
@@ -198,7 +199,7 @@ def test_an_outer_scale_shared_by_blocks_is_refused() -> None:
     """There are two levels, not three kinds of blocks."""
     scheme = Scheme(E2M1, Scale(PerBlock(-1, 16), format=E4M3FN, within=Scale(PerBlock(-1, 64))))
     with pytest.raises(SpecError) as error:
-        allowed(torch.ones(2, 4), scheme)
+        nearest_scale(torch.ones(2, 4), scheme)
     assert str(error.value) == (
         "Scale.within: found PerBlock(-1, size=64), wanted PerTensor(), PerChannel(axis) or PerToken(). "
         "Share the outer scale among blocks."

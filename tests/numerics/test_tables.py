@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from qfunc.numerics import integer
+from qfunc.numerics.kernels import integer
 from qfunc.testing import integer_oracle as exact
 from qfunc.testing import oracle
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from qfunc.numerics import integer
+from qfunc.numerics.kernels import integer
 from qfunc.testing import integer_oracle, oracle
 
 

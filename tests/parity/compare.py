@@ -12,9 +12,9 @@ from parity.table import FLOAT, KINDS, Backend, Difference, Explained
 from torch import fx, nn
 
 import qfunc
-from qfunc.graph.capture import capture
-from qfunc.graph.network import seats
-from qfunc.graph.vocabulary import kind_of
+from qfunc.frontend.capture import capture
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.ops.vocabulary import kind_of
 from qfunc.specs import Int, PerChannel, Scheme, Target
 
 FUNCTIONS = {"add": "add", "concat": "cat"}  # torch.fx counts these in the order of the graph
@@ -85,7 +85,7 @@ def quantized(target: Target, network: str) -> Held:
             traced[node.name] = f"{name}_{seen[name]}" if seen[name] else name
             seen[name] += 1
     name, found = names(built(network), set()), defaultdict(list)
-    for seat in seats(made):
+    for seat in quantizer_nodes(made):
         site = seat.module.site
         if site.slot == "weight":
             found["weight", site.name.removesuffix(".weight")].append(codes(site.scheme))

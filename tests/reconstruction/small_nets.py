@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 
 
 class Chain(nn.Module):
@@ -129,4 +129,4 @@ def codes(model: fx.GraphModule) -> dict[str, Tensor]:
 
 def functions(model: fx.GraphModule) -> dict[str, Any]:
     """The quantize function of each weight by site."""
-    return {s.module.site.name: s.module.site.function for s in seats(model) if s.module.site.slot == "weight"}
+    return {s.module.site.name: s.module.site.function for s in quantizer_nodes(model) if s.module.site.slot == "weight"}

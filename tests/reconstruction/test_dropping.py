@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from qfunc.functions.lsq import Learned
-from qfunc.reconstruction.dense import as_line, inner, is_channels_last
-from qfunc.reconstruction.dropping import LEARNED, Chance, is_plain, stepped
+from qfunc.reconstruction.layout import flatten_memory, inner, is_channels_last
+from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain
 from qfunc.specs import Int, Scale, Scheme, ZeroPoint
 
 SCHEMES = {
@@ -25,13 +25,13 @@ def test_values_and_gradients_are_those_of_lsq_where_the_mask_is_one(case: str, 
     (scheme, zero, start), generator = SCHEMES[case], torch.Generator().manual_seed(0)
     x, upstream = (torch.randn(5, 3, 4, 7, generator=generator) * 2 for _ in range(2))
     x = x.contiguous(memory_format=torch.channels_last) if last else x
-    mask = Chance(0.5, generator)(x) if drops else None
+    mask = DropRate(0.5, generator)(x) if drops else None
     found = []
     for plain in (False, True):
         given, scale = x.clone().requires_grad_(), torch.tensor(start, requires_grad=True)
         if plain:
             assert is_plain(x.dtype, scale, scheme)
-            value = stepped(given, scale, zero, scheme, mask)
+            value = drop_steps(given, scale, zero, scheme, mask)
         else:
             value = LEARNED.apply(Learned(scale, torch.tensor(zero)), given, scheme)
             value = value if mask is None else torch.where(mask > 0, value, given)
@@ -50,7 +50,7 @@ def test_values_and_gradients_are_those_of_lsq_where_the_mask_is_one(case: str, 
 
 @pytest.mark.parametrize(("one", "bits"), [(0.5, 1), (0.25, 2), (0.9375, 4), (3 / 256, 8), (0.3, 16)])
 def test_chance_has_its_probability_and_the_layout_of_the_tensor(one: float, bits: int) -> None:
-    chance = Chance(one, torch.Generator().manual_seed(1))
+    chance = DropRate(one, torch.Generator().manual_seed(1))
     like = torch.empty(20, 25, 20, 10).contiguous(memory_format=torch.channels_last)
     mask = chance(like)
     assert chance.bits == bits
@@ -60,7 +60,7 @@ def test_chance_has_its_probability_and_the_layout_of_the_tensor(one: float, bit
     # Five standard deviations of the mean of 100,000, and what the digits round.
     assert abs(float(mask.mean()) - one) < 5 * (one * (1 - one) / 1e5) ** 0.5 + 2.0**-17
     # Of two elements both, wherever the digits of a byte went: the product of their chances; neighbouring pairs share one.
-    line, deviation = as_line(mask), ((one**2 - one**4 + 2 * one**3 - 2 * one**4) / 1e5) ** 0.5
+    line, deviation = flatten_memory(mask), ((one**2 - one**4 + 2 * one**3 - 2 * one**4) / 1e5) ** 0.5
     for apart in (1, len(line) // 2, len(line) // 4, len(line) // 8):
         both = float((line * line.roll(apart)).mean())
         assert abs(both - one**2) < 5 * deviation + 2.0**-16

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
+from qfunc.frontend.capture import capture
 from qfunc.functions import AdaRound
-from qfunc.graph.capture import capture
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.reconstruction import Fisher, Regulariser, SquaredError
 from qfunc.reconstruction.cache import Cache, Key
-from qfunc.reconstruction.fisher import divergence, importances
+from qfunc.reconstruction.layout import BatchAxis, MixedBatchAxis, NoBatchAxis, NoTensor, layouts
+from qfunc.reconstruction.losses import divergence, importances
 from qfunc.reconstruction.rounding import Rounding, harden
-from qfunc.reconstruction.rows import Mixed, NoTensor, Rows, Whole, layouts
 from qfunc.specs import edit
 from tests.reconstruction.small_nets import Chain, calibrated, images
 
@@ -33,7 +33,7 @@ def sites(bits: tuple[int, int] = (3, 2)) -> list[tuple[FakeQuantize, Tensor]]:
         function = AdaRound(zeta=zeta, gamma=1 - zeta)
         target = edit.weights(bits=width, function=function)(qfunc.targets.onnxruntime)
         layer: nn.Module = nn.Conv1d(3, 4, 2) if len(shape) == 3 else nn.Linear(7, 5)
-        module = next(s.module for s in seats(qfunc.quantize(target)(layer)) if s.module.site.slot == "weight")
+        module = next(s.module for s in quantizer_nodes(qfunc.quantize(target)(layer)) if s.module.site.slot == "weight")
         weight: Any = layer.weight.detach()
         module.hold(module.qparams(), weight)
         made.append((module, weight))
@@ -101,14 +101,14 @@ def test_the_schedule_of_the_exponent() -> None:
 @pytest.mark.parametrize("damping", [0.0, 0.5])
 def test_importances_are_squared_gradients_of_the_divergence_of_each_image(damping: float) -> None:
     """By autograd, image by image; damped, and divided by their mean."""
-    from qfunc.graph.network import float_network, network_so_far
+    from qfunc.graph.float_network import float_network, network_so_far
 
     x = images(5)
     model = calibrated(Chain(1), [x])
     real, quantized = float_network(model), network_so_far(model)
     layout = layouts(real, {"x": x[:3]}, {"x"})
     with Cache(5, 1 << 20) as cache:
-        cache.write(Key("float", "x"), 0, x, Rows())
+        cache.write(Key("float", "x"), 0, x, BatchAxis())
         importances(real, quantized, ["x"], ["relu"], layout, cache, 2, damping)
         found = cache.part(Key("gradient", "relu"), 0, 5)
     rows = []
@@ -129,21 +129,21 @@ def test_importances_are_squared_gradients_of_the_divergence_of_each_image(dampi
 
 
 def _hat(model: Any, name: str, x: Tensor) -> Tensor:
-    return next(s.module for s in seats(model) if s.tensor == name).eval()(x)
+    return next(s.module for s in quantizer_nodes(model) if s.tensor == name).eval()(x)
 
 
 def _weights(model: Any, path: str) -> tuple[Tensor, Tensor]:
-    module = next(s.module for s in seats(model) if s.module.site.name == f"{path}.weight")
+    module = next(s.module for s in quantizer_nodes(model) if s.module.site.name == f"{path}.weight")
     return module.eval()(model.get_parameter(f"{path}.weight")), model.get_parameter(f"{path}.bias")
 
 
 def test_the_cache_takes_gives_and_spills() -> None:
     value = torch.randn(5, 4, 3)
-    rows = Rows(axis=1, each=2)
+    rows = BatchAxis(axis=1, each=2)
     wide = torch.randn(7, 10, 3)
     with Cache(5, memory=5 * 12 * 4) as cache:
         for start in (0, 2, 4):
-            cache.write(Key("float", "a"), start, value[start : start + 2], Rows())
+            cache.write(Key("float", "a"), start, value[start : start + 2], BatchAxis())
             cache.write(Key("float", "b"), start, wide[:, 2 * start : 2 * start + 4], rows)
         index = torch.tensor([4, 1])
         assert cache.spilled == wide.numel() * 4
@@ -156,7 +156,7 @@ def test_the_cache_takes_gives_and_spills() -> None:
         assert os.path.isdir(folder.name)
         cache.drop(Key("float", "a"))
         assert cache.used == 0
-        cache.write(Key("float", "c"), 0, value[:3, :2], Rows())
+        cache.write(Key("float", "c"), 0, value[:3, :2], BatchAxis())
         assert cache.spilled == wide.numel() * 4
     assert not os.path.exists(folder.name)
 
@@ -178,7 +178,8 @@ def test_the_axis_of_the_images_is_found() -> None:
         k: v for k, v in found.items() if k in ("reshape", "transpose", "mul", "mul_1", "sub", "mean_1", "x", "table", "output")
     }
     assert kinds == {
-        "x": Rows(), "table": Whole(), "reshape": Rows(0, 2), "transpose": Rows(1, 1), "mul_1": Whole(),
-        "mul": NoTensor(), "sub": Mixed(),
-        "mean_1": Mixed(), "output": NoTensor(),
+        "x": BatchAxis(), "table": NoBatchAxis(), "reshape": BatchAxis(0, 2), "transpose": BatchAxis(1, 1),
+        "mul_1": NoBatchAxis(),
+        "mul": NoTensor(), "sub": MixedBatchAxis(),
+        "mean_1": MixedBatchAxis(), "output": NoTensor(),
     }  # fmt: skip

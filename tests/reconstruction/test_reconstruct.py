@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import functions, targets
-from qfunc.graph.network import seats
-from qfunc.graph.units import Partition
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import OnnxRuntime
-from qfunc.reconstruction import Blocks, Fisher, Method, SquaredError, part
+from qfunc.placement.partition import Partition
+from qfunc.reconstruction import Blocks, Fisher, Method, SquaredError
+from qfunc.reconstruction import run_graph as part
 from qfunc.specs import edit
 from tests.reconstruction.small_nets import (
     Attention,
@@ -82,7 +83,7 @@ def test_the_laws_of_a_result(net: str, name: str, tmp_path: Path) -> None:
     assert any(m == 1 for m in moved.values())
     # Soft is hard: training begins with the values that evaluation has.
     given = batches[0] if isinstance(batches[0], tuple) else (batches[0],)
-    for value in (s.module for s in seats(after) if s.module.site.slot == "weight" and s.module.site.name in moved):
+    for value in (s.module for s in quantizer_nodes(after) if s.module.site.slot == "weight" and s.module.site.name in moved):
         weight = torch.randn(value.like)
         assert torch.equal(value.train()(weight), value.eval()(weight))
     # No unit's loss rose, and as a whole the units came nearer.
@@ -124,7 +125,7 @@ def test_nothing_moves_where_nothing_is_gained() -> None:
     """Weights that are codes already: rounding to nearest changes nothing, so that nothing can be better."""
     model, batches = nn.Sequential(nn.Linear(3, 4, bias=False)), [torch.randn(8, 3)]
     before = calibrated(model, batches)
-    held = next(s.module for s in seats(before) if s.module.site.slot == "weight")
+    held = next(s.module for s in quantizer_nodes(before) if s.module.site.slot == "weight")
     with torch.no_grad():
         weight = before.get_parameter("0.weight")
         weight.copy_(held(weight))
@@ -137,10 +138,10 @@ def test_a_loss_that_would_rise_leaves_rounding_to_nearest(monkeypatch: pytest.M
     """An optimisation that rounds every weight up."""
     batches = [images()]
     before = calibrated(Chain(1), batches)
-    shapes = {s.path: s.module.like for s in seats(before)}
+    shapes = {s.path: s.module.like for s in quantizer_nodes(before)}
 
-    def worst(step: Any, rounded: list[str], *_: Any) -> part.Found:
-        return part.Found({path: torch.ones(shapes[path], dtype=torch.bool) for path in rounded}, {})
+    def worst(step: Any, rounded: list[str], *_: Any) -> part.Optimized:
+        return part.Optimized({path: torch.ones(shapes[path], dtype=torch.bool) for path in rounded}, {})
 
     monkeypatch.setattr(part, "optimise", worst)
     after = qfunc.reconstruct(qfunc.adaround(), batches)(before)
@@ -259,11 +260,11 @@ def test_submodules_that_are_quantized_alone() -> None:
 def test_learned_scales_are_those_of_the_result_and_fixed_ones_stay() -> None:
     batches = [images()]
     before = calibrated(Resnet(), batches)
-    scales = {s.path: s.module.qparams().scale for s in seats(before) if not s.module.site.constant}
-    (entrance,) = (s.path for s in seats(before) if s.tensor == "x")
+    scales = {s.path: s.module.qparams().scale for s in quantizer_nodes(before) if not s.module.site.constant}
+    (entrance,) = (s.path for s in quantizer_nodes(before) if s.tensor == "x")
     for name, changed in (("adaround", False), ("brecq", True)):
         after = qfunc.reconstruct(METHODS[name], batches)(before)
-        now = {s.path: s.module.qparams().scale for s in seats(after) if not s.module.site.constant}
+        now = {s.path: s.module.qparams().scale for s in quantizer_nodes(after) if not s.module.site.constant}
         assert any(not torch.equal(v, scales[k]) for k, v in now.items()) is changed
         assert torch.equal(now[entrance], scales[entrance])
 

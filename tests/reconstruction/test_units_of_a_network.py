@@ -11,10 +11,9 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.graph.capture import capture
+from qfunc.frontend.capture import capture
 from qfunc.reconstruction import Blocks, Layers, units
-from qfunc.reconstruction.flow import Flow
-from qfunc.reconstruction.regions import dominators, regions
+from qfunc.reconstruction.data_flow import DataFlow, dominators, regions
 from tests.reconstruction.small_nets import Attention, Chain, Inverted, Pair, Resnet
 
 
@@ -31,7 +30,7 @@ def random_network(seed: int) -> fx.GraphModule:
     return capture()(fx.GraphModule(nn.Module(), graph))
 
 
-def paths_avoid(flow: Flow, node: fx.Node, without: fx.Node) -> bool:
+def paths_avoid(flow: DataFlow, node: fx.Node, without: fx.Node) -> bool:
     """Whether some path from an input reaches a node without passing another one; by walking all that is reached."""
     reached = {n for n in flow.nodes if n.op == "placeholder" and n is not without}
     for n in flow.nodes:
@@ -42,7 +41,7 @@ def paths_avoid(flow: Flow, node: fx.Node, without: fx.Node) -> bool:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_dominators_and_regions_are_those_of_all_paths(seed: int) -> None:
-    flow = Flow(random_network(seed))
+    flow = DataFlow(random_network(seed))
     found = dominators(flow)
     order = flow.order
     for node in flow.nodes:
@@ -63,7 +62,7 @@ def test_dominators_and_regions_are_those_of_all_paths(seed: int) -> None:
             assert all(p in region.nodes or p is region.entry for p in flow.before[node])
 
 
-def _reaches(flow: Flow, start: fx.Node, end: fx.Node, without: fx.Node | None) -> bool:
+def _reaches(flow: DataFlow, start: fx.Node, end: fx.Node, without: fx.Node | None) -> bool:
     reached = {start} - {without}
     for n in flow.nodes:
         if n is not without and any(p in reached for p in flow.before[n]):

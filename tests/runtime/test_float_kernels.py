@@ -1,4 +1,4 @@
-"""ONNX Runtime's float32 ops against `qfunc.numerics.mlas_real`, entry by entry: not one bit may differ."""
+"""ONNX Runtime's float32 ops against `qfunc.numerics.kernels.mlas`, entry by entry: not one bit may differ."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor
 
-from qfunc.numerics import mlas_real
-from qfunc.numerics.integer import logistic
-from qfunc.numerics.xnn_real import hard_swish_by_sixths
+from qfunc.numerics.kernels import mlas as mlas_real
+from qfunc.numerics.kernels.integer import logistic
+from qfunc.numerics.kernels.xnnpack import hard_swish_by_sixths
 from tests.runtime.test_kernels import REASON
 
 CAPABILITY = torch.backends.cpu.get_cpu_capability()

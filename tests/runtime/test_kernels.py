@@ -1,4 +1,4 @@
-"""ONNX Runtime itself against `qfunc.numerics.integer`, kernel by kernel: not one code may differ.
+"""ONNX Runtime itself against `qfunc.numerics.kernels.integer`, kernel by kernel: not one code may differ.
 
 Scales are powers of two, k/64 and ratios on a rounding tie or one ulp beside it; zero points are extreme or
 random; each test also asserts that the optimised graph holds the integer kernel and no float op.
@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from qfunc.numerics import integer
-from qfunc.numerics.accumulators import conv_codes, exact_chunks, linear_codes, matmul_codes
+from qfunc.numerics.kernels import integer
+from qfunc.numerics.kernels.accumulators import conv_codes, exact_chunks, linear_codes, matmul_codes
 from tests.runtime.single_op import Codes, Draw, Model, tensor
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc.errors import DeployError, EmulationError
-from qfunc.graph.units import Partition
+from qfunc.placement.partition import Partition
 from tests.targets.litert_ops import KINDS, Shape, Side, Trial, image, move, trials
 
 EXAMPLES = int(os.environ.get("QFUNC_EXAMPLES", "0"))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Fixed
 from tests.conformance.modules import Apply
 
@@ -210,7 +210,7 @@ def trials(draw: Any, kinds: Any = KINDS) -> Trial:
 def move(model: Any, seed: int, spread: float = 0.7) -> None:
     """Other scales, powers of two among them, and zero points at the ends; tensors that shared theirs still do."""
     g, new = torch.Generator().manual_seed(seed), dict[tuple[float, int], tuple[float, int]]()
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         module = seat.module
         if module.site.constant or isinstance(module.site.value, Fixed):
             continue
@@ -230,7 +230,7 @@ def move(model: Any, seed: int, spread: float = 0.7) -> None:
 
 def image(model: Any, shape: Shape, seed: int) -> Tensor:
     """Values on every code of the input, between them where rounding has its ties, and beyond the ends."""
-    (module,) = (s.module for s in seats(model) if s.tensor == "x" and s.module.site.slot == "input")
+    (module,) = (s.module for s in quantizer_nodes(model) if s.tensor == "x" and s.module.site.slot == "input")
     g = torch.Generator().manual_seed(seed)
     low, high = module.site.scheme.format.qmin - 3, module.site.scheme.format.qmax + 4
     q = torch.randint(low, high, shape, generator=g) + 0.5 * torch.randint(0, 2, shape, generator=g)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from tests.conformance.modules import Apply
 from tests.targets.drawn import _calibrated
 from tests.targets.litert_ops import Side, image
@@ -51,7 +51,7 @@ def prepared(target: Any, op: str, clamp: str, scale: float, zero: int) -> Any:
     for parameter in net.parameters():
         parameter.data *= 10
     model = _calibrated(Side([net]), target, SHAPE)
-    activations = [s.module for s in seats(model) if not s.module.site.constant]
+    activations = [s.module for s in quantizer_nodes(model) if not s.module.site.constant]
     for module in activations if op in ("alone", "pool") else activations[-1:]:  # these have the same on both sides
         module.scale.fill_(scale)
         module.zero_point.fill_(zero)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import ExecuTorch
 from tests.conformance.modules import FLOAT
 from tests.targets.test_litert import Ops, Residual, _calibrated, _moved, _refusal
@@ -125,7 +125,7 @@ def test_the_file_holds_the_models_qparams_and_codes():
     zeros = {site: found[tuple(named[site]["scale"])].table(2).value(1, "<i") for site in ("input", "0", "2")}
     assert zeros == {site: named[site]["zero_point"][0] for site in zeros}
     assert any(zeros.values())
-    exact = {seat.path: seat.module for seat in seats(model)}
+    exact = {seat.path: seat.module for seat in quantizer_nodes(model)}
     wanted, _ = exact["quantizers.0.weight"].export(model.get_parameter("0.weight"))
     assert torch.equal(codes("0.weight", "i1").permute(0, 3, 1, 2), wanted.long())
     wanted, _ = exact["quantizers.2.weight"].export(model.get_parameter("2.weight"))

@@ -17,7 +17,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import ExecuTorch
 from tests.targets.drawn import held_against
 from tests.targets.litert_ops import KINDS, curve, pool, softmax, transposed
@@ -44,7 +44,7 @@ def test_softmax_is_xnnpack_s_but_for_values_halfway_between_codes():
     model, batches = _calibrated(nn.Sequential(nn.Softmax(-1)), TARGET, 50, 3, 17)
     x = 3 * batches[0]
     found = torch.from_numpy(ExecuTorch().run(qfunc.deploy(TARGET)(model), [x])[0])
-    (module,) = (s.module for s in seats(model) if s.module.site.slot == "input")
+    (module,) = (s.module for s in quantizer_nodes(model) if s.module.site.slot == "input")
     emulated, exact = qfunc.emulate(TARGET)(model)(x), torch.softmax(module(x).double(), -1) * 256
     different = found != emulated
     # exp of XNNPACK and of PyTorch, and the orders of their sums, differ by some 2^-22 of what they give.

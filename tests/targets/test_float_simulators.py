@@ -13,19 +13,20 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import Walk, seats
-from qfunc.graph.units import Partition
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import OnnxRuntime
 from qfunc.numerics.qparams import from_range
+from qfunc.placement.partition import Partition
 from qfunc.specs import Int
 from qfunc.testing.oracle import rounded
-from qfunc.testing.small_models import SmallNet, Step
+from qfunc.testing.small_models import Block, SmallNet
 
 TENGINE = targets.tengine_u8
 STEPS = (
-    Step("conv", 3, 8, 3, act="relu", norm=True), Step("add", 8, 8, 3, act="relu6"), Step("concat", 8, 4, 1),
-    Step("avg_pool", kernel=3, stride=2), Step("mul", 12, 12, 1), Step("max_pool", kernel=3, stride=2),
-    Step("conv", 12, 12, 3, groups=12), Step("mean"), Step("linear", 12, 5),
+    Block("conv", 3, 8, 3, act="relu", norm=True), Block("add", 8, 8, 3, act="relu6"), Block("concat", 8, 4, 1),
+    Block("avg_pool", kernel=3, stride=2), Block("mul", 12, 12, 1), Block("max_pool", kernel=3, stride=2),
+    Block("conv", 12, 12, 3, groups=12), Block("mean"), Block("linear", 12, 5),
 )  # fmt: skip
 
 
@@ -72,8 +73,8 @@ def test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away() -> None:
     weight[(weight > weight.min()) & (weight < weight.max())] += 1 / 256
     model = _calibrated(TENGINE, net, x)
     found: dict[str, Tensor] = {}
-    Walk(qfunc.emulate(TENGINE)(model), found.__setitem__).run(x, enable_io_processing=False)
-    held = {s.module.site.name: s.module.qparams() for s in seats(model)}
+    ObservingInterpreter(qfunc.emulate(TENGINE)(model), found.__setitem__).run(x, enable_io_processing=False)
+    held = {s.module.site.name: s.module.qparams() for s in quantizer_nodes(model)}
     (s_x, z_x, _), (s_w, z_w, _), (s_y, z_y, _) = (held[n] for n in ("x", "conv.weight", "relu"))
     assert float(s_x) == float(s_w) == 1 / 64
     assert (int(z_x), int(z_w)) == (96, 96)
@@ -99,7 +100,7 @@ def test_every_unit_of_tengine_computes_on_codes() -> None:
 def test_tengine_writes_softmax_in_255ths() -> None:
     torch.manual_seed(0)
     model = _calibrated(TENGINE, nn.Sequential(nn.Linear(4, 5), nn.Softmax(-1)).eval(), torch.randn(3, 4))
-    (site,) = [s.module for s in seats(model) if s.tensor == "_1"]
+    (site,) = [s.module for s in quantizer_nodes(model) if s.tensor == "_1"]
     assert site.qparams().scale == torch.tensor(1 / 255)
     assert int(site.qparams().zero_point) == 0
 
@@ -117,7 +118,7 @@ def test_nnie_decodes_its_codes_and_computes_in_float() -> None:
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)).eval(), torch.randn(7, 6)
     model = _calibrated(targets.nnie, net, x)
-    held = {s.module.site.name: round(16 * float(torch.log2(s.module.qparams().scale))) for s in seats(model)}
+    held = {s.module.site.name: round(16 * float(torch.log2(s.module.qparams().scale))) for s in quantizer_nodes(model)}
 
     def coded(value: Tensor, name: str) -> Tensor:
         return torch.tensor([_nnie(v, held[name]) for v in value.flatten().tolist()]).reshape(value.shape)
@@ -135,7 +136,7 @@ def test_nnie_between_units_travel_codes() -> None:
     net, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval(), torch.randn(2, 3, 6, 7)
     model, found = _calibrated(targets.nnie, net, x), {}
     emulated = qfunc.emulate(targets.nnie)(model)
-    Walk(emulated, found.__setitem__).run(x, enable_io_processing=False)
+    ObservingInterpreter(emulated, found.__setitem__).run(x, enable_io_processing=False)
     codes = [v for n, v in found.items() if n.endswith("_codes")]
     assert len(codes) == 2
     for c in codes:
@@ -161,7 +162,7 @@ def test_qdq_is_what_onnx_runtime_evaluates_without_optimisations() -> None:
 
 
 def _rounded(model):
-    from qfunc.testing.trial import _rounded as powers
+    from qfunc.testing.pipeline import _rounded as powers
 
     return powers(model)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import LiteRt
 from qfunc.specs import Fixed, SumShifted, edit
 from tests.conformance.modules import FLOAT, INTEGER
@@ -61,7 +61,7 @@ def _calibrated(model: nn.Module, target, *shape: int, seed: int = 3):
 def _moved(model, seed: int) -> None:
     # Other scales, powers of two among them, and zero points at the ends; tensors that shared theirs still do.
     choose, new = random.Random(seed), dict[tuple[float, int], tuple[float, int]]()
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         module = seat.module
         if module.site.constant or isinstance(module.site.value, Fixed):
             continue
@@ -154,7 +154,7 @@ def test_the_file_holds_the_models_qparams_and_codes():
     same("input.codes", "input")
     same("0.codes.nhwc", "0")
     weight, column = same("0.weight", "0.weight"), same("2.weight", "2.weight")
-    exact = {seat.path: seat.module for seat in seats(model)}
+    exact = {seat.path: seat.module for seat in quantizer_nodes(model)}
     codes, _ = exact["quantizers.0.weight"].export(model.get_parameter("0.weight"))
     assert torch.equal(weight.permute(0, 3, 1, 2), codes.long())
     codes, _ = exact["quantizers.2.weight"].export(model.get_parameter("2.weight"))
@@ -277,7 +277,7 @@ def test_whole_vectors_of_a_sum_round_each_input_once(first, second, a, b) -> No
         few = [torch.tensor([*r, 0.0]).view(*[1] * (len(s) - 1), 3) for r, s in ((first, one), (second, other))]
         for target in (right, without):
             model = qfunc.calibrate([tuple(few)], progress=False)(qfunc.quantize(target)(Sum()))
-            scales = {s.tensor: s.module.qparams().scale for s in seats(model)}
+            scales = {s.tensor: s.module.qparams().scale for s in quantizer_nodes(model)}
             given = torch.full(one, float(a * scales["a"])), torch.full(other, float(b * scales["b"]))
             wrong[target.kernels == right.kernels, *one, *other] = qfunc.verify(target)(model, [given]).mismatches
     assert [bool(n) for n in wrong.values()] == [False, True] * 6 + [False, False] * 5

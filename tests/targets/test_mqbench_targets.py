@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Log, Target
 
 
@@ -37,7 +37,7 @@ def calibrated(target: Target) -> fx.GraphModule:
 
 
 def held(model: fx.GraphModule) -> dict[str, Any]:
-    return {s.module.site.name: s.module for s in seats(model)}
+    return {s.module.site.name: s.module for s in quantizer_nodes(model)}
 
 
 def scale(model: fx.GraphModule, name: str) -> float:
@@ -48,7 +48,7 @@ def test_snpe_widens_narrow_ranges_to_a_hundredth() -> None:
     torch.manual_seed(0)
     net, x = nn.Conv2d(2, 3, 1, bias=False).eval(), torch.rand(1, 2, 4, 4) * 1e-3
     made = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.snpe)(net))
-    (site,) = (s.module for s in seats(made) if s.module.site.slot == "input")
+    (site,) = (s.module for s in quantizer_nodes(made) if s.module.site.slot == "input")
     assert site.qparams().scale.item() == torch.tensor(0.01 / 255).item()
     assert site.qparams().zero_point.item() == 0  # a range without negative values starts at 0
 
@@ -80,7 +80,7 @@ def test_stpu_gives_the_inputs_of_a_concat_its_outputs_range() -> None:
 
 def test_ppl_cuda_divides_by_half_the_range() -> None:
     made = calibrated(targets.ppl_cuda)
-    weight = next(s for s in seats(made) if s.module.site.name == "fc.weight")
+    weight = next(s for s in quantizer_nodes(made) if s.module.site.name == "fc.weight")
     value = made.get_parameter("fc.weight").detach()
     assert torch.equal(weight.module.qparams().scale, value.abs().amax(1, keepdim=True) / 127.5)
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
-from qfunc.graph.network import seats
-from qfunc.lowering.ncnn import FUSES, Ncnn
-from qfunc.lowering.runtimes import has
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.lowering.ncnn.runner import FUSES, Ncnn
+from qfunc.lowering.runner_support import has
 from qfunc.specs import Int
 from tests.targets.test_litert import Residual, _calibrated
 
@@ -57,7 +57,7 @@ class Ops(nn.Module):
 def moved(model, seed: int) -> None:
     """Other scales, powers of two among them."""
     choose = random.Random(seed)
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         if not seat.module.site.constant:
             old = float(seat.module.scale)
             exact = 2.0 ** round(np.log2(old)) if choose.random() < 0.5 else old * np.exp(choose.uniform(-0.7, 0.7))
@@ -201,7 +201,7 @@ def test_only_winograd_weights_have_six_bits():
     net = nn.ModuleDict({n: nn.Conv2d(4, 4, k, s, 0, d, g) for n, (k, s, d, g) in shapes.items()} | {"one": nn.Conv2d(4, 4, 1)})
     for name, layer in net.items():
         model = qfunc.quantize(TARGET)(layer)
-        (weight,) = [s.module.site.scheme.format for s in seats(model) if s.module.site.slot == "weight"]
+        (weight,) = [s.module.site.scheme.format for s in quantizer_nodes(model) if s.module.site.slot == "weight"]
         assert weight == (Int(6, low=-31) if name in ("near", "grouped") else Int(8, low=-127)), name
 
 

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
-from qfunc.graph.units import Partition
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import Ncnn
+from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
 from tests.targets.drawn import EXAMPLES
 from tests.targets.litert_ops import ACTIVATIONS, Drawn, Shape, Side, convolution, linear, trials, weighted
@@ -62,7 +62,7 @@ def real(draw: Any, shape: Shape) -> Drawn:
 def moved(model: Any, seed: int, spread: float) -> None:
     """Other scales, powers of two among them."""
     g = torch.Generator().manual_seed(seed)
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         if not seat.module.site.constant:
             u, exact = torch.rand(2, generator=g).tolist()
             scale = float(seat.module.scale) * math.exp(spread * (2 * u - 1))
@@ -74,7 +74,7 @@ def image(model: Any, shape: Shape, seed: int) -> Tensor:
 
     But for those that become the neighbour of a half, which vectors and single entries round otherwise: a known deviation.
     """
-    found = [s for s in seats(model) if not s.module.site.constant]
+    found = [s for s in quantizer_nodes(model) if not s.module.site.constant]
     module = next((s.module for s in found if s.tensor == "x"), found[0].module)  # which may be flattened first
     g = torch.Generator().manual_seed(seed)
     q = torch.randint(-131, 132, shape, generator=g) + 0.5 * torch.randint(0, 2, shape, generator=g)

@@ -10,8 +10,9 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import Walk, seats
-from qfunc.numerics import ncnn_real
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.numerics.kernels import ncnn as ncnn_real
 
 f32 = np.float32
 
@@ -25,7 +26,7 @@ def _case(layer: nn.Module, *shape: int):
     torch.manual_seed(1)
     x = torch.randn(shape)
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.ncnn)(layer.eval()))
-    found = {s.module.site.slot: s for s in seats(model)}
+    found = {s.module.site.slot: s for s in quantizer_nodes(model)}
     s_x, s_w = f32(found["input"].module.scale), found["weight"].module.scale.detach().numpy().astype(f32).ravel()
     weight = found["weight"].module.export(layer.weight.detach())[0].double().numpy()
     m = f32(1) / ((f32(1) / s_x) * (f32(1) / s_w))
@@ -58,12 +59,12 @@ def test_codes_between_convolutions_are_rounded_half_away_by_the_reciprocal():
     torch.manual_seed(2)
     net = nn.Sequential(nn.Conv2d(2, 3, 1, bias=False), nn.ReLU(), nn.Conv2d(3, 2, 1))
     model = qfunc.calibrate([torch.randn(2, 2, 5, 5)], progress=False)(qfunc.quantize(targets.ncnn)(net))
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         seat.module.scale.fill_(0.5 if seat.module.site.constant or seat.tensor == "input_1" else 0.375)
     x, seen = torch.arange(-25, 25.0).reshape(1, 2, 5, 5) / 4, {}
-    Walk(qfunc.emulate(targets.ncnn)(model), seen.__setitem__).run(x, enable_io_processing=False)
-    s_x, s_y = (f32(s.module.scale.item()) for s in seats(model) if not s.module.site.constant)
-    weight = next(s.module for s in seats(model) if s.module.site.name == "0.weight")
+    ObservingInterpreter(qfunc.emulate(targets.ncnn)(model), seen.__setitem__).run(x, enable_io_processing=False)
+    s_x, s_y = (f32(s.module.scale.item()) for s in quantizer_nodes(model) if not s.module.site.constant)
+    weight = next(s.module for s in quantizer_nodes(model) if s.module.site.name == "0.weight")
     codes = weight.export(net[0].weight.detach())[0].double()
     acc = F.conv2d(torch.from_numpy(_codes(x.numpy(), s_x)), codes).numpy().astype(f32)
     m = f32(1) / (f32(1) / s_x * (f32(1) / f32(0.5)))

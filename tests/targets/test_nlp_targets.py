@@ -9,7 +9,7 @@ from networks.transformer import Transformer
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Target
 
 
@@ -25,7 +25,7 @@ def model() -> Transformer:
 
 def sites(target: Target, slot: str) -> dict[str, Any]:
     made = qfunc.quantize(target)(model())
-    return {s.module.site.name: s.module.site.scheme for s in seats(made) if s.module.site.slot == slot}
+    return {s.module.site.name: s.module.site.scheme for s in quantizer_nodes(made) if s.module.site.slot == slot}
 
 
 def test_tensorrt_quantizes_what_linear_layers_matmuls_and_residual_adds_read() -> None:
@@ -54,7 +54,7 @@ def test_papers_quantize_linear_layers_and_matmuls_without_exceptions() -> None:
 
 def test_embeddings_have_one_scale_a_dimension() -> None:
     made = qfunc.quantize(targets.academic_nlp(4, 8))(model())
-    held = {s.module.site.name: s.module for s in seats(made)}
+    held = {s.module.site.name: s.module for s in quantizer_nodes(made)}
     words, positions = held["word.weight"], held["position.weight"]
     assert words.scale.shape == positions.scale.shape == (1, 8)
     # Symmetric over the 15 steps of [-8, 7]: absmax / 7.5.

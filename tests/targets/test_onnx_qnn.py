@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import Walk, seats
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Int
 from qfunc.testing import integer_oracle as oracle
 
@@ -27,8 +28,8 @@ def test_both_zero_points_are_subtracted() -> None:
     x = torch.randn(2, 3, 5, 6)
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(QNN)(net))
     found: dict[str, Tensor] = {}
-    Walk(qfunc.emulate(QNN)(model), found.__setitem__).run(x, enable_io_processing=False)
-    held = {s.module.site.name: s.module for s in seats(model)}
+    ObservingInterpreter(qfunc.emulate(QNN)(model), found.__setitem__).run(x, enable_io_processing=False)
+    held = {s.module.site.name: s.module for s in quantizer_nodes(model)}
 
     def layer(codes, source: str, module: nn.Module, path: str, output: str, windows):
         (s_x, z_x, _), (s_w, z_w, _), (s_y, z_y, _) = (held[n].qparams() for n in (source, f"{path}.weight", output))

@@ -17,8 +17,8 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.units import Partition
 from qfunc.lowering import OnnxRuntime
+from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
 from tests.targets import litert_ops as ops
 from tests.targets.drawn import EXAMPLES, _calibrated

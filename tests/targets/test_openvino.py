@@ -13,12 +13,12 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.numerics.affine import fake_quantize, quantize
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Int, Scheme, edit
 from qfunc.testing.oracle import rounded
-from qfunc.testing.small_models import SmallNet, Step
+from qfunc.testing.small_models import Block, SmallNet
 
 FORMATS = [Int(8), Int(8, low=-127), Int(8, signed=False), Int(8, low=-64, high=63)]
 INSTALLED = importlib.util.find_spec("openvino") is not None
@@ -74,10 +74,10 @@ def _halved(rule):
 
 HALF = evolve(targets.openvino, rules=tuple(_halved(r) for r in targets.openvino.rules), legality=())
 NETS = {
-    "convolutions": (Step("conv", 3, 8, 3, act="relu"), Step("conv", 8, 16, 3, act="relu"), Step("conv", 16, 6, 3)),
+    "convolutions": (Block("conv", 3, 8, 3, act="relu"), Block("conv", 8, 16, 3, act="relu"), Block("conv", 16, 6, 3)),
     "classifier": (
-        Step("conv", 3, 8, 3, act="relu", norm=True), Step("add", 8, 8, 3, act="relu"), Step("max_pool", kernel=3, stride=2),
-        Step("conv", 8, 8, 3, groups=8, act="relu6"), Step("mean"), Step("linear", 8, 5),
+        Block("conv", 3, 8, 3, act="relu", norm=True), Block("add", 8, 8, 3, act="relu"), Block("max_pool", kernel=3, stride=2),
+        Block("conv", 8, 8, 3, groups=8, act="relu6"), Block("mean"), Block("linear", 8, 5),
     ),
 }  # fmt: skip
 
@@ -116,21 +116,21 @@ def test_a_concat_has_one_scale_and_the_sign_of_its_parts() -> None:
 
     for act, fmt in ((nn.ReLU(), Int(8, signed=False)), (nn.Identity(), Int(8))):
         model = qfunc.quantize(targets.openvino)(Both(act).eval())
-        sites = {s.tensor: s.module for s in seats(qfunc.calibrate([torch.randn(2, 3, 5, 7)], progress=False)(model))}
+        sites = {s.tensor: s.module for s in quantizer_nodes(qfunc.calibrate([torch.randn(2, 3, 5, 7)], progress=False)(model))}
         tied = [sites[n] for n in ("relu", "cat", "act" if fmt.qmin == 0 else "b")]
         assert [m.site.scheme.format for m in tied] == [fmt] * 3
         assert len({m.qparams().scale.item() for m in tied}) == 1
 
 
 @needs_openvino
-@pytest.mark.parametrize("behind", [(), (Step("mean"), Step("linear", 8, 5))], ids=["its output quantized", "a linear layer"])
-def test_tensors_of_two_scales_and_quantized_outputs_are_not_mixed_up(behind: tuple[Step, ...]) -> None:
+@pytest.mark.parametrize("behind", [(), (Block("mean"), Block("linear", 8, 5))], ids=["its output quantized", "a linear layer"])
+def test_tensors_of_two_scales_and_quantized_outputs_are_not_mixed_up(behind: tuple[Block, ...]) -> None:
     """What the concat reads and what the conv reads have scales of their own; weights of 7 bits are exact on every CPU."""
     target = edit.weights(bits=7)(targets.openvino)
-    model = SmallNet((Step("conv", 3, 4, 3, act="relu"), Step("concat", 4, 4, 1), *behind), seed=1)
+    model = SmallNet((Block("conv", 3, 4, 3, act="relu"), Block("concat", 4, 4, 1), *behind), seed=1)
     batches = [torch.randn(2, 3, 9, 11, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
     calibrated = qfunc.calibrate(batches)(qfunc.quantize(target)(model))
-    assert {s.module.site.name for s in seats(calibrated)} >= {"relu", "relu@cat"}
+    assert {s.module.site.name for s in quantizer_nodes(calibrated)} >= {"relu", "relu@cat"}
     report = qfunc.verify(target)(calibrated, batches)
     assert report.verdict.startswith("bit-exact"), report
     assert {row.name for row in report.of("codes")} - {"mean", "flatten"} == {"x", "layers.1", "cat"}

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
-from qfunc.graph.units import Partition
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import OpenVino
+from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 from tests.conformance.modules import Apply
 from tests.targets import litert_ops as ops
@@ -56,7 +56,7 @@ def read(op: nn.Module) -> nn.Module:
 
 def image(model: Any, shape: Shape, seed: int) -> Tensor:
     """Values on every code of the input, and beyond the ends; between two codes FakeQuantize's own float32 decides."""
-    (module,) = (s.module for s in seats(model) if s.tensor == "x" and s.module.site.slot == "input")
+    (module,) = (s.module for s in quantizer_nodes(model) if s.tensor == "x" and s.module.site.slot == "input")
     return module.scale * torch.randint(-131, 132, shape, generator=torch.Generator().manual_seed(seed))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError, VerifyError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import ExplicitQdq, OnnxRuntime, QnnHtp
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Int, Scheme
@@ -194,7 +194,7 @@ def test_a_clip_loses_its_upper_bound() -> None:
         target = evolve(TARGET, lowering=lowering, fusions=())
         torch.manual_seed(1)
         done = calibrated(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Hardtanh(0.0, 0.5)), x, target)
-        *_, clip = (s.module for s in seats(done) if not s.module.site.constant)
+        *_, clip = (s.module for s in quantizer_nodes(done) if not s.module.site.constant)
         clip.scale.fill_(0.01)  # codes up to 2.55
         far.append(abs(QnnHtp().run(qfunc.deploy(target)(done), [x])[0] - done(x).detach().numpy()).max())
     assert far[0] < 0.05  # a code of the convolution, and one of the clip

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import QnnHtp
 from qfunc.specs import Fixed
 from tests.conformance.modules import Apply
@@ -59,7 +59,7 @@ KINDS = (
 def moved(model: Any, seed: int, spread: float) -> None:
     """Other scales, powers of two among them, and zero points at the ends; tensors that shared theirs still do."""
     g, new = torch.Generator().manual_seed(seed), dict[tuple[float, int], tuple[float, int]]()
-    for module in (seat.module for seat in seats(model)):
+    for module in (seat.module for seat in quantizer_nodes(model)):
         if module.site.constant or isinstance(module.site.value, Fixed):
             continue
         u, exact, any_zero = torch.rand(3, generator=g).tolist()
@@ -73,7 +73,7 @@ def moved(model: Any, seed: int, spread: float) -> None:
 
 def image(model: Any, shape: Shape, seed: int) -> Tensor:
     """Values on every code of the input: between them the HTP's own conversion decides, which is no part of the op."""
-    (module,) = (s.module for s in seats(model) if s.tensor == "x" and s.module.site.slot == "input")
+    (module,) = (s.module for s in quantizer_nodes(model) if s.tensor == "x" and s.module.site.slot == "input")
     q = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed))
     return (q - module.zero_point) * module.scale
 

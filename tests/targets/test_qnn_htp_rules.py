@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import ExplicitQdq, QnnHtp
 from tests.conformance.modules import Apply
 
@@ -29,7 +29,7 @@ FREE = evolve(TARGET, legality=(), lowering=ExplicitQdq())  # what the target an
 def on_codes(model: nn.Module, q: Tensor, given: tuple[float, int], made: tuple[float, int]) -> tuple[Any, Any]:
     """(the HTP's codes, the simulation's) of an op with these scales and zero points, of an input that lies on codes."""
     done: Any = qfunc.calibrate([torch.randn(q.shape)], progress=False)(qfunc.quantize(FREE)(model.eval()))
-    for seat in seats(done):
+    for seat in quantizer_nodes(done):
         if not seat.module.site.constant:
             scale, zero = given if seat.module.site.slot == "input" else made
             seat.module.scale.fill_(scale)
@@ -115,7 +115,7 @@ def test_a_rounding_between_two_scales_is_left_out() -> None:
     done: Any = qfunc.calibrate([torch.randn(q.shape)], progress=False)(qfunc.quantize(target)(model))
     scales = dict(zip(("input", "maximum", "relu"), ((1.0, 128), (2.0, 128), (0.75, 0)), strict=True))
     first = True
-    for seat in seats(done):
+    for seat in quantizer_nodes(done):
         name = "input" if first else ("relu" if seat.tensor.endswith("1") else "maximum")
         first = False
         seat.module.scale.fill_(scales[name][0])

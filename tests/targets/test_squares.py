@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from tests.conformance.modules import Apply
 from tests.targets.drawn import _calibrated
 
@@ -25,7 +25,7 @@ def _times(x: Tensor, other: nn.Module) -> Tensor:
 @pytest.mark.parametrize("target", [targets.litert, targets.executorch_xnnpack], ids=lambda t: t.name)
 def test_the_zero_point_is_added_before_rounding(target, zero):
     model = _calibrated(nn.Sequential(Apply(_times, nn.Identity())), target, tuple(CODES.shape))
-    first, last = (s.module for s in seats(model))
+    first, last = (s.module for s in quantizer_nodes(model))
     first.scale.fill_(2.0**-6)
     first.zero_point.fill_(-128)
     last.scale.fill_(2.0**-5)
@@ -42,7 +42,7 @@ def test_a_product_of_two_tensors_adds_it_behind(zero):
     """With the zero point behind, a half goes to the even number before it."""
     target = targets.litert
     model = _calibrated(nn.Sequential(Apply(_times, nn.ReLU())), target, tuple(CODES.shape))
-    modules = [s.module for s in seats(model)]
+    modules = [s.module for s in quantizer_nodes(model)]
     for module in modules[:-1]:
         module.scale.fill_(2.0**-6)
         module.zero_point.fill_(-128)

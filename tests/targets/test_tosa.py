@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError, VerifyError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from tests.conformance.modules import Apply
 from tests.targets.test_executorch import Reader
 from tests.targets.test_litert import Residual, _calibrated, _moved, _refusal
@@ -158,7 +158,7 @@ def test_the_file_holds_the_models_qparams_and_codes():
         assert (np.abs(m * 2.0**-e - wanted) <= 2.0**-e / 2).all()  # the nearest of 31 bits
     ends = [(e["scale"], e["zero_point"]) for e in (*values["inputs"], *values["outputs"])]
     assert ends == [(named[n]["scale"][0], named[n]["zero_point"][0]) for n in ("input", "2")]
-    exact = {seat.path: seat.module for seat in seats(model)}
+    exact = {seat.path: seat.module for seat in quantizer_nodes(model)}
     wanted, _ = exact["quantizers.0.weight"].export(model.get_parameter("0.weight"))
     assert torch.equal(data(steps[1][1][1]).permute(0, 3, 1, 2), wanted.long())
     wanted, _ = exact["quantizers.2.weight"].export(model.get_parameter("2.weight"))
@@ -233,7 +233,7 @@ def test_what_has_no_form_is_refused_by_deploy(make, shape, message):
 
 def test_sums_beyond_what_a_rescale_takes_are_refused():
     model, _ = _calibrated(nn.Linear(6, 4), TARGET, 2, 6)
-    [*(s for s in seats(model) if not s.module.site.constant)][-1].module.scale.fill_(1e-9)
+    [*(s for s in quantizer_nodes(model) if not s.module.site.constant)][-1].module.scale.fill_(1e-9)
     with pytest.raises(DeployError, match=r"wanted sums of int32, below 2\^\(shift - 1\)\. Calibrate on inputs"):
         qfunc.deploy(TARGET)(model)
 

@@ -16,11 +16,12 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
 from qfunc.functions import Tqt
-from qfunc.graph.network import Walk, seats
-from qfunc.graph.units import Partition
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.numerics.kernels import addition, pooling, requantize
 from qfunc.numerics.qparams import Affine
+from qfunc.placement.partition import Partition
 from qfunc.specs import Scale, edit
-from qfunc.transforms import pools, products, sums
 
 DPU = targets.vitis
 
@@ -151,11 +152,11 @@ def test_every_code_is_that_of_shifts_on_integers(size: float) -> None:
     model = qfunc.calibrate([x, 2 * x], progress=False)(qfunc.quantize(DPU)(net))
     partition = Partition(model, DPU)
     assert [u.path for u in partition.units if not u.integer] == []
-    positions = {s.module.site.name: -int(torch.log2(s.module.qparams().scale)) for s in seats(model)}
+    positions = {s.module.site.name: -int(torch.log2(s.module.qparams().scale)) for s in quantizer_nodes(model)}
     chip, found = Chip(net, positions), {}
     compared = 0
     for batch in (x, 3 * x.flip(0)):  # the second saturates
-        Walk(qfunc.emulate(DPU)(model), found.__setitem__).run(batch, enable_io_processing=False)
+        ObservingInterpreter(qfunc.emulate(DPU)(model), found.__setitem__).run(batch, enable_io_processing=False)
         chip.run(batch)
         for name, codes in chip.codes.items():
             assert np.array_equal(found[name].numpy(), codes), name
@@ -167,7 +168,7 @@ def test_every_code_is_that_of_shifts_on_integers(size: float) -> None:
 
 
 def test_rounding_is_half_up_for_activations_and_half_away_for_constants() -> None:
-    schemes = {s.module.site.slot: s.module.site.scheme for s in seats(qfunc.quantize(DPU)(_made(1.0)[0]))}
+    schemes = {s.module.site.slot: s.module.site.scheme for s in quantizer_nodes(qfunc.quantize(DPU)(_made(1.0)[0]))}
     x, one = torch.tensor([-1.5, -0.5, 0.5, 1.5]), Affine(torch.tensor(1.0), torch.tensor(0.0))
     scaled = {slot: Tqt().apply(Tqt().init(one, x, scheme), x, scheme) for slot, scheme in schemes.items()}
     assert scaled["output"].tolist() == [-1.0, 0.0, 1.0, 2.0]
@@ -179,8 +180,8 @@ def test_a_bias_behind_the_point_is_rounded_once(bits: int) -> None:
     """R((acc + b 2^-n) / 2^k): rounding the bias first would move ties."""
     accs, b, k = list(range(-40, 41)), [-1, 0, 1, 3, 31], 2
     for bias in b:
-        acc = products.with_bits_behind(torch.tensor(accs).float(), torch.tensor([bias]), bits, 0)
-        found = products.requantize_shift(acc, torch.tensor(k + bits), 0, -128, 127, "half_up")
+        acc = requantize.with_bits_behind(torch.tensor(accs).float(), torch.tensor([bias]), bits, 0)
+        found = requantize.requantize_shift(acc, torch.tensor(k + bits), 0, -128, 127, "half_up")
         exact = [(a + Fraction(bias, 2**bits)) / 2**k for a in accs]
         assert found.tolist() == [floor(v + Fraction(1, 2)) for v in exact]
 
@@ -188,7 +189,9 @@ def test_a_bias_behind_the_point_is_rounded_once(bits: int) -> None:
 @pytest.mark.parametrize(("left", "shift"), [([0, 3], 4), ([7, 0], 7), ([2, 0], -1), ([0, 0], 0)])
 def test_sums_by_shifts(left: list[int], shift: int) -> None:
     a, b = list(range(-128, 128)), [(61 * k) % 256 - 128 for k in range(256)]
-    found = sums.add_by_shifts(torch.tensor(a).float(), torch.tensor(b).float(), (3, -2), left, shift, "half_up", 5, -128, 127)
+    found = addition.add_by_shifts(
+        torch.tensor(a).float(), torch.tensor(b).float(), (3, -2), left, shift, "half_up", 5, -128, 127
+    )
     pairs = zip(a, b, strict=True)
     exact = [Fraction((p - 3) * 2 ** left[0] + (q + 2) * 2 ** left[1]) / Fraction(2) ** shift for p, q in pairs]
     assert found.tolist() == [min(max(floor(v + Fraction(1, 2)) + 5, -128), 127) for v in exact]
@@ -196,19 +199,19 @@ def test_sums_by_shifts(left: list[int], shift: int) -> None:
 
 @pytest.mark.parametrize("window", [(1, 1), (1, 2), (2, 3), (4, 4), (5, 3), (9, 9), (31, 7)])
 def test_reciprocals_that_are_not_listed_are_the_nearest(window: tuple[int, int]) -> None:
-    assert pools.reciprocal(list(window), [], 7) == _nearest(window[0] * window[1])
+    assert pooling.reciprocal(list(window), [], 7) == _nearest(window[0] * window[1])
 
 
 def test_pools_of_one_and_three_axes_and_without_reciprocals() -> None:
     """Sums by `unfold`, zero points counted as padding, an exact division."""
     line = torch.randint(-128, 128, (2, 3, 11)).float()
-    found = pools.average_codes(line, -7, 1, [[3], [2], [1]], True, 1.0, [], None, "half_up", -7, -128, 127)
+    found = pooling.average_codes(line, -7, 1, [[3], [2], [1]], True, 1.0, [], None, "half_up", -7, -128, 127)
     windows = F.pad(line + 7, (1, 1)).unfold(2, 3, 2).sum(-1)
     assert found.tolist() == [
         [[floor(Fraction(int(v), 3) + Fraction(1, 2)) - 7 for v in r] for r in n] for n in windows.tolist()
     ]
     cube = torch.randint(-128, 128, (1, 2, 4, 4, 6)).float()
-    found = pools.average_codes(cube, 0, 3, [[2, 2, 2], [2, 2, 2], [0, 0, 0]], True, 0.5, [], None, "half_up", 0, -128, 127)
+    found = pooling.average_codes(cube, 0, 3, [[2, 2, 2], [2, 2, 2], [0, 0, 0]], True, 0.5, [], None, "half_up", 0, -128, 127)
     total = cube.unfold(2, 2, 2).unfold(3, 2, 2).unfold(4, 2, 2).sum((-1, -2, -3))
     assert torch.equal(found, torch.floor(total / 16 + 0.5))
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import qfunc
 from qfunc import functions, recipes, targets
 from qfunc.errors import CalibrationError
-from qfunc.graph.fake_quantize import FakeQuantize
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import edit
 from tests.functions.test_with_gradient import held, lsq
 from tests.training.nets import batch, loss_of, student

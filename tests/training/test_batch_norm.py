@@ -14,8 +14,8 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph import batch_norm
 from qfunc.numerics import Affine
+from qfunc.quantizers import batch_norm
 from qfunc.specs import Scheme, edit
 
 

@@ -13,7 +13,7 @@ import qfunc
 from qfunc import recipes, targets
 from qfunc.estimators import Mse
 from qfunc.functions import DoReFa
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import PerTensor, Target, edit
 
 FOUR = edit.pipe(targets.onnxruntime, recipes.lsq(), edit.weights(bits=4, estimator=Mse()))
@@ -57,7 +57,7 @@ def trained(model: Any, steps: int = 3) -> Any:
 
 
 def weights(model: Any) -> dict[str, Any]:
-    return {s.path: s.module for s in seats(model) if s.module.site.slot == "weight"}
+    return {s.path: s.module for s in quantizer_nodes(model) if s.module.site.slot == "weight"}
 
 
 def test_running_statistics_do_not_move_what_training_sees() -> None:

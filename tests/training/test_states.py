@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import functions, recipes, targets
 from qfunc.errors import CalibrationError, VerifyError
-from qfunc.graph.fake_quantize import FakeQuantize
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Target, edit
 from tests.training.nets import batch, loss_of, net, student
 

@@ -13,7 +13,7 @@ from qfunc import recipes, targets
 from qfunc.errors import SpecError
 from qfunc.estimators import Ema, Mse
 from qfunc.functions import Fixed, Lsq, LsqPlus
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Everything, GraphInput, Target, edit
 
 
@@ -47,7 +47,7 @@ def made(target: Target) -> Any:
 
 
 def scales(model: Any) -> dict[str, float]:
-    return {s.module.site.name: float(s.module.scales()) for s in seats(model) if not s.module.site.constant}
+    return {s.module.site.name: float(s.module.scales()) for s in quantizer_nodes(model) if not s.module.site.constant}
 
 
 RECIPES = {
@@ -65,7 +65,7 @@ def test_what_enters_keeps_the_algorithm_of_the_target(name: str) -> None:
     recipe, target = RECIPES[name]
     model = qfunc.quantize(recipe(target))(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3)))
     chosen, own = recipe(target).activation, target.activation
-    found = {s.module.site.name: (s.module.site.estimator, s.module.site.function) for s in seats(model)}
+    found = {s.module.site.name: (s.module.site.estimator, s.module.site.function) for s in quantizer_nodes(model)}
     assert found["input"] == (own.estimator, own.function)
     assert found["1"] == (chosen.estimator, chosen.function) != found["input"]
 
@@ -98,12 +98,12 @@ def test_the_leader_gives_its_algorithm() -> None:
     """Of a concat the output, of a pool the input."""
     plus = edit.override(edit.name("cat"), activations={"function": LsqPlus(), "estimator": Mse()})
     model = qfunc.quantize(edit.pipe(targets.openvino, recipes.lsq(), plus))(Joined())
-    found = {s.module.site.name: (s.module.site.estimator, s.module.site.function) for s in seats(model)}
+    found = {s.module.site.name: (s.module.site.estimator, s.module.site.function) for s in quantizer_nodes(model)}
     assert found["x"] == found["conv"] == found["cat"] == (Mse(), LsqPlus())
     model = qfunc.quantize(edit.override(GraphInput(), activations={"function": Lsq()})(targets.snpe))(
         nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(3, 4, 3))
     )
-    assert [s.module.site.function for s in seats(model) if not s.module.site.constant][:2] == [Lsq(), Lsq()]
+    assert [s.module.site.function for s in quantizer_nodes(model) if not s.module.site.constant][:2] == [Lsq(), Lsq()]
 
 
 def test_an_override_of_what_follows_is_an_error() -> None:

@@ -18,7 +18,7 @@ import qfunc
 from qfunc import functions, recipes, targets
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.estimators import Ema
-from qfunc.graph.fake_quantize import FakeQuantize
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Target, edit
 from tests.training.nets import Small, batch, loss_of, student
 

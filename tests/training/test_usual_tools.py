@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 import qfunc
 from qfunc import recipes, targets
 from qfunc.errors import QfuncError
-from qfunc.graph.fake_quantize import FakeQuantize
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import edit
 from tests.training.nets import CLASSES, batch, loss_of, net, student
 

@@ -13,7 +13,7 @@ from torch import fx, nn
 import qfunc
 from qfunc import estimators, functions, targets
 from qfunc.errors import SpecError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import NVFP4, Log, Op, PerChannel, PerToken, Rule, Scale, Scheme, edit
 from tests.transforms.nets import network
 
@@ -56,7 +56,7 @@ def test_every_function_trains_and_deploys_what_it_simulates(role: str, name: st
     trained(model, x)
     learned = [k for k, v in model.named_parameters() if k.startswith("quantizers.")]
     function = getattr(functions, name)()
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         if seat.module.site.function == function and hasattr(function, "learned") and seat.module.ready:
             assert set(function.learned(seat.module.site.scheme)) <= {k for k, _ in seat.module.named_parameters()}
     assert not learned or any(not torch.equal(before[k], p) for k, p in model.named_parameters() if k in learned)
@@ -79,7 +79,7 @@ def test_a_bias_follows_scales_that_were_trained() -> None:
 def test_what_the_hardware_dictates_does_not_train() -> None:
     target = edit.pipe(targets.onnxruntime, edit.weights(function=functions.Lsq()), edit.activations(function=functions.Lsq()))
     model, _ = pipeline(target)
-    dictated = [s for s in seats(model) if not isinstance(s.module.site.value, Scheme)]
+    dictated = [s for s in quantizer_nodes(model) if not isinstance(s.module.site.value, Scheme)]
     assert dictated
     assert not [name for s in dictated for name, _ in s.module.named_parameters()]
 
@@ -88,7 +88,7 @@ def test_training_sees_the_surrogate_with_noise_of_seed_and_step() -> None:
     # The oracle is QDrop's definition: with p = 1/2 each element is either x or its quantized value.
     target = edit.activations(function=functions.QDrop())(targets.tensorrt)
     model, x = pipeline(target)
-    seat = next(s for s in seats(model) if s.tensor == "x").module
+    seat = next(s for s in quantizer_nodes(model) if s.tensor == "x").module
     hard = seat.eval()(x)
     assert torch.equal(seat(x), hard)
     seat.train()

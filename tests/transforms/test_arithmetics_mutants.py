@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from qfunc.numerics.kernels import addition, pooling, requantize
 from qfunc.testing import integer_oracle as exact
 from qfunc.testing.oracle import clamp, float32, rounded
-from qfunc.transforms import pools, products, sums
 
 WIDE = 2**24
 ACCS = [*range(-40, 40), *(7919 * k for k in range(-60, 60)), *range(WIDE - 400, WIDE)]
@@ -31,7 +31,7 @@ def test_a_float_bias_is_added_before_rounding(place: str, fused: bool) -> None:
         return clamp(rounded(v, "half_even") + (0 if place == "before" else zero), -WIDE, WIDE)
 
     acc = torch.tensor([float(a) for a in ACCS])
-    found = products.requantize_offset(
+    found = requantize.requantize_offset(
         acc, torch.tensor(STEEP), torch.tensor(OFFSET), zero, -WIDE, WIDE, "half_even", place, fused
     )
     assert found.tolist() == [code(a, fused) for a in ACCS]
@@ -49,7 +49,7 @@ def test_through_real_is_quantize_of_the_real_value(fused: bool, division: bool)
         return clamp(rounded(real, "half_away") + 3, 0, 255)
 
     accs = list(range(-8, 60))
-    found = products.through_real(
+    found = requantize.through_real(
         torch.tensor(accs).float(), torch.tensor(M), torch.tensor(OFFSET), SCALE, 3, 0, 255, "half_away", fused, division
     )
     assert found.tolist() == [code(a) for a in accs]
@@ -65,7 +65,7 @@ def test_through_real_adds_what_is_fused_in_real_units() -> None:
         return clamp(rounded(float32(v / Fraction(SCALE)), "half_even") - 2, -128, 127)
 
     accs = list(range(-8, 60))
-    found = products.through_real(
+    found = requantize.through_real(
         torch.tensor(accs).float(), torch.tensor(M), torch.tensor(OFFSET), SCALE, -2, -128, 127, "half_even", False, True,
         [(0.0, None), (None, 6.0)], torch.full((68,), other),
     )  # fmt: skip
@@ -79,7 +79,7 @@ def test_shifts_go_both_ways(rounding: str) -> None:
     """acc * 2^-k for positive, zero and negative k, saturated."""
     accs = list(range(-50, 50))
     for k in (-2, 0, 3):
-        found = products.requantize_shift(torch.tensor(accs).float(), torch.tensor(k), 1, -100, 100, rounding)
+        found = requantize.requantize_shift(torch.tensor(accs).float(), torch.tensor(k), 1, -100, 100, rounding)
         assert found.tolist() == [clamp(rounded(Fraction(a) / Fraction(2) ** k, rounding) + 1, -100, 100) for a in accs]
 
 
@@ -88,7 +88,9 @@ def test_fixed_point_units_saturate(steps: tuple[str, ...]) -> None:
     """steps(acc * m * 2^-e) + z at both ends of the codes and between."""
     m, e = exact.fixed_multiplier(0.0371)
     accs = [*range(-9000, 9000, 77)]
-    found = products.requantize_fixed(torch.tensor(accs).float(), torch.tensor(m), torch.tensor(e), list(steps), -3, -128, 127)
+    found = requantize.requantize_fixed(
+        torch.tensor(accs).float(), torch.tensor(m), torch.tensor(e), list(steps), -3, -128, 127
+    )
     wanted = [clamp(exact.scale_fixed(a, m, e, steps) - 3, -128, 127) for a in accs]
     assert found.tolist() == wanted
     assert {-128, 127} < set(wanted)
@@ -104,7 +106,7 @@ def test_shifted_sums_equal_integers() -> None:
         terms = [exact.scale_fixed((v - z) << 20, *pair, steps) for v, z, pair in zip((p, q), zeros, pairs, strict=False)]
         return clamp(exact.scale_fixed(sum(terms), *pairs[2], steps) + 11, -128, 127)
 
-    found = sums.add_shifted(torch.tensor(a).float(), torch.tensor(b).float(), zeros, pairs, 20, list(steps), 11, -128, 127)
+    found = addition.add_shifted(torch.tensor(a).float(), torch.tensor(b).float(), zeros, pairs, 20, list(steps), 11, -128, 127)
     assert found.tolist() == [code(p, q) for p, q in zip(a, b, strict=True)]
 
 
@@ -112,7 +114,7 @@ def test_shifted_sums_equal_integers() -> None:
 def test_interior_before_is_not_after(place: str) -> None:
     """R(v/s + z) or R(v/s) + z: with an odd z and half to even every tie moves."""
     values = [k / 8 for k in range(-40, 40)]
-    found = pools.quantize_interior(torch.tensor(values), 0.25, 101, 0, 255, "half_even", True, place)
+    found = pooling.quantize_interior(torch.tensor(values), 0.25, 101, 0, 255, "half_even", True, place)
     quotients = [Fraction(v) * 4 for v in values]
     after = [rounded(q, "half_even") + 101 for q in quotients]
     before = [rounded(q + 101, "half_even") for q in quotients]

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
-from qfunc.graph.parts import parts
 from qfunc.graph.record import TensorInfo, record_of
+from qfunc.graph.submodules import quantized_submodules
 from qfunc.specs import edit
 from tests.transforms.checks import same_state, state
 
@@ -216,7 +216,7 @@ def test_what_is_shared_stays_shared() -> None:
     made = qfunc.quantize(TARGET, at=("layers.*", "head"))(model)
     done = qfunc.calibrate(batches)(made)
     for one in (made, done, qfunc.correct_bias(batches)(done), qfunc.emulate(TARGET)(done)):
-        assert list(parts(made)) == ["layers.0", "layers.1", "head"]
+        assert list(quantized_submodules(made)) == ["layers.0", "layers.1", "head"]
         assert one.layers[0] is one.layers[2]
     for one in (made, done, qfunc.bypass(edit.name("layers.1*"))(done)):
         assert one.head.weight is one.table.weight

@@ -10,7 +10,8 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import float_network, seats
+from qfunc.graph.float_network import float_network
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, quantized, same_state, state
 from tests.transforms.nets import NAMES
@@ -20,7 +21,7 @@ TARGET = targets.onnxruntime
 
 
 def names(model: Any) -> list[str]:
-    return [s.module.site.name for s in seats(model)]
+    return [s.module.site.name for s in quantizer_nodes(model)]
 
 
 @pytest.mark.parametrize("export", [False, True])
@@ -28,7 +29,7 @@ def names(model: Any) -> list[str]:
 def test_without_any_site_it_is_the_float_network(name: str, export: bool) -> None:
     _, batch, done = calibrated(name, export=export)
     made = qfunc.bypass(edit.name("*"))(done)
-    assert seats(made) == ()
+    assert quantizer_nodes(made) == ()
     assert equal(made(*arguments(batch)), float_network(done)(*arguments(batch)))
 
 
@@ -52,7 +53,7 @@ def test_the_rest_keeps_its_qparams_and_the_input_is_unchanged() -> None:
 def test_roles() -> None:
     _, _, done = calibrated("residual")
     slots = [
-        {s.module.site.slot for s in seats(qfunc.bypass(edit.name("*"), roles=roles)(done))}
+        {s.module.site.slot for s in quantizer_nodes(qfunc.bypass(edit.name("*"), roles=roles)(done))}
         for roles in [("weight",), ("activation",), ("bias",), ("weight", "bias")]
     ]
     # A derived bias is at the scale of input times weight, so it goes with either.
@@ -79,7 +80,7 @@ def test_everything_after_sees_float_tensors() -> None:
 def test_before_calibration() -> None:
     _, x, made = quantized("residual")
     bare = qfunc.bypass(edit.name("*"), roles=("activation",))(made)
-    assert all(s.module.site.slot == "weight" for s in seats(bare))
+    assert all(s.module.site.slot == "weight" for s in quantizer_nodes(bare))
     done = qfunc.calibrate([x])(bare)
     assert done(x).isfinite().all()
     assert "its quantizers were bypassed" in {f.why for f in qfunc.explain(qfunc.bypass(edit.name("fc"))(made)).floats}

@@ -18,10 +18,11 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError
 from qfunc.estimators import Ema, MinMax
-from qfunc.graph.network import float_network, seats
+from qfunc.execution.observers import Observer, statistics
+from qfunc.graph.float_network import float_network
 from qfunc.graph.record import record_of
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Op, Tie, edit
-from qfunc.transforms.observing import Observer, statistics
 from tests.transforms.checks import arguments, calibrated, quantized, same_state, state
 from tests.transforms.nets import DictInput, network
 
@@ -104,7 +105,7 @@ def test_no_activation_outlives_its_batch() -> None:
     _, _, made = quantized("branches", target=targets.tensorrt)
     sizes = []
     for count in (2, 12):
-        observer = Observer(float_network(made), (0,), statistics([seats(made)]))
+        observer = Observer(float_network(made), (0,), statistics([quantizer_nodes(made)]))
         for number in range(count):
             observer.read((torch.randn(1, 3, 8, 8),), number)
         assert not observer.waiting
@@ -191,7 +192,7 @@ def test_other_leaders_of_a_tie(leader: str, want: float) -> None:
     rules = (evolve(targets.tensorrt.rules[1], output=targets.tensorrt.rules[1].input),)
     target = evolve(targets.tensorrt, rules=rules, ties=(Tie(Op("add"), ("input", "output"), leader),))
     done = qfunc.calibrate([torch.tensor([[[2.0]]])])(qfunc.quantize(target)(Sum()))
-    scales = {s.module.site.name: float(s.module.scale) for s in seats(done)}
+    scales = {s.module.site.name: float(s.module.scale) for s in quantizer_nodes(done)}
     assert len(set(list(scales.values())[-2:])) == 1
     assert list(scales.values())[-1] == pytest.approx(want / 127)
 
@@ -242,7 +243,7 @@ def test_a_shared_weight_is_widened_for_both_biases() -> None:
         made.get_parameter("first.weight").mul_(1.0)
         made.get_parameter("second.bias").fill_(1e6)
     done = qfunc.calibrate([x])(made)
-    by_name = {s.module.site.name: s.module for s in seats(done)}
+    by_name = {s.module.site.name: s.module for s in quantizer_nodes(done)}
     weight = next(m for n, m in by_name.items() if n.endswith("weight")).scale.flatten()
     inputs = {"first.bias": "x", "second.bias": "relu"}
     for bias, source in inputs.items():

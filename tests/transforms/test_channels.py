@@ -16,8 +16,8 @@ import qfunc
 from qfunc import lowering, targets
 from qfunc.errors import CalibrationError, DeployError
 from qfunc.functions import Lsq
-from qfunc.graph.fake_quantize import FakeQuantize
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Int, PerChannel, PerTensor, Scale, Scheme, Target, ZeroPoint, edit
 from tests.transforms.checks import equal
 
@@ -70,11 +70,11 @@ def made(target: Target = TARGET, export: bool = False) -> tuple[fx.GraphModule,
 
 
 def shapes(model: fx.GraphModule) -> dict[str, tuple[int, ...]]:
-    return {s.module.site.name: tuple(s.module.scale.shape) for s in seats(model) if not s.module.site.constant}
+    return {s.module.site.name: tuple(s.module.scale.shape) for s in quantizer_nodes(model) if not s.module.site.constant}
 
 
 def site(model: fx.GraphModule, name: str) -> FakeQuantize:
-    return next(s.module for s in seats(model) if s.module.site.name == name)
+    return next(s.module for s in quantizer_nodes(model) if s.module.site.name == name)
 
 
 WANTED = {
@@ -198,7 +198,7 @@ def test_training_is_that_of_each_channel_alone() -> None:
         # Sums over the same 64 products, in another order.
         torch.testing.assert_close(quantizer.scale.grad[0, c, 0, 0], scale.grad, rtol=1e-5, atol=1e-6)
     calibrated(BATCHES[0]).square().sum().backward()
-    assert all(s.module.scale.grad.abs().max() > 0 for s in seats(calibrated) if s.module.site.name in WANTED)
+    assert all(s.module.scale.grad.abs().max() > 0 for s in quantizer_nodes(calibrated) if s.module.site.name in WANTED)
 
 
 def sessions(content: bytes) -> list[onnxruntime.InferenceSession]:
@@ -271,7 +271,7 @@ def test_a_bias_is_derived_where_its_input_has_one_scale() -> None:
     mixed = edit.inputs(edit.op("conv"), Scheme(Int(8, signed=False), Scale(PerChannel(1)), ZeroPoint()))
     quantized = qfunc.quantize(edit.pipe(targets.onnxruntime, mixed, one))(Mixed())
     plain = qfunc.quantize(targets.onnxruntime)(Mixed())
-    biases = [{s.module.site.name for s in seats(m) if s.module.site.slot == "bias"} for m in (quantized, plain)]
+    biases = [{s.module.site.name for s in quantizer_nodes(m) if s.module.site.slot == "bias"} for m in (quantized, plain)]
     assert "stem.bias" in biases[1] - biases[0]
 
 
@@ -279,7 +279,7 @@ def test_tensors_of_unlike_channels_are_not_tied() -> None:
     """Joined tensors have 6, 4 and 10 channels: no qparams are those of all three."""
     target = BY_CHANNEL(targets.openvino)
     _, calibrated = made(target)
-    assert {s.module.site.tie for s in seats(calibrated)} == {None}
+    assert {s.module.site.tie for s in quantizer_nodes(calibrated)} == {None}
     assert shapes(calibrated)["cat"] == (1, 10, 1, 1)
 
 

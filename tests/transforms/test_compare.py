@@ -15,10 +15,11 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import specs, targets
-from qfunc.graph.network import float_network, seats
+from qfunc.analysis.histogram import BINS
+from qfunc.analysis.metrics import Sums
+from qfunc.graph.float_network import float_network
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
-from qfunc.transforms.agreement import Sums
-from qfunc.transforms.histogram import BINS
 from tests.transforms.checks import arguments, calibrated, leaves
 from tests.transforms.nets import NAMES, image, network
 from tests.transforms.test_errors import told
@@ -59,7 +60,7 @@ def test_the_figures_are_those_of_the_formulas(name: str, export: bool) -> None:
     done.eval()
     real = [Values(float_network(done)).of(b) for b in batches]
     simulated = [Values(done).of(b) for b in batches]
-    paths = {s.module.site.name: s for s in seats(done)}
+    paths = {s.module.site.name: s for s in quantizer_nodes(done)}
     assert {r.tensor for r in found.rows if r.slot} == set(paths)
     for row in found.rows:
         float_name = quantized = row.tensor
@@ -153,9 +154,9 @@ def test_the_histogram_counts_against_the_clipping_range() -> None:
 
 @pytest.mark.parametrize("fmt", [specs.Float(4, 3, max=448.0), specs.Log(), specs.Levels((-1.0, 0.0, 3.0))])
 def test_ranges_of_other_formats(fmt: Any) -> None:
+    from qfunc.analysis.histogram import clipping_range
     from qfunc.numerics.affine import fake_quantize
     from qfunc.numerics.qparams import Affine
-    from qfunc.transforms.histogram import clipping_range
 
     scheme, qparams = specs.Scheme(fmt), Affine(torch.tensor(0.25), torch.tensor(0.0))
     low, high = clipping_range(qparams, scheme)

@@ -7,7 +7,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
 
 
@@ -41,7 +41,7 @@ def test_the_mean_of_each_channel_is_that_of_the_float_convolution(name):
     inputs["depthwise"] = [torch.relu(model.dense(x)) for x in batches]
     inputs["grouped"] = [torch.relu(model.depthwise(x)) for x in inputs["depthwise"]]
     x = torch.cat(inputs[name])
-    weight = next(s.module for s in seats(after) if s.module.site.name == f"{name}.weight")
+    weight = next(s.module for s in quantizer_nodes(after) if s.module.site.name == f"{name}.weight")
     layer, bias = getattr(model, name), after.get_parameter(f"{name}.bias")
     with torch.no_grad():
         # The mean over whole images is the mean over windows only where every pixel is in as many windows: 1x1, or

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from tests.targets.drawn import _calibrated
 
 
@@ -50,7 +50,7 @@ def test_the_sum_runs_over_inputs():
     layer.weight.data[0] = 127 * 2.0**-6
     layer.bias.data.zero_()
     model = _calibrated(layer, target, shape)
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         if not seat.module.site.constant:
             seat.module.scale.fill_(2.0**-3 if seat.tensor == "x" else 2.0**2)
             seat.module.zero_point.fill_(0)

@@ -15,11 +15,11 @@ from torch import fx
 import qfunc
 from qfunc import targets
 from qfunc.graph.record import TensorInfo
-from qfunc.graph.units import Partition
-from qfunc.lowering.onnx_model import write_model
-from qfunc.lowering.onnx_ops import WRITERS
+from qfunc.lowering.onnx.ops import WRITERS
+from qfunc.lowering.onnx.writer import write_model
+from qfunc.placement.partition import Partition
 from qfunc.specs import from_json
-from qfunc.transforms.tensor_by_tensor import first_difference
+from qfunc.transforms.onnx_check import first_difference
 from tests.transforms.checks import arguments, calibrated, leaves
 from tests.transforms.nets import NAMES, DictInput
 

@@ -9,10 +9,10 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import Qdq
 from qfunc.specs import edit
-from qfunc.transforms import tensor_by_tensor
+from qfunc.transforms import onnx_check as tensor_by_tensor
 
 TARGET = edit.deploy(Qdq())(targets.litert)
 
@@ -21,7 +21,7 @@ def averaged():
     """A pool over four codes, whose average in float32 depends on the order of the sum; of the codes there are few."""
     x = torch.randn(3, 4, 8, 7, generator=torch.Generator().manual_seed(3))
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET)(nn.Sequential(nn.AvgPool2d(2))))
-    for seat in seats(model):
+    for seat in quantizer_nodes(model):
         seat.module.scale.fill_(2 / 7)
         seat.module.zero_point.fill_(5)
     return model

@@ -11,7 +11,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
 from tests.transforms.checks import arguments, calibrated, equal, leaves
 from tests.transforms.nets import NAMES, network
@@ -46,7 +46,7 @@ def test_emulation_takes_any_batch_and_repeats_itself() -> None:
 def test_outputs_are_multiples_of_the_last_scale() -> None:
     _, x, done = calibrated("residual")
     out = qfunc.emulate(TARGET)(done)(x)
-    last = next(s.module for s in seats(done) if s.module.site.name == "fc")
+    last = next(s.module for s in quantizer_nodes(done) if s.module.site.name == "fc")
     codes = out / last.scale + last.zero_point
     assert (codes - codes.round()).abs().max() < 1e-3
     assert codes.min() >= 0

@@ -12,7 +12,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Target, edit
 
@@ -67,7 +67,7 @@ def _first(name: str, done: Any, batches: Any, old: bytes, new: bytes) -> str:
 def test_a_byte_of_a_weight(name: str) -> None:
     """Of a 1x1 convolution, whose channels lie in one row in every layout; in OpenVINO's file weights are real."""
     net, done, batches = _model(name)
-    (module,) = (s.module for s in seats(done) if s.module.site.name == "2.weight")
+    (module,) = (s.module for s in quantizer_nodes(done) if s.module.site.name == "2.weight")
     weight = net[2].weight.detach()
     codes = module.export(weight)[0].to(torch.int8)
     row: Any = (module(weight).detach() if name == "openvino" else codes)[3].flatten().numpy()
@@ -80,6 +80,6 @@ def test_a_byte_of_a_weight(name: str) -> None:
 def test_a_scale(name: str) -> None:
     """Of what the second convolution makes; ncnn's file holds 1 / s, where codes are written and where they are read."""
     _, done, batches = _model(name)
-    (scale,) = (s.module.scale.item() for s in seats(done) if s.module.site.name == "3")
+    (scale,) = (s.module.scale.item() for s in quantizer_nodes(done) if s.module.site.name == "3")
     held = np.float32(1) / np.float32(scale) if name == "ncnn" else np.float32(scale)
     assert _first(name, done, batches, held.tobytes(), np.float32(held * 1.125).tobytes()) in ("2", "3")

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.integer_program import minimize
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.specs import edit
-from qfunc.transforms.integer_program import least
 
 NUMBERS = st.floats(0, 4).map(lambda v: round(v, 2)) | st.sampled_from([0.0, 1e-9, 1.0, 1e6])
 ITEMS = st.lists(
@@ -34,7 +34,7 @@ def test_no_other_choice_within_the_limit_is_better(table: list[list[tuple[float
     costs = {(i, k): table[i][k][1] for item in items for i, k in item}
     low, high = (sum(f(costs[c] for c in item) for item in items) for f in (min, max))
     limit = low + share * (high - low)
-    chosen, gap = least(items, losses, costs, limit)
+    chosen, gap = minimize(items, losses, costs, limit)
     every = [c for c in itertools.product(*items) if sum(costs[k] for k in c) <= limit]
     best = min(sum(losses[k] for k in c) for c in every)
     assert sum(costs[k] for k in chosen) <= limit

@@ -5,14 +5,14 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import seats
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Fusion, Keep, Step, edit
 
 
 def formats(target):
     """Weight name -> bits on a net of two layers."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 1))
-    sites = (s.module.site for s in seats(qfunc.quantize(target)(net)))
+    sites = (s.module.site for s in quantizer_nodes(qfunc.quantize(target)(net)))
     return {s.name: s.scheme.format.bits for s in sites if s.slot == "weight"}
 
 
@@ -34,7 +34,7 @@ def test_a_widened_scale_of_a_power_of_two_chip_is_a_power_of_two():
         layer.bias[0] = 0.7
     target = edit.pipe(targets.onnxruntime, edit.weights(power_of_two=True), edit.activations(power_of_two=True))
     calibrated = qfunc.calibrate([torch.randn(8, 3)])(qfunc.quantize(target)(layer))
-    scale = next(s.module.scale for s in seats(calibrated) if s.module.site.slot == "weight").flatten()
+    scale = next(s.module.scale for s in quantizer_nodes(calibrated) if s.module.site.slot == "weight").flatten()
     assert scale[0] > 1e-12
     assert torch.equal(torch.frexp(scale).mantissa, torch.full((2,), 0.5))
 
@@ -53,7 +53,7 @@ def test_an_input_may_be_skipped_where_no_op_reads_its_codes():
         (edit.skip(edit.name("ids"))(chip), True),
         (edit.pipe(chip, edit.skip(edit.name("gain")), free), False),
     ):
-        placed = {s.module.site.name for s in seats(qfunc.quantize(target)(Words().eval()))}
+        placed = {s.module.site.name for s in quantizer_nodes(qfunc.quantize(target)(Words().eval()))}
         assert "ids" not in placed
         assert ("gain" in placed) is there
 
@@ -62,11 +62,11 @@ def test_an_edge_may_be_named_behind_an_op_that_moves_its_codes():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).eval()
     change = edit.add(edit.op("linear"), input=Keep(), edges=edit.name("0"))
     quantized = qfunc.quantize(edit.skip(edit.name("0"))(change(targets.onnxruntime)))(net)
-    assert [s.module.site.name for s in seats(quantized)] == ["2.weight", "2"]
+    assert [s.module.site.name for s in quantizer_nodes(quantized)] == ["2.weight", "2"]
 
 
 def test_a_fusion_may_name_what_folds_away():
     fusion = Fusion(edit.op("conv") & edit.name("0"), (Step(edit.name("1")), Step(edit.op("tanh"))))
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh()).eval()
-    placed = [s.module.site.name for s in seats(qfunc.quantize(edit.fuse(fusion)(targets.onnxruntime))(net))]
+    placed = [s.module.site.name for s in quantizer_nodes(qfunc.quantize(edit.fuse(fusion)(targets.onnxruntime))(net))]
     assert "0" not in placed  # conv and tanh are one unit

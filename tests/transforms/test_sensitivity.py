@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import float_network, seats
+from qfunc.analysis.lockstep import Ops
+from qfunc.graph.float_network import float_network
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
-from qfunc.transforms.lockstep import Ops
 from tests.transforms.checks import arguments, calibrated, leaves, same_state, state
 from tests.transforms.nets import NAMES, network
 from tests.transforms.test_errors import told
@@ -42,8 +43,8 @@ def test_each_loss_is_that_of_a_model_with_this_site_only(name: str, export: boo
     before = state(done)
     found = {r.site: r for r in qfunc.sensitivity(batches)(done).rows}
     assert same_state(before, state(done))
-    assert len(found) == len(seats(done))
-    for seat in seats(done):
+    assert len(found) == len(quantizer_nodes(done))
+    for seat in quantizer_nodes(done):
         signal = noise = 0.0
         count = 0
         for b in batches:

@@ -2,7 +2,7 @@
 
 import torch
 
-from qfunc.transforms.report import Tally
+from qfunc.analysis.verification_report import Tally
 
 
 def test_equal_infinities_and_nan_are_equal():

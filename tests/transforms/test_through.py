@@ -10,7 +10,8 @@ from torch import fx
 
 import qfunc
 from qfunc import targets
-from qfunc.graph.network import float_network, seats
+from qfunc.graph.float_network import float_network
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
 from tests.transforms.checks import arguments, equal, quantized, same_state, state
 from tests.transforms.nets import NAMES
@@ -43,12 +44,12 @@ def ranges(model: Any, batch: Any, quantizers: set[str]) -> dict[str, tuple[floa
 def test_the_statistics_come_from_behind_what_has_qparams(name: str, export: bool) -> None:
     _, batch, made = quantized(name, export=export)
     before = state(made)
-    weights = {s.path for s in seats(made) if s.module.ready}
-    assert {s.module.site.constant for s in seats(made) if s.path in weights} == {True}
+    weights = {s.path for s in quantizer_nodes(made) if s.module.ready}
+    assert {s.module.site.constant for s in quantizer_nodes(made) if s.path in weights} == {True}
     one = qfunc.calibrate([batch], through=qfunc.Quantized())(made)
     assert same_state(state(made), before)
     two = qfunc.calibrate([batch], through=qfunc.Quantized())(one)
-    everything = {s.path for s in seats(one)}
+    everything = {s.path for s in quantizer_nodes(one)}
     for done, wanted in ((one, ranges(made, batch, weights)), (two, ranges(one, batch, everything))):
         for path, (low, high) in wanted.items():
             # Asymmetric MinMax in 8 bits over a range that holds zero: s = (high - low) / 255.

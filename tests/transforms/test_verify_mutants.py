@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis.verification_report import Tally
 from qfunc.lowering import OnnxRuntime
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Keep, edit
-from qfunc.transforms.report import Tally
 
 
 def test_differences_are_counted_exactly() -> None:

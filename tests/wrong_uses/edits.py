@@ -104,8 +104,8 @@ ROWS: tuple[Row, ...] = (
     ("a fusion of texts", lambda w: edit.fuse("conv", "relu"), "SpecError",
      "edit.fuse: found 'conv', wanted a Fusion. Write specs.Fusion(...)."),
     ("a lowering by class", lambda w: edit.deploy(lowering.Qdq), "SpecError",
-     "SetLowering.lowering: found <class 'qfunc.lowering.qdq.Qdq'>, wanted a frozen value with the methods lower. Call "
-     "it: Qdq()."),
+     "SetLowering.lowering: found <class 'qfunc.lowering.onnx.lowering.Qdq'>, wanted a frozen value with the methods lower. "
+     "Call it: Qdq()."),
     ("a lowering by name", lambda w: edit.deploy("onnx"), "SpecError",
      "SetLowering.lowering: found 'onnx', wanted a frozen value with the methods lower. Add lower."),
 )

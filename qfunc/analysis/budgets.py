@@ -1,0 +1,138 @@
+"""What narrower weights may cost hardware: memory, bit operations, measured time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from attrs import field, frozen
+
+from qfunc.analysis.quantized_weights import Weight
+from qfunc.errors import SpecError
+from qfunc.specs._check import number
+
+
+class Budget(Protocol):
+    """A cost that adds up over weights, and its limit."""
+
+    unit: str
+
+    def cost(self, weight: Weight, bits: int) -> float:
+        """Of one weight with so many bits."""
+        ...
+
+    def limit(self, weights: Sequence[Weight]) -> float:
+        """What all weights together may cost."""
+        ...
+
+
+@frozen
+class Size:
+    """Memory: sum n_l b_l <= mean_bits sum n_l over weights of n_l elements in b_l bits.
+
+    Args:
+        mean_bits: Bits a weight, over all of them; above 0.
+    Raises:
+        SpecError: no such number.
+
+    >>> Size(mean_bits=4).unit
+    'bits'
+    """
+
+    mean_bits: float = field(validator=number(positive=True))
+
+    @property
+    def unit(self) -> str:
+        """Of its costs."""
+        return "bits"
+
+    def cost(self, weight: Weight, bits: int) -> float:
+        """n b."""
+        return float(weight.elements * bits)
+
+    def limit(self, weights: Sequence[Weight]) -> float:
+        """mean_bits sum n."""
+        return self.mean_bits * sum(w.elements for w in weights)
+
+
+@frozen
+class BitOperations:
+    """BOPs: sum over products of MACs x bits of the weight x bits of the input <= share of those with the widest weights.
+
+    Args:
+        share: Of the bit operations that the model has with each weight as wide as its target says; in (0, 1].
+    Raises:
+        SpecError: no such number.
+    Source: Baskin et al., arXiv:1804.10969, section 4 (UNIQ), without the term of the accumulator.
+
+    >>> BitOperations(share=0.5).unit
+    'bit operations a batch'
+    """
+
+    share: float = field(validator=number(positive=True))
+
+    def __attrs_post_init__(self) -> None:
+        if self.share > 1:
+            raise SpecError(where="BitOperations.share", found=repr(self.share), wanted="at most 1", do="Give such a share.")
+
+    @property
+    def unit(self) -> str:
+        """Of its costs."""
+        return "bit operations a batch"
+
+    def cost(self, weight: Weight, bits: int) -> float:
+        """MACs x bits x bits of the input, over the ops that read the weight."""
+        return float(sum(macs * bits * wide for macs, wide in weight.products))
+
+    def limit(self, weights: Sequence[Weight]) -> float:
+        """The share of all."""
+        return self.share * sum(self.cost(w, w.bits[-1]) for w in weights)
+
+
+def _times(instance: Any, attribute: Any, value: Any) -> None:
+    entries = value if isinstance(value, tuple) else ()
+    good = [e for e in entries if isinstance(e, tuple) and len(e) == 3 and isinstance(e[0], str) and type(e[1]) is int]
+    if not entries or len(good) < len(entries) or not all(isinstance(e[2], int | float) and e[2] >= 0 for e in good):
+        wanted = "a tuple of (op, bits, time)"
+        raise SpecError(where="Latency.times", found=repr(value)[:80], wanted=wanted, do="Write (('conv1', 8, 0.31), ...).")
+
+
+@frozen
+class Latency:
+    """Measured time: sum of the times of the ops with the chosen bits <= most.
+
+    Args:
+        times: (path of the op, bits of its weight, time), in a unit of your own, for each op and each number of bits.
+        most: The sum that is allowed, in the same unit.
+    Raises:
+        SpecError: entries of another form; by `mixed_precision`, an op and bits that have no entry.
+
+    >>> Latency(times=(("fc", 8, 2.0), ("fc", 4, 1.0)), most=1.5).unit
+    'time'
+    """
+
+    times: tuple[tuple[str, int, float], ...] = field(validator=_times)
+    most: float = field(validator=number(positive=True))
+
+    @property
+    def unit(self) -> str:
+        """Of its costs."""
+        return "time"
+
+    def cost(self, weight: Weight, bits: int) -> float:
+        """As measured."""
+        found = [time for op, width, time in self.times if (op, width) == (weight.op, bits)]
+        if not found:
+            known = ", ".join(sorted({op for op, _, _ in self.times}))
+            do = f"Measure it, or leave {bits} out of bits. There are times of {known}."
+            raise SpecError(
+                where="Latency.times", found="nothing", wanted=f"a time of op {weight.op!r} with {bits} bits", do=do
+            )
+        return float(found[-1])
+
+    def limit(self, weights: Sequence[Weight]) -> float:
+        """most."""
+        return self.most
+
+
+__all__ = ["BitOperations", "Budget", "Latency", "Size"]

@@ -1,0 +1,119 @@
+"""The report of `compare`: the quantization error of each tensor, as data, as tables, as a page."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from attrs import field, frozen
+
+from qfunc.analysis.explanation import Explanation
+from qfunc.analysis.histogram import Histogram
+from qfunc.analysis.metrics import Agreement, decibels
+from qfunc.analysis.report_format import Section, page, section, table, write_page
+from qfunc.analysis.svg_plots import Series, histogram_plot, scatter_plot
+
+_HEAD = ("tensor", "kind", "slot", "depth", "SQNR, dB", "alone, dB", "cosine", "largest error", "clipped, %")
+
+
+@frozen
+class LayerError:
+    """One tensor: the simulation against the float network, as its readers see it.
+
+    `slot` and `op` are those of its quantizer; `slot` is "" where it has none.  `depth` counts units from the
+    inputs; of a constant it is that of its op.  `alone` compares Q(x) with x for the float x: the error that is
+    this quantizer's own.  `histogram` is None without a quantizer of static qparams.
+    """
+
+    tensor: str
+    kind: str
+    slot: str
+    op: str
+    depth: int
+    source: str
+    output: bool
+    agreement: Agreement
+    alone: Agreement | None
+    histogram: Histogram | None = field(repr=False)
+
+    @property
+    def sqnr(self) -> float:
+        """In dB, with the error of everything before it."""
+        return self.agreement.sqnr
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of the angle between float and simulated values."""
+        return self.agreement.cosine
+
+    @property
+    def mse(self) -> float:
+        """Mean squared error."""
+        return self.agreement.mse
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of a table."""
+        alone = decibels(self.alone.sqnr if self.alone else None)
+        clipped = "" if self.histogram is None else f"{100 * self.histogram.share:.3g}"
+        figures = (decibels(self.sqnr), alone, f"{self.cosine:.6f}", f"{self.agreement.largest:.4g}", clipped)
+        return (self.tensor, self.kind, self.slot or ("output" if self.output else ""), str(self.depth), *figures)
+
+
+@frozen
+class LayerErrors:
+    """What `compare` found: `rows` by depth, then in the order of execution; `html` draws them."""
+
+    target: str
+    batches: int
+    rows: tuple[LayerError, ...]
+    explanation: Explanation = field(repr=False)
+
+    @property
+    def outputs(self) -> tuple[LayerError, ...]:
+        """The rows of what the model returns."""
+        return tuple(r for r in self.rows if r.output)
+
+    def worst(self, count: int = 5) -> tuple[LayerError, ...]:
+        """The rows of lowest SQNR, the lowest first."""
+        return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
+
+    def __str__(self) -> str:
+        """A table as text."""
+        return f"{self._title}\n{table(_HEAD, [r.cells() for r in self.rows], 220)}"
+
+    def html(self) -> str:
+        """One page that needs nothing else: SQNR by depth, a table, a histogram of each quantized tensor, `explain`."""
+        intro = "Each tensor of the simulation against the float network, over all batches; SQNR in dB."
+        parts = [
+            section("SQNR by depth", scatter_plot(self._series(), "units from the input", "SQNR, dB")),
+            Section("Tensors", _HEAD, tuple(r.cells() for r in self.rows)),
+            section("Histograms", "".join(histogram_plot(r.tensor, r.histogram) for r in self.rows if r.histogram)),
+            *self.explanation.sections(),
+        ]
+        return page(self._title, intro, parts)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the page.
+
+        Raises:
+            VerifyError: the path is a directory.
+        """
+        return write_page(path, self.html())
+
+    @property
+    def _title(self) -> str:
+        return f"{self.target}: float against simulation, {len(self.rows)} tensors, {self.batches} batches"
+
+    def _series(self) -> tuple[Series, ...]:
+        activations = [r for r in self.rows if r.slot not in ("weight", "bias")]
+        weights = [r for r in self.rows if r.slot == "weight"]
+        own = [(r.depth, r.alone.sqnr, r.tensor) for r in activations if r.alone is not None]
+        return (
+            Series("activations", tuple((r.depth, r.sqnr, r.tensor) for r in activations), joined=True),
+            Series("activations, the quantizer alone", tuple(own)),
+            Series("weights", tuple((r.depth, r.sqnr, r.tensor) for r in weights)),
+        )
+
+
+__all__ = ["LayerError", "LayerErrors"]

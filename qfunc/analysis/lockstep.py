@@ -1,0 +1,112 @@
+"""A quantized model run in float and in simulation at once, op by op, on the ops that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import fx
+
+from qfunc.errors import QfuncError
+from qfunc.graph.interpreter import run_error
+from qfunc.graph.module import in_evaluation_mode
+from qfunc.ops.vocabulary import kind_of
+from qfunc.quantizers.fake_quantize import FakeQuantize
+
+TRANSPARENT = ("fake_quantize", "dropout")
+"""What the float network does not have."""
+
+
+class Pair(NamedTuple):
+    """A value of the float network, and the same of the simulation; one object where nothing differs."""
+
+    real: Any
+    simulated: Any
+
+
+class Ops:
+    """The ops of a quantized model in evaluation mode, called on values that the caller holds."""
+
+    def __init__(self, model: fx.GraphModule) -> None:
+        self.model, self.interpreter = model, fx.Interpreter(model)
+        self.nodes = tuple(model.graph.nodes)
+        calls = {str(n.target) for n in self.nodes if n.op == "call_module"}
+        self.modules = {path: in_evaluation_mode(model.get_submodule(path)) for path in calls}
+
+    def inputs(self, arguments: tuple[Any, ...]) -> dict[fx.Node, Any]:
+        """The values of the placeholders; those beyond the arguments have their defaults."""
+        given = iter(self.model.graph.process_inputs(*arguments))
+        places = [n for n in self.nodes if n.op == "placeholder"]
+        return {n: next(given, n.args[0] if n.args else None) for n in places}
+
+    def returned(self, value: Any) -> Any:
+        """What the model returns, from the value of its output node."""
+        return self.model.graph.process_outputs(value)
+
+    def module(self, node: fx.Node) -> FakeQuantize:
+        """The quantizer at a node."""
+        found: Any = self.modules[str(node.target)]
+        return found  # type: ignore[no-any-return]
+
+    def call(self, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
+        """The value of a node from those of its inputs; of the output node, what it returns."""
+        args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
+        if node.op == "call_module":
+            return self.modules[str(node.target)](*args, **kwargs)
+        return getattr(self.interpreter, node.op)(node.target, args, kwargs)
+
+
+class Lockstep:
+    """Runs a calibrated model and its float network side by side.
+
+    `see(node, values)` is called after each node, with the values that still have readers.  Values are
+    dropped after their last reader.  Ops before the first quantizer run once; quantized constants are kept from one
+    batch to the next.
+    """
+
+    def __init__(self, model: fx.GraphModule, see: Callable[[fx.Node, dict[fx.Node, Pair]], None]) -> None:
+        self.ops, self.see = Ops(model), see
+        self.constants: dict[fx.Node, Pair] = {}
+        last = {n: reader for reader in self.ops.nodes for n in reader.all_input_nodes}
+        self.done: dict[fx.Node, list[fx.Node]] = {}
+        for node, reader in last.items():
+            self.done.setdefault(reader, []).append(node)
+
+    def run(self, arguments: tuple[Any, ...], where: str) -> Any:
+        """One batch; the value of the float network.
+
+        Raises:
+            CalibrationError: an op cannot take the arguments.
+        """
+        env = {n: Pair(v, v) for n, v in self.ops.inputs(arguments).items()}
+        for node in self.ops.nodes:
+            try:
+                env[node] = env[node] if node.op == "placeholder" else self._pair(node, env)
+                self.see(node, env)
+            except QfuncError:
+                raise
+            except Exception as e:
+                raise run_error(self.ops.model, node, where, e) from e
+            for value in self.done.get(node, ()):
+                del env[value]
+        return self.ops.returned(env[self.ops.nodes[-1]].real)
+
+    def _pair(self, node: fx.Node, env: dict[fx.Node, Pair]) -> Pair:
+        kind = kind_of(node)
+        if kind in TRANSPARENT:
+            given = env[node.all_input_nodes[0]]
+            return given if kind == "dropout" else self._quantized(node, given)
+        real = self.ops.call(node, lambda n: env[n].real)
+        if all(env[n].real is env[n].simulated for n in node.all_input_nodes):
+            return Pair(real, real)
+        return Pair(real, self.ops.call(node, lambda n: env[n].simulated))
+
+    def _quantized(self, node: fx.Node, given: Pair) -> Pair:
+        if node.all_input_nodes[0].op != "get_attr":
+            return Pair(given.real, self.ops.module(node)(given.simulated))
+        if node not in self.constants:
+            self.constants[node] = Pair(given.real, self.ops.module(node)(given.simulated))
+        return self.constants[node]
+
+
+__all__ = ["Lockstep", "Ops", "Pair"]

@@ -1,0 +1,116 @@
+"""The weights of a calibrated model that could be held in fewer bits, and what each costs hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve, field, frozen
+from torch import Tensor, fx
+from torch.utils.flop_counter import FlopCounterMode
+
+from qfunc.analysis.lockstep import TRANSPARENT, Ops
+from qfunc.graph.constants import read_attr
+from qfunc.graph.data_movement import TRANSPARENT as CODES_PASS
+from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.record import record_of
+from qfunc.ops.vocabulary import kind_of
+from qfunc.placement.slot_values import narrow
+from qfunc.quantizers.fake_quantize import FakeQuantize
+from qfunc.quantizers.site import Site
+from qfunc.specs import Float, Format, Int, Levels, Log, Scheme
+
+FLOAT_BITS = 32
+
+
+@frozen
+class Weight:
+    """One weight: its site, the ops that read it, and its values with each number of bits.
+
+    Attributes:
+        site: The name of its site.
+        op: The path of the op that asked for it.
+        elements: How many.
+        products: (multiply-accumulates of a reader for one batch, bits of the reader's input) of each reader.
+        narrowed: (bits, the weight with that many) from narrow to wide.
+    """
+
+    site: str
+    op: str
+    elements: int
+    products: tuple[tuple[int, int], ...]
+    node: fx.Node = field(eq=False, repr=False)
+    narrowed: tuple[tuple[int, Tensor], ...] = field(eq=False, repr=False)
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """The widths there are to choose from."""
+        return tuple(b for b, _ in self.narrowed)
+
+
+def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Iterator[Weight]:
+    """Each weight of a calibrated model whose codes are integers, with those of the widths `bits` below its own, and its own.
+
+    Args:
+        ops: Of the model in evaluation form.
+        arguments: One batch, for which multiply-accumulates are counted.
+    """
+    made = {n: ops.module(n) for n in ops.nodes if kind_of(n) == "fake_quantize"}
+    counts, record = _products(ops, arguments), record_of(ops.model)
+    commuting = (*(record.target.commuting if record and record.target else ()), *CODES_PASS)
+    for node, module in made.items():
+        site, fmt = module.site, module.site.scheme.format
+        if site.slot != "weight" or not isinstance(site.value, Scheme) or not isinstance(fmt, Int):
+            continue
+        weight = read_attr(ops.model, node.all_input_nodes[0]).detach()
+        narrower = sorted({b for b in bits if b < fmt.bits})
+        narrowed = (*((b, _narrowed(site, b, weight)) for b in narrower), (fmt.bits, module(weight).detach()))
+        products = tuple((counts.get(user, 0), _input_bits(user, node, made, commuting)) for user in node.users)
+        yield Weight(site.name, site.op, weight.numel(), products, node, narrowed)
+
+
+def _narrowed(site: Site, bits: int, weight: Tensor) -> Tensor:
+    value = narrow(site.value, bits)
+    made = FakeQuantize(evolve(site, value=value), weight).eval()
+    state = site.estimator.update(site.estimator.init(value, weight), weight, value)
+    made.hold(site.estimator.finalize(state, value), weight)
+    found: Tensor = made(weight).detach()
+    return found
+
+
+def _input_bits(reader: fx.Node, weight: fx.Node, made: Mapping[fx.Node, FakeQuantize], commuting: Sequence[str]) -> int:
+    # Of the widest other operand that is no constant; what has no quantizer is a float.
+    widths = [0]
+    for operand in (n for n in reader.all_input_nodes if n is not weight and n.op != "get_attr"):
+        while kind_of(operand) in commuting and only_moves_codes(operand) and len(operand.all_input_nodes) == 1:
+            operand = operand.all_input_nodes[0]
+        site = made[operand].site if operand in made else None
+        if site is None or not site.constant:
+            widths.append(FLOAT_BITS if site is None else _width(site.scheme.format))
+    return max(widths) or FLOAT_BITS
+
+
+def _width(fmt: Format) -> int:
+    match fmt:
+        case Int(bits=bits):
+            return bits
+        case Float():
+            return fmt.signed + fmt.exponent + fmt.mantissa
+        case Log():
+            return 1 + fmt.magnitude_bits
+        case Levels():
+            return (len(fmt.values) - 1).bit_length()
+
+
+def _products(ops: Ops, arguments: tuple[Any, ...]) -> dict[fx.Node, int]:
+    # The multiply-accumulates of each op, by torch's own counter of flops.
+    values, found, counter = ops.inputs(arguments), {}, FlopCounterMode(display=False)
+    with counter:
+        for node in ops.nodes:
+            before = counter.get_total_flops()
+            if kind_of(node) in TRANSPARENT:
+                values[node] = values[node.all_input_nodes[0]]
+            elif node.op != "placeholder":
+                values[node] = ops.call(node, values.__getitem__)
+            found[node] = (counter.get_total_flops() - before) // 2
+    return found

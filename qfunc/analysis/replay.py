@@ -1,0 +1,73 @@
+"""A network run in float, and again with one value replaced, from there on only: what each replacement costs."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.analysis.lockstep import TRANSPARENT, Ops
+from qfunc.analysis.metrics import Sums
+from qfunc.errors import QfuncError
+from qfunc.execution.batches import tensors_of
+from qfunc.graph.interpreter import run_error
+from qfunc.ops.vocabulary import kind_of
+
+Key = TypeVar("Key", bound=Hashable)
+Replay = tuple[fx.Node, Callable[[Tensor], Tensor]]
+"""The node whose value is replaced, and what replaces it, from its value in float."""
+
+
+class Replays(Generic[Key]):
+    """For each trial the running sums of the outputs; float values are computed once a batch and read by all trials."""
+
+    def __init__(self, ops: Ops, trials: Mapping[Key, Replay], step: str) -> None:
+        self.ops, self.trials, self.step = ops, trials, step
+        self.cones = {node: self._cone(node) for node, _ in trials.values()}
+        self.sums: dict[Key, Sums] = {key: Sums() for key in trials}
+        self.output = next(n for n in self.ops.nodes if n.op == "output")
+
+    def _cone(self, start: fx.Node) -> tuple[fx.Node, ...]:
+        reached = {start}
+        for node in self.ops.nodes:  # in topological order
+            if any(n in reached for n in node.all_input_nodes):
+                reached.add(node)
+        return tuple(n for n in self.ops.nodes if n in reached and n is not start)
+
+    def add(self, arguments: tuple[Any, ...], number: int) -> Any:
+        """One batch; what the float network returns.
+
+        Raises:
+            CalibrationError: an op cannot take the arguments.
+        """
+        real, where = self.ops.inputs(arguments), f"{self.step}, batch {number}"
+        for node in self.ops.nodes:
+            if node.op != "placeholder":
+                real[node] = self._value(node, real, where)
+        for key, (node, replaced) in self.trials.items():
+            given = real[node]
+            values = ChainMap({node: replaced(given)}, real)
+            # Where nothing is changed, nothing after it changes.
+            for after in () if torch.equal(values[node], given) else self.cones[node]:
+                values[after] = self._value(after, values, where)
+            for y, y_hat in zip(outputs_of(real[self.output]), outputs_of(values[self.output]), strict=True):
+                self.sums[key].add(y, y_hat)
+        return self.ops.returned(real[self.output])
+
+    def _value(self, node: fx.Node, values: Mapping[fx.Node, Any], where: str) -> Any:
+        if kind_of(node) in TRANSPARENT:
+            return values[node.all_input_nodes[0]]
+        try:
+            return self.ops.call(node, values.__getitem__)
+        except QfuncError:
+            raise
+        except Exception as e:
+            raise run_error(self.ops.model, node, where, e) from e
+
+
+def outputs_of(value: Any) -> list[Tensor]:
+    """The outputs that are not whole numbers."""
+    return [v for v in tensors_of(value) if v.is_floating_point()]

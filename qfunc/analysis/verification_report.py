@@ -1,0 +1,172 @@
+"""The report of `verify`: a verdict, and the figures behind it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import asdict, evolve, field, frozen
+from torch import Tensor
+
+from qfunc.analysis.report_format import Section, page, table, write_page
+
+_HEAD = ("tensor", "compared", "elements", "differ", "largest, LSB")
+
+
+class Tally:
+    """Running counts of one comparison, over batches."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+        self.elements = self.mismatches = 0
+        self.largest = 0.0
+
+    def add(self, a: Tensor, b: Tensor, lsb: float) -> None:
+        """Counts the elements of a and b that differ; the largest difference is kept in LSB."""
+        a, b = a.detach().double(), b.detach().double()
+        difference = (a - b).abs()
+        difference = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, difference)  # inf - inf is NaN
+        self.elements += a.numel()
+        self.mismatches += int((difference != 0).sum())
+        if a.numel():
+            largest = float(difference.nan_to_num(nan=torch.inf).max()) / lsb
+            self.largest = max(self.largest, largest)
+
+
+@frozen
+class Comparison:
+    """One tensor: how many elements were compared, how many differ, by how many LSB at most.
+
+    `kind`: "codes" (integer tensor, emulation against runtime), "alone" (the same or an output, each unit
+    fed with the runtime's own inputs), "output", "simulation" (output of the simulation against emulation).
+    `exact`: emulation promises every bit of it, for no float unit makes it.
+    """
+
+    name: str
+    kind: str
+    elements: int
+    mismatches: int
+    largest_lsb: float
+    exact: bool = True
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of a table."""
+        return (self.name, self.kind, f"{self.elements:,}", f"{self.mismatches:,}", f"{self.largest_lsb:.3g}")
+
+
+@frozen
+class Report:
+    """What `verify` found.
+
+    `predicted` is the number of integer units that the target predicts; `disagreements` are units whose
+    integer or float nature the runtime decided otherwise; `float_units` pairs (unit, reason); `scores` pairs (float,
+    simulation, emulation or runtime, the mean of the score that `verify` was given).
+    """
+
+    target: str
+    runtime: str
+    predicted: int
+    rows: tuple[Comparison, ...] = field(repr=False)
+    disagreements: tuple[str, ...] = ()
+    float_units: tuple[tuple[str, str], ...] = ()
+    unknown: str = ""
+    incomparable: str = ""
+    scores: tuple[tuple[str, float], ...] = ()
+
+    def of(self, kind: str) -> tuple[Comparison, ...]:
+        """The comparisons of one kind."""
+        return tuple(r for r in self.rows if r.kind == kind)
+
+    @property
+    def tensors(self) -> int:
+        """Integer tensors compared."""
+        return len(self.of("codes"))
+
+    @property
+    def elements(self) -> int:
+        """Elements compared between emulation and runtime: all integer tensors and the outputs."""
+        return sum(r.elements for r in (*self.of("codes"), *self.of("output")))
+
+    @property
+    def mismatches(self) -> int:
+        """How many of them differ."""
+        return sum(r.mismatches for r in (*self.of("codes"), *self.of("output")))
+
+    @property
+    def first(self) -> Comparison | None:
+        """The first tensor, in the order of execution, that differs."""
+        return next((r for r in (*self.of("codes"), *self.of("output")) if r.mismatches), None)
+
+    @property
+    def verdict(self) -> str:
+        """One line: bit-exact | bit-exact outside N float units | at most k LSB at rate p | mismatch | not comparable."""
+        counted = f"{self.mismatches:,} of {self.elements:,} elements differ"
+        largest = max((r.largest_lsb for r in (*self.of("codes"), *self.of("output"))), default=0.0)
+        rate = self.mismatches / max(self.elements, 1)
+        if self.disagreements:
+            return f"mismatch: the runtime's units are not the predicted ones ({self.disagreements[0]})"
+        if self.unknown:
+            return f"at most {largest:.3g} LSB at rate {rate:.2g}, against the simulation ({self.unknown})"
+        if self.mismatches == 0:
+            return f"bit-exact: {counted}"
+        if self.incomparable:
+            return f"not comparable: {self.incomparable} ({counted})"
+        alone = self.of("alone")
+        if alone and not any(r.mismatches if r.exact else r.largest_lsb > 1 for r in alone):
+            return f"bit-exact outside {len(self.float_units)} float units: {counted}"
+        first = self.first
+        if largest <= 2:
+            return f"at most {largest:.3g} LSB at rate {rate:.2g}: {counted}, first at {first.name if first else ''}"
+        return f"mismatch: {counted}, first at {first.name if first else ''}, by {largest:.3g} LSB"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {"verdict": self.verdict, **asdict(self)}
+
+    def __str__(self) -> str:
+        """The verdict and a table of the comparisons."""
+        rows = [r.cells() for r in self.rows if r.kind != "alone"]
+        told = "".join(f"\nscore, {name}: {mean:.6g}" for name, mean in self.scores)
+        floats = "".join(f"\nfloat unit {name}: {reason}" for name, reason in self.float_units)
+        return f"{self._title}: {self.verdict}\n{table(_HEAD, rows)}{told}{floats}"
+
+    def html(self) -> str:
+        """One page that needs nothing else: the scores, every comparison in the order of execution, and the float units."""
+        parts = [
+            Section("Scores", ("computed by", "mean"), tuple((name, f"{mean:.6g}") for name, mean in self.scores)),
+            Section("Units that the runtime decided otherwise", ("unit",), tuple((text,) for text in self.disagreements)),
+            Section("Tensors", _HEAD, tuple(r.cells() for r in self.rows)),
+            Section("Float units", ("unit", "reason"), self.float_units),
+        ]
+        return page(self._title, self.verdict, parts)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the page.
+
+        Raises:
+            VerifyError: the path is a directory.
+        """
+        return write_page(path, self.html())
+
+    @property
+    def _title(self) -> str:
+        return f"{self.target} by {self.runtime}"
+
+
+def combined(reports: Mapping[str, Report]) -> Report:
+    """One report of the reports of submodules by path; that of "" is of the whole."""
+    first = next(iter(reports.values()))
+    if "" in reports:
+        return first
+    rows = ((path, row) for path, report in reports.items() for row in report.rows)
+    return evolve(
+        first,
+        predicted=sum(r.predicted for r in reports.values()),
+        rows=tuple(evolve(row, name=f"{path}, {row.name}") if " " in row.name else row for path, row in rows),
+        disagreements=tuple(text for r in reports.values() for text in r.disagreements),
+        float_units=tuple(unit for r in reports.values() for unit in r.float_units),
+        incomparable=next((r.incomparable for r in reports.values() if r.incomparable), ""),
+    )

@@ -1,0 +1,125 @@
+"""Ops that commute with positive factors of channels: op(s x) = s op(x); and where the channels are behind them.
+
+max(0, s x) = s max(0, x); the same holds for other slopes, for sums and maxima over space, and for what moves whole channels.
+It does not for a clip, min(s x, 6) != s min(x, 6), nor for curves (sigmoid, GELU, SiLU).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve, frozen
+from torch import fx
+
+from qfunc.ops.vocabulary import attribute, kind_of, op_of
+
+_ELEMENTWISE = ("relu", "leaky_relu", "prelu", "abs", "neg", "dropout")
+_POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool")
+_MEANS = ("mean", "sum", "amax", "amin")
+
+
+@frozen
+class Layout:
+    """Where a tensor has its channels.
+
+    Attributes:
+        back: Their axis, counted from the end: 1 is the last.
+        rank: The number of axes, or None where the graph does not say.  Convolutions are taken to read batches.
+        merged: Whether that axis has the entries of each channel in a row, as flattening leaves them.
+    """
+
+    back: int
+    rank: int | None
+    merged: bool = False
+
+    def axis(self, given: int) -> int | None:
+        """An axis from the end, -1 the last; None where the graph does not say which."""
+        return given if given < 0 else None if self.rank is None else given - self.rank
+
+
+def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
+    """Where the channels are behind an op that reads x, if it commutes with positive factors of them; else None.
+
+    >>> import torch
+    >>> from qfunc.frontend.capture import capture
+    >>> net = capture()(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU6(), torch.nn.Flatten()))
+    >>> [scaled_consumers(n, Layout(3, 4)) for n in net.graph.nodes if kind_of(n) in ("clip", "flatten")]
+    [None, Layout(back=1, rank=2, merged=True)]
+    """
+    kind, op = kind_of(node), op_of(node)
+    if kind in _ELEMENTWISE:
+        return layout
+    if kind in _POOLS and op is not None:
+        return layout if layout.back > int(op.names[0][-2]) else None
+    if kind == "resize":
+        return layout if layout.back + 1 == layout.rank else None
+    if kind == "pad":
+        zeros = attribute(node, "mode") != "constant" or not attribute(node, "value")
+        return layout if zeros and len(attribute(node, "pad")) < 2 * layout.back else None
+    if kind == "global_avg_pool" or (kind in _MEANS and op is not None):
+        return _reduced(layout, attribute(node, "dim"), attribute(node, "keepdim"))
+    if kind == "flatten":
+        return _flat(layout, attribute(node, "start_dim"), attribute(node, "end_dim"))
+    return _rows(layout, attribute(node, "shape"), node) if op is not None and op.names[0] == "reshape" else None
+
+
+def clips_from_zero(node: fx.Node) -> bool:
+    """Whether an op is min(max(x, 0), c) with a number c: it commutes with a factor s where x <= c and s x <= c."""
+    if kind_of(node) != "clip":
+        return False
+    low, high = attribute(node, "min"), attribute(node, "max")
+    return isinstance(low, int | float) and low == 0 and isinstance(high, int | float) and high > 0
+
+
+def keeps_constants(node: fx.Node) -> bool:
+    """Whether such an op gives c where all that it reads of a channel is c: so do means, so do no zeros around an image."""
+    kind = kind_of(node)
+    if kind == "avg_pool":
+        padding, divisor = (attribute(node, n) if n in _names(node) else None for n in ("padding", "divisor_override"))
+        inside = not any(padding) if isinstance(padding, list | tuple) else not padding
+        return divisor is None and (inside or not attribute(node, "count_include_pad"))
+    if kind == "pad":
+        return bool(attribute(node, "mode") != "constant")
+    return kind not in ("abs", "neg", "sum")
+
+
+def keeps_means(node: fx.Node) -> bool:
+    """Whether the mean of a channel is the same behind such an op, whatever the values."""
+    return kind_of(node) not in (*_ELEMENTWISE, "max_pool", "amax", "amin", "resize", "pad") and keeps_constants(node)
+
+
+def _names(node: fx.Node) -> tuple[str, ...]:
+    op = op_of(node)
+    return () if op is None else op.parameters
+
+
+def _reduced(layout: Layout, dim: Any, keepdim: bool) -> Layout | None:
+    if dim is None:
+        return None
+    axes = [layout.axis(d) for d in (dim if isinstance(dim, list | tuple) else (dim,))]
+    if not axes or None in axes or -layout.back in axes:
+        return None
+    if keepdim:
+        return layout
+    behind = sum(a is not None and a > -layout.back for a in axes)
+    return evolve(layout, back=layout.back - behind, rank=None if layout.rank is None else layout.rank - len(axes))
+
+
+def _flat(layout: Layout, start: int, end: int) -> Layout | None:
+    first, last = layout.axis(start), layout.axis(end)
+    if first != -layout.back or last != -1 or layout.merged:
+        return None
+    return Layout(1, None if layout.rank is None else layout.rank - layout.back + 1, layout.back > 1)
+
+
+def _rows(layout: Layout, shape: Any, node: fx.Node) -> Layout | None:
+    # x.view(x.size(0), -1): the batch stays, the rest is one axis.
+    first = shape[0] if isinstance(shape, list | tuple) and len(shape) == 2 else None
+    batch = isinstance(first, fx.Node) and kind_of(first) == "size" and first.args[1:] == (0,)
+    same = isinstance(first, fx.Node) and (first.args[0] is node.args[0] or kind_of(first.all_input_nodes[0]) == "input")
+    if not (batch and same) or layout.rank is None or layout.back + 1 != layout.rank or layout.merged:
+        return None
+    return Layout(1, 2, layout.back > 1)
+
+
+__all__ = ["Layout", "clips_from_zero", "keeps_constants", "keeps_means", "scaled_consumers"]

@@ -1,0 +1,170 @@
+"""Links: tensors whose channels may be scaled without any change of the function, found by the graph's structure alone.
+
+Between what gives the tensor and each op with weights that reads it stand only ops that commute with positive factors of
+channels.  Then with y' = y / s and w' = w s along the inputs,  w' f(y') = w f(y).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import frozen
+from torch import Tensor, fx
+
+from qfunc.corrections.channel_scaling import Layout, clips_from_zero, scaled_consumers
+from qfunc.corrections.scalable_norms import ScalableNorm, scalable_norm
+from qfunc.corrections.scalable_ops import Columns, Rows, ScalableOps
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.frontend.capture import capture
+from qfunc.graph.linear_op import LINEAR_KINDS
+from qfunc.graph.record import path_of, record_of
+from qfunc.graph.stages import kind_of_model
+from qfunc.graph.submodules import quantized_submodules
+from qfunc.ops.vocabulary import attribute, kind_of, slots
+
+
+@frozen(eq=False)
+class Link:
+    """A producer and everything that reads it."""
+
+    producer: Rows | ScalableNorm
+    ends: tuple[Columns, ...]
+
+    def scale(self, by: Tensor) -> None:
+        """Divides the producer and multiplies the weights that read it."""
+        self.producer.divide(by)
+        for end in self.ends:
+            end.multiply(by)
+
+
+@frozen
+class NearMiss:
+    """An op whose channels cannot be scaled: where it ends, and why."""
+
+    op: str
+    at: str
+    why: str
+
+    def __str__(self) -> str:
+        """In one line."""
+        return f"{self.op!r}, at {self.at!r}: {self.why}"
+
+
+def capture_for_equalization(model: Any, step: str) -> fx.GraphModule:
+    """A captured float model of our own.
+
+    Raises:
+        CalibrationError: the model is quantized.
+    """
+    record = record_of(model)
+    if (record is not None and record.target is not None) or quantized_submodules(model):
+        found = kind_of_model(record) if record is not None else "a model with a quantized submodule"
+        do = f"Run qfunc.{step} before qfunc.quantize."
+        raise CalibrationError(where=step, found=found, wanted="a float model", do=do)
+    return capture()(model)
+
+
+def equalization_links(
+    model: fx.GraphModule, gains: bool = False, clips: bool = False
+) -> tuple[tuple[Link, ...], tuple[NearMiss, ...]]:
+    """The links of a captured model in graph order, and what is none.
+
+    Args:
+        gains: Also those that start at LayerNorms, RMSNorms and lone BatchNorms.
+        clips: Also those in which a clip from 0 stands directly behind a BatchNorm: they scale where no value meets the bound.
+    """
+    ends, found, misses = ScalableOps(model), [], []
+    used: set[fx.Node] = set()
+    for node in model.graph.nodes:
+        kind = kind_of(node)
+        producer: Rows | ScalableNorm | str | None = ends.rows(node) if kind in LINEAR_KINDS else None
+        if producer is None and gains and node not in used:
+            producer = scalable_norm(ends, node)
+        if producer is None:
+            continue
+        if isinstance(producer, str):
+            misses.append(NearMiss(path_of(model, node), path_of(model, node), producer))
+            continue
+        used.add(producer.node)
+        try:
+            reached = tuple(_reached(ends, producer, clips))
+        except _Stop as stop:
+            misses.append(NearMiss(path_of(model, node), path_of(model, stop.at), stop.why))
+            continue
+        if reached:
+            found.append(Link(producer, reached))
+    return tuple(found), tuple(misses)
+
+
+class _Stop(Exception):
+    def __init__(self, at: fx.Node, why: str) -> None:
+        super().__init__(why)
+        self.at, self.why = at, why
+
+
+def _reached(ends: ScalableOps, producer: Rows | ScalableNorm, clips: bool) -> Iterable[Columns]:
+    todo: list[tuple[fx.Node, Layout, tuple[fx.Node, ...]]] = [(producer.node, producer.layout, ())]
+    while todo:
+        node, layout, through = todo.pop(0)
+        for reader in node.users:
+            if kind_of(reader) == "size":
+                continue
+            if kind_of(reader) in LINEAR_KINDS:
+                yield _column(ends, producer, node, reader, layout, through)
+                continue
+            behind = scaled_consumers(reader, layout) if reader.args and reader.args[0] is node else None
+            if clips and isinstance(producer, Rows) and node is producer.norm and clips_from_zero(reader):
+                behind = layout
+            if behind is None:
+                raise _Stop(reader, _why(reader, clips))
+            todo.append((reader, behind, (*through, reader)))
+
+
+def _column(
+    ends: ScalableOps,
+    producer: Rows | ScalableNorm,
+    node: fx.Node,
+    reader: fx.Node,
+    layout: Layout,
+    through: tuple[fx.Node, ...],
+) -> Columns:
+    op = ends.weighted(reader)
+    if isinstance(op, str):
+        raise _Stop(reader, op)
+    if [slot for slot, n in slots(reader) if n is node] != ["input"]:
+        raise _Stop(reader, "it is read as a weight")
+    axis = 1 if op.kind == "linear" else op.spatial + 1
+    repeat, rest = divmod(op.inputs, producer.channels)
+    if layout.back != axis or rest or (repeat > 1 and not layout.merged):
+        raise _Stop(reader, "the channels are not those that it reads")
+    return Columns(op, through, repeat)
+
+
+def _why(reader: fx.Node, clips: bool) -> str:
+    kind = kind_of(reader)
+    if kind == "output":
+        return "it is an output of the model"
+    if kind == "clip":
+        bound = attribute(reader, "max")
+        if clips:
+            return f"a clip at {bound} that does not stand directly behind a BatchNorm; clips_as_relu() makes it a ReLU"
+        return (
+            f"a clip at {bound} does not scale with channels; clips_as_relu() makes it a ReLU, "
+            "equalize(deviations=3.0) keeps it"
+        )
+    return f"{kind} does not commute with factors of channels"
+
+
+def require_links(found: tuple[Link, ...], misses: tuple[NearMiss, ...], step: str, wanted: str) -> None:
+    """Refuses a model in which nothing can be scaled.
+
+    Raises:
+        SpecError: names the first reasons.
+    """
+    if not found:
+        shown = "; ".join(map(str, misses[:3])) or "there is no op with weights that another reads"
+        raise SpecError(where=step, found=f"no such pair ({shown})", wanted=wanted, do=f"Leave out qfunc.{step}.")
+
+
+__all__ = ["Link", "NearMiss", "capture_for_equalization", "equalization_links", "require_links"]

@@ -1,0 +1,50 @@
+"""clips_as_relu: another function on purpose, which scales with its channels where a clip does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from qfunc.corrections.channel_scaling import clips_from_zero
+from qfunc.corrections.equalization_graph import capture_for_equalization
+from qfunc.errors import SpecError
+
+
+def clips_as_relu() -> Callable[[nn.Module], fx.GraphModule]:
+    """A transform of a float model: each clip between 0 and a bound (ReLU6) is a ReLU.
+
+    It is another function where a value is above the bound: measure the float accuracy again.  It is what the paper does to
+    equalize MobileNets: min(s x, 6) is not s min(x, 6), and chips fuse a clip with one bound a tensor, not with bounds 6 / s_i.
+    `equalize(deviations=3.0)` keeps the clips, and equalizes the channels that do not meet them.
+
+    Raises:
+        SpecError: the model has no such clip.
+        CalibrationError: the model is quantized.
+    Source: Nagel et al., arXiv:1906.04721, section 5.1.1 ("replacing ReLU6 with ReLU").
+
+    >>> clips_as_relu()(nn.Sequential(nn.ReLU6()))(torch.tensor([-1.0, 5.0, 7.0]))
+    tensor([0., 5., 7.])
+    """
+
+    def transform(model: Any) -> fx.GraphModule:
+        with torch.inference_mode(False):
+            network = capture_for_equalization(model, "clips_as_relu")
+            clips = [n for n in network.graph.nodes if clips_from_zero(n)]
+            if not clips:
+                do = "Leave out qfunc.clips_as_relu."
+                raise SpecError(
+                    where="clips_as_relu", found="no clip from 0", wanted="at least one ReLU6 or clamp(0, c)", do=do
+                )
+            for node in clips:
+                node.target, node.args = F.relu, node.args[:1]
+            network.recompile()
+            return network
+
+    return transform
+
+
+__all__ = ["clips_as_relu"]

@@ -1,0 +1,141 @@
+"""The two ends of a tensor whose channels can be scaled: what gives it, and the ops with weights that read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx
+
+from qfunc.corrections.channel_scaling import Layout
+from qfunc.corrections.norm_weights import divide_norm
+from qfunc.graph.channel_affine import ChannelAffines
+from qfunc.graph.constants import read_attr
+from qfunc.graph.linear_op import LinearOp, after, before, linear_op
+from qfunc.graph.record import path_of
+from qfunc.ops.vocabulary import attribute, channel_axis, kind_of
+
+
+@frozen(eq=False)
+class Rows:
+    """A conv, transposed conv or linear, and the BatchNorm that alone reads it, if there is one: y = norm(w x + b)."""
+
+    op: LinearOp
+    norm: fx.Node | None = None
+
+    @property
+    def model(self) -> fx.GraphModule:
+        """The model that it is part of."""
+        return self.op.model
+
+    @property
+    def node(self) -> fx.Node:
+        """What gives y."""
+        return self.norm or self.op.node
+
+    @property
+    def channels(self) -> int:
+        """The number of channels of y."""
+        return int(self.op.bias().numel())
+
+    @property
+    def layout(self) -> Layout:
+        """Where y has its channels."""
+        return Layout(1, None) if self.op.kind == "linear" else Layout(self.op.spatial + 1, self.op.spatial + 2)
+
+    def weight(self) -> Tensor:
+        """w as the chip has it, folded: [out, in / groups, ...] in float64."""
+        found = ChannelAffines(self.op.model).at(self.norm) if self.norm is not None else None
+        return self.op.weight() if found is None else after(self.op.weight(), self.op.bias(), found.factor, found.shift)[0]
+
+    def divide(self, by: Tensor) -> None:
+        """Divides y by one positive number a channel: in the BatchNorm if there is one, whose statistics stay."""
+        if self.norm is not None:
+            module: Any = self.op.model.get_submodule(str(self.norm.target))
+            divide_norm(module, by)
+        else:
+            weight, bias = after(self.op.weight(), self.op.bias(), by.reciprocal(), torch.zeros_like(by))
+            self.op.put(weight, bias if attribute(self.op.node, "bias") is not None else None)
+
+
+@frozen(eq=False)
+class Columns:
+    """An op that reads the channels: they are columns of its weight, of a flattened image several in a row each."""
+
+    op: LinearOp
+    through: tuple[fx.Node, ...]
+    repeat: int = 1
+
+    def ranges(self) -> Tensor:
+        """max |w| over each channel's columns."""
+        weight = self.op.weight()
+        grouped = weight.reshape(self.op.groups, weight.shape[0] // self.op.groups, weight.shape[1], -1)
+        columns: Tensor = grouped.abs().amax((1, 3)).reshape(-1, self.repeat)
+        return columns.amax(1)
+
+    def each(self, by: Tensor) -> Tensor:
+        """One number a channel, as one a column."""
+        return by.repeat_interleave(self.repeat)
+
+    def multiply(self, by: Tensor, shift: Tensor | None = None) -> None:
+        """The op then reads  by * x + shift  where it read x."""
+        shift = torch.zeros_like(by) if shift is None else shift
+        bias = attribute(self.op.node, "bias") is not None or bool(shift.count_nonzero())
+        weight, new = before(self.op.weight(), self.op.bias(), self.each(by), self.each(shift), self.op.groups)
+        self.op.put(weight, new if bias else None)
+
+
+class ScalableOps:
+    """Finds both in one model.
+
+    >>> from torch import nn
+    >>> from qfunc.frontend.capture import capture
+    >>> net = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3)))
+    >>> [ScalableOps(net).rows(n).node.name for n in net.graph.nodes if kind_of(n) == "conv"]
+    ['_1', '_3']
+    """
+
+    def __init__(self, model: fx.GraphModule) -> None:
+        self.model = model
+        self.reads: dict[int, int] = {}
+        self.calls: dict[str, int] = {}
+        for node in model.graph.nodes:
+            if node.op == "get_attr" and isinstance(value := read_attr(model, node), Tensor):
+                self.reads[id(value)] = self.reads.get(id(value), 0) + len(node.users)
+            elif node.op == "call_module":
+                self.calls[str(node.target)] = self.calls.get(str(node.target), 0) + 1
+
+    def own(self, node: fx.Node) -> bool:
+        """Whether no other op reads the tensor of a constant."""
+        return self.reads.get(id(read_attr(self.model, node)), 0) == 1
+
+    def weighted(self, node: fx.Node) -> LinearOp | str:
+        """The op that a node is; or why its weight cannot change."""
+        op = linear_op(self.model, node)
+        if op is None or (op.kind == "linear" and channel_axis(node)) or op.stored.dtype not in _FLOATS:
+            return f"the weight or bias of {path_of(self.model, node)!r} is computed, not a parameter"
+        shared = [n for n in (attribute(node, "weight"), attribute(node, "bias")) if n is not None and not self.own(n)]
+        return f"{shared[0].target!r} is also the tensor of another op" if shared else op
+
+    def rows(self, node: fx.Node) -> Rows | str:
+        """The op that gives a tensor, with its BatchNorm; or why it cannot be divided."""
+        op = self.weighted(node)
+        if isinstance(op, str):
+            return op
+        readers = [n for n in node.users if kind_of(n) != "size"]
+        norm = readers[0] if len(readers) == 1 and kind_of(readers[0]) == "batch_norm" else None
+        if norm is None:
+            return Rows(op)
+        module: Any = self.model.get_submodule(str(norm.target))
+        if getattr(module, "running_var", None) is None or module.running_var.numel() != op.bias().numel():
+            return f"{path_of(self.model, norm)!r} does not norm the channels of {path_of(self.model, node)!r} by statistics"
+        return (
+            Rows(op, norm) if self.calls[str(norm.target)] == 1 else f"{path_of(self.model, norm)!r} norms other tensors, too"
+        )
+
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+__all__ = ["Columns", "ScalableOps", "Rows"]

@@ -1,0 +1,90 @@
+"""Emulate activations on codes: leaky_relu, prelu, hardswish, softmax."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from qfunc.emulation.builder import Codes
+from qfunc.emulation.context import UnitContext
+from qfunc.numerics.kernels import activations as fixed_curves
+from qfunc.numerics.kernels import fixed_softmax, integer
+from qfunc.numerics.kernels.activations import along_channels, sloped
+from qfunc.numerics.kernels.fixed_point import fixed_multiplier
+from qfunc.ops.vocabulary import attribute, slots
+from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier
+
+__all__ = ["bits", "hard_swish", "slopes", "softmax", "softmax_fixed"]
+
+
+def _given(job: UnitContext) -> Codes:
+    return job.given(slots(job.root)[0][1])
+
+
+def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
+    """The node of a leaky_relu or prelu in fixed point, or of a prelu by two float32 multipliers."""
+    x = _given(job)
+    centred = below = job.emitter.call(operator.sub, x.node, x.coding.zero_point, name=f"{job.name}_centred")
+    scale = torch.tensor(x.coding.scale, dtype=torch.float64) / job.output.scale
+    if job.unit.kind == "leaky_relu":
+        slope = scale * float(torch.tensor(float(attribute(job.root, "negative_slope"))))
+    else:
+        weight = dict(slots(job.root))["weight"]
+        coding = job.partition.coding(weight, job.root)
+        assert coding is not None
+        own = (job.constant_codes(weight, coding) - coding.qparams.zero_point).float()
+        held = job.emitter.constant(own, str(weight.target))
+        below = job.emitter.call(along_channels, centred, held, name=f"{job.name}_sloped")
+        slope = scale * coding.qparams.scale.double().reshape(())
+        if isinstance(arithmetic, FloatMultiplier):
+            s_x, s_y = torch.tensor(x.coding.scale), torch.tensor(job.output.scale)
+            each = [float(s_x / s_y), float(s_x * coding.qparams.scale.float().reshape(()) / s_y)]
+            return job.emitter.call(sloped, centred, below, each, *job.range(), arithmetic.rounding, name=job.name, result=True)
+    assert isinstance(arithmetic, FixedPoint)
+    pairs = [fixed_multiplier(s, arithmetic.bits) for s in (scale, slope)]
+    m, e = ([job.emitter.constant(p[i], f"{job.unit.path}.{n}_{k}") for k, p in enumerate(pairs)]
+            for i, n in enumerate(("multiplier", "shift")))  # fmt: skip
+    return job.emitter.call(
+        fixed_curves.two_slopes, centred, below, m, e, list(arithmetic.steps), *job.range(), name=job.name, result=True
+    )
+
+
+def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
+    """The node of a leaky_relu by integers with a fixed number of bits behind the point."""
+    x = _given(job)
+    centred = job.emitter.call(operator.sub, x.node, x.coding.zero_point, name=f"{job.name}_centred")
+    scale = torch.tensor(x.coding.scale) / torch.tensor(job.output.scale)
+    both = (scale, scale * float(attribute(job.root, "negative_slope")))
+    m = [int(torch.round(s * float(1 << arithmetic.bits))) for s in both]
+    return job.emitter.call(
+        fixed_curves.fixed_bits, centred, m, arithmetic.bits, arithmetic.rounding, *job.range(), name=job.name, result=True
+    )
+
+
+def hard_swish(job: UnitContext) -> fx.Node:
+    """The node of a `specs.HardSwish16` unit."""
+    x = _given(job)
+    return job.emitter.call(
+        fixed_curves.hard_swish16, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
+        name=job.name, result=True,
+    )  # fmt: skip
+
+
+def softmax(job: UnitContext) -> fx.Node:
+    """The node of a `specs.SoftmaxFloat` unit."""
+    x = _given(job)
+    return job.emitter.call(
+        integer.softmax_float, x.node, attribute(job.root, "dim"), x.coding.scale, job.output.scale, *job.range(),
+        name=job.name, result=True,
+    )  # fmt: skip
+
+
+def softmax_fixed(job: UnitContext) -> fx.Node:
+    """The node of a `specs.SoftmaxFixed` unit."""
+    x = _given(job)
+    return job.emitter.call(
+        fixed_softmax.softmax_fixed, x.node, attribute(job.root, "dim"), x.coding.scale, *job.range()[1:],
+        name=job.name, result=True,
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Writing an emulation graph: nodes, constants, and the two states of a tensor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx, nn
+
+from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes
+from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
+from qfunc.numerics.logarithmic import log_codes, log_values
+from qfunc.placement.encoding import Encoding
+from qfunc.specs import DequantizeSum, Log, QuantizeLanes, Target
+
+
+@frozen(eq=False)
+class Real:
+    """A tensor in real units."""
+
+    node: fx.Node
+
+
+@frozen(eq=False)
+class Codes:
+    """A tensor of codes and the coding that gives them meaning."""
+
+    node: fx.Node
+    coding: Encoding
+
+
+Value = Real | Codes
+
+
+class EmulationBuilder:
+    """A graph under construction and the module that holds its constants.
+
+    The target says how codes are made and read; `results` are the names that only the results of units may bear.
+    """
+
+    def __init__(self, root: nn.Module, target: Target, results: frozenset[str] = frozenset()) -> None:
+        self.root, self.graph, self.results = root, fx.Graph(), results
+        own = [k.arithmetic for k in target.kernels]
+        self.made = next((a for a in own if isinstance(a, QuantizeLanes)), None)
+        self.read = next((a for a in own if isinstance(a, DequantizeSum)), None)
+        self.by_channel: dict[str, list[fx.Node]] = {}
+
+    def call(self, function: Callable[..., Any], *args: Any, name: str, result: bool = False) -> fx.Node:
+        """A call_function node."""
+        return self.graph.create_node("call_function", function, args, {}, self._name(name, result))
+
+    def _name(self, name: str, result: bool = False) -> str:
+        name = re.sub(r"\W", "_", name)
+        while not result and name in self.results:
+            name += "_"
+        return name
+
+    def constant(self, value: Tensor, path: str) -> fx.Node:
+        """A buffer of the emulated model, read."""
+        owner, _, name = f"integers.{path}".rpartition(".")
+        module = self.root
+        for part in owner.split("."):
+            if not isinstance(getattr(module, part, None), nn.Module):
+                module.add_module(part, nn.Module())
+            module = getattr(module, part)
+        while name in module._buffers or hasattr(module, name):
+            name += "_"
+        module.register_buffer(name, value)
+        return self.graph.create_node("get_attr", f"{owner}.{name}", name=self._name(path))
+
+    def real(self, value: Value, name: str) -> fx.Node:
+        """The value in real units."""
+        if isinstance(value, Real):
+            return value.node
+        coding, fmt = value.coding, value.coding.seat.module.site.scheme.format
+        if isinstance(fmt, Log):
+            return self.call(
+                log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
+            )
+        if self.read is not None:
+            return self.call(dequantize_sum, value.node, *self._qparams(coding), self.read.lanes, name=f"{name}_real")
+        return self.call(dequantize_codes, value.node, *self._qparams(coding), name=f"{name}_real")
+
+    def codes(self, value: Value, coding: Encoding, name: str) -> fx.Node:
+        """The value as codes of a coding."""
+        if isinstance(value, Codes) and value.coding.same(coding):
+            return value.node
+        real, scheme = self.real(value, name), coding.seat.module.site.scheme
+        if isinstance(scheme.format, Log):
+            bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
+            return self.call(log_codes, real, coding.scale, bits, steps, name=name)
+        how = (*self._qparams(coding), coding.format.qmin, coding.format.qmax, scheme.rounding, scheme.division)
+        if self.made is not None:
+            return self.call(quantize_lanes, real, *how, self.made.rest, self.made.lanes, name=name)
+        return self.call(quantize_codes, real, *how, name=name)
+
+    def _qparams(self, coding: Encoding) -> Sequence[Any]:
+        if coding.qparams.scale.ndim == 0:
+            return coding.scale, coding.zero_point
+        path = coding.seat.path
+        if path not in self.by_channel:
+            pairs = (("scale", coding.qparams.scale), ("zero_point", coding.qparams.zero_point))
+            self.by_channel[path] = [self.constant(t.detach(), f"{path}.{name}") for name, t in pairs]
+        return self.by_channel[path]
+
+
+def float32_exact(value: Tensor) -> float:
+    """A scalar tensor as the Python float of its float32 value."""
+    return float(value.to(torch.float32))

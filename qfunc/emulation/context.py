@@ -1,0 +1,149 @@
+"""One unit on its way into the emulation graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from attrs import frozen
+from torch import Tensor, fx
+
+from qfunc.emulation.builder import Codes, EmulationBuilder, Value
+from qfunc.errors import EmulationError
+from qfunc.graph.constants import read_attr
+from qfunc.numerics.rounding import round_by
+from qfunc.ops.vocabulary import attribute, slots
+from qfunc.placement.encoding import Encoding
+from qfunc.placement.partition import Partition, Unit
+from qfunc.specs import Bounds
+
+
+@frozen(eq=False)
+class UnitContext:
+    """One unit of a kernel to be written: its inputs' values by node name, its output's coding (None: it stays real)."""
+
+    unit: Unit
+    partition: Partition
+    emitter: EmulationBuilder
+    inputs: dict[str, Value]
+    made: Encoding | None
+
+    @property
+    def output(self) -> Encoding:
+        """The coding of an output that has one."""
+        assert self.made is not None
+        return self.made
+
+    @property
+    def root(self) -> fx.Node:
+        """The unit's op."""
+        return self.unit.group.root
+
+    @property
+    def name(self) -> str:
+        """The node name of the unit's result: that of the float tensor."""
+        return self.unit.group.output.name
+
+    def given(self, producer: fx.Node) -> Codes:
+        """The codes of an activation input."""
+        value = self.inputs[producer.name]
+        assert isinstance(value, Codes)
+        return value
+
+    def range(self) -> tuple[int, int, int]:
+        """(zero point, lowest code, highest code) of the output, within the bounds of fused activations.
+
+        Rounding is monotonic, so clamping codes to R(bound / s) + z is clamping the real value.
+        """
+        zero, low, high = self.output.zero_point, self.output.format.qmin, self.output.format.qmax
+        _, behind = self._around_the_sum()
+        for node in behind:
+            codes = [None if v is None else self._code(v) for v in self._bounds(node)]
+            low = low if codes[0] is None else min(max(low, codes[0]), high)
+            high = high if codes[1] is None else max(min(high, codes[1]), low)
+        return zero, low, high
+
+    def _code(self, bound: float) -> int:
+        kernel, zero = self.unit.kernel, self.output.zero_point
+        given, arithmetic = (None, None) if kernel is None else (kernel.bounds, kernel.arithmetic)
+        how = given or Bounds(getattr(arithmetic, "rounding", "half_away"))
+        before = zero if how.zero_point == "before" else 0
+        ratio = torch.tensor(float(bound)) / torch.tensor(self.output.scale, dtype=torch.float32) + before
+        return int(round_by(ratio, how.rounding)) + zero - before
+
+    def joined(self) -> tuple[list[tuple[float | None, float | None]], fx.Node | None]:
+        """(bounds of what stands before an addition that is fused with the root, what is added in real units or None)."""
+        before, behind = self._around_the_sum()
+        fused = self.unit.group.nodes[1:]
+        if len(before) + len(behind) == len(fused):
+            return [], None
+        sum_ = fused[len(before)]
+        (other,) = (n for _, n in slots(sum_) if n not in self.unit.group.nodes)
+        return [self._bounds(n) for n in before], self.real(other, sum_)
+
+    def real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
+        """What an op reads, in real units: of a weight or bias, what its codes stand for."""
+        given = self.inputs[producer.name]
+        coding = self.partition.coding(producer, reader) if producer.op == "get_attr" else None
+        if isinstance(given, Codes) or coding is None:
+            return self.emitter.real(given, producer.name)
+        held = coding.seat.module(read_attr(self.partition.network, producer).detach())
+        return self.emitter.constant(held.detach(), str(producer.target))
+
+    def bounds(self) -> list[tuple[float | None, float | None]]:
+        """The bounds of all that is fused with the root, in order."""
+        return [self._bounds(n) for n in self.unit.group.nodes[1:]]
+
+    def _around_the_sum(self) -> tuple[list[fx.Node], list[fx.Node]]:
+        # The activations fused with the root: those before a fused addition, and those that bound the output.
+        fused = list(self.unit.group.nodes[1:])
+        at = next((i for i, n in enumerate(fused) if self.partition.context.kind(n) == "add"), None)
+        return ([], fused) if at is None else (fused[:at], fused[at + 1 :])
+
+    def _bounds(self, node: fx.Node) -> tuple[float | None, float | None]:
+        match self.partition.context.kind(node):
+            case "relu":
+                return 0.0, None
+            case "clip":
+                return attribute(node, "min"), attribute(node, "max")
+        return None, None
+
+    def constant_codes(self, producer: fx.Node, coding: Encoding) -> Tensor:
+        """The integer codes of a weight or bias."""
+        return coding.codes(read_attr(self.partition.network, producer))
+
+
+def both_operands(job: UnitContext) -> tuple[Codes, Codes]:
+    """The codes of both operands."""
+    a, b = (job.given(n) for _, n in slots(job.root))
+    return a, b
+
+
+LARGEST_SHIFT = 40
+"""Shifts by more positions than this would not fit into 64 bits; scales that far apart are a mistake."""
+
+
+def exponents(ratio: Tensor, path: str) -> Tensor:
+    """log2 of ratios of scales that are powers of two, int64.
+
+    Raises:
+        EmulationError: one is no power of two, or beyond 2^-40 to 2^40.
+    """
+    fraction, exponent = torch.frexp(ratio.double())
+    if not bool((fraction == 0.5).all()) or int((exponent - 1).abs().max()) > LARGEST_SHIFT:
+        do = "Calibrate with power-of-two scales (Scale(power_of_two=True)), and bound them by a Limit."
+        wanted = f"powers of two, 2^-{LARGEST_SHIFT} to 2^{LARGEST_SHIFT} apart"
+        raise EmulationError(where=f"unit {path!r}", found=f"scales by ratios of {ratio.tolist()}", wanted=wanted, do=do)
+    return (exponent - 1).long()
+
+
+def rank_of(node: fx.Node) -> int:
+    """How many axes a pool slides over."""
+    one, three = (F.avg_pool1d, F.adaptive_avg_pool1d), (F.avg_pool3d, F.adaptive_avg_pool3d)
+    return 1 if node.target in one else 3 if node.target in three else 2
+
+
+def each_of(value: Any, rank: int) -> list[int]:
+    """One number for each axis."""
+    return [value] * rank if isinstance(value, int) else [int(v) for v in value]

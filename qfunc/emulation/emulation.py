@@ -1,0 +1,113 @@
+"""Build the graph that computes the integers of a runtime from a partition."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from torch import fx, nn
+
+from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value
+from qfunc.emulation.context import UnitContext
+from qfunc.emulation.kernels import write
+from qfunc.graph.constants import read_attr
+from qfunc.graph.module import CapturedModule
+from qfunc.graph.record import attach
+from qfunc.graph.stages import require_stage
+from qfunc.ops.vocabulary import slots
+from qfunc.placement.encoding import require_codes
+from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.shift_limits import require_limits
+
+__all__ = ["build_emulation"]
+
+
+def build_emulation(partition: Partition) -> fx.GraphModule:
+    """The emulation of a partitioned model; its nodes are named after the float tensors whose codes they are.
+
+    Raises:
+        SpecError: a site that is simulated only.
+        CalibrationError: scales that training has moved beyond a limit of the target.
+    """
+    for coding in partition.at_path.values():
+        require_codes(coding.seat)
+    require_limits(partition)
+    return _Emulation(partition).build()
+
+
+class _Emulation:
+    def __init__(self, partition: Partition) -> None:
+        self.partition, self.network = partition, partition.network
+        self.emitter = EmulationBuilder(nn.Module(), partition.target, frozenset(n.name for n in self.network.graph.nodes))
+        self.emitter.graph.set_codegen(self.network.graph._codegen)
+        self.values: dict[str, Value] = {}
+        self.at_edge: dict[tuple[str, str], Codes] = {}
+        self.units = {u.group.output.name: u for u in partition.units}
+        self.inside = {n.name for u in partition.units for n in u.group.nodes[:-1]}
+
+    def build(self) -> fx.GraphModule:
+        for node in self.network.graph.nodes:
+            if node.name not in self.inside:
+                self._step(node)
+        for name, module in self.network.named_children():
+            self.emitter.root.add_module(name, module)
+        for name, tensor in [*self.network.named_parameters(recurse=False), *self.network.named_buffers(recurse=False)]:
+            setattr(self.emitter.root, name, tensor)
+        result = CapturedModule(self.emitter.root, self.emitter.graph)
+        result.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+        result.recompile()
+        record = require_stage(self.network, "captured", "emulate")
+        return attach(result.eval(), evolve(record, facts={}, target=self.partition.target, stage="captured"))
+
+    def _step(self, node: fx.Node) -> None:
+        if node.op == "output":
+            self.emitter.graph.output(fx.map_arg(node.args[0], lambda n: self._real(n, node)))
+        elif node.op in ("placeholder", "get_attr"):
+            made = self.emitter.graph.node_copy(node, lambda n: n)
+            self.values[node.name] = Real(made)
+        else:
+            self._unit(self.units[node.name])
+
+    def _unit(self, unit: Unit) -> None:
+        output, last = self.partition.output_coding(unit.group.output), unit.group.output.name
+        if unit.kernel is not None:
+            inputs: dict[str, Value] = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
+            others = {p.name: self.values[p.name] for n in unit.group.nodes for p in n.all_input_nodes if p.name in self.values}
+            job = UnitContext(unit, self.partition, self.emitter, others | inputs, output if unit.integer else None)
+            self.values[last] = Real(write(job)) if job.made is None else Codes(write(job), job.made)
+        else:
+            for node in unit.group.nodes:
+                made = self.emitter.graph.node_copy(node, lambda n, node=node: self._real(n, node))  # type: ignore[misc]
+                self.values[node.name] = Real(made)
+        if output is not None and not unit.integer:
+            self.values[last] = Codes(self.emitter.codes(self.values[last], output, f"{last}_codes"), output)
+
+    def _activations(self, node: fx.Node, unit: Unit) -> list[fx.Node]:
+        return [p for s, p in slots(node) if s == "input" and p not in unit.group.nodes and self.partition.coding(p, node)]
+
+    def _codes(self, producer: fx.Node, reader: fx.Node) -> Codes:
+        coding = self.partition.coding(producer, reader)
+        assert coding is not None
+        value = self.values[producer.name]
+        if isinstance(value, Codes) and value.coding.same(coding):
+            return value
+        key = (producer.name, coding.seat.path)
+        if key not in self.at_edge:
+            self.at_edge[key] = Codes(self.emitter.codes(value, coding, f"{producer.name}_codes"), coding)
+        return self.at_edge[key]
+
+    def _real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
+        # What a float op reads: through the quantizer on its edge, if there is one.
+        value = self.values[producer.name]
+        coding = self.partition.coding(producer, reader)
+        if coding is None:
+            return self.emitter.real(value, producer.name)
+        if producer.op == "get_attr":
+            return self._constant(producer, coding.seat.path)
+        return self.emitter.real(self._codes(producer, reader), producer.name)
+
+    def _constant(self, producer: fx.Node, path: str) -> fx.Node:
+        key = (producer.name, path)
+        if key not in self.at_edge:
+            coding = self.partition.at_path[path]
+            held = coding.seat.module(read_attr(self.network, producer).detach())
+            self.at_edge[key] = Codes(self.emitter.constant(held, str(producer.target)), coding)
+        return self.at_edge[key].node

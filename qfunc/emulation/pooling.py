@@ -1,0 +1,109 @@
+"""Emulate average pools and means of codes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import fx
+
+from qfunc.emulation.activations import _given
+from qfunc.emulation.context import UnitContext, each_of, rank_of
+from qfunc.errors import EmulationError
+from qfunc.numerics.kernels import activations as fixed_curves
+from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to, mean_scaled
+from qfunc.ops.vocabulary import attribute, slots
+from qfunc.specs import AverageCodes, AveragePool, FixedPoint, FloatMultiplier, Interior
+
+__all__ = ["average_pool_node", "mean"]
+
+
+def window_sum(job: UnitContext, arithmetic: Interior) -> fx.Node:
+    """The node of an average pool in float, summed in window order, or as XNNPACK sums."""
+    x, (zero, low, high) = job.given(slots(job.root)[0][1]), job.range()
+    how = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnn_average"]
+    if job.unit.kind == "adaptive_avg_pool":
+        return job.emitter.call(
+            adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"),
+            job.output.scale, zero, low, high, *how, job.unit.path, name=job.name, result=True,
+        )  # fmt: skip
+    rank = rank_of(job.root)
+
+    def each(name: str) -> list[int]:
+        return each_of(attribute(job.root, name), rank)
+
+    return job.emitter.call(
+        average_pool_codes, x.node, x.coding.scale, x.coding.zero_point, each("kernel_size"), each("stride"), each("padding"),
+        attribute(job.root, "ceil_mode"), attribute(job.root, "count_include_pad"), job.output.scale, zero, low, high, *how,
+        name=job.name, result=True,
+    )  # fmt: skip
+
+
+def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
+    """The node of a `specs.AveragePool` unit: a pool, or an average over everything.
+
+    Raises:
+        EmulationError: scales whose ratio is no power of two, which a sum with a rounded division cannot take.
+    """
+    x = job.given(slots(job.root)[0][1])
+    ratio = x.coding.scale / job.output.scale
+    if math.frexp(ratio)[0] != 0.5:
+        raise EmulationError(
+            where=f"unit {job.unit.path!r}", found=f"scales {x.coding.scale!r} and {job.output.scale!r}",
+            wanted="equal ones, or powers of two", do="Add SameQParams() to the kernel, or tie the scales.",
+        )  # fmt: skip
+    rank, pool = rank_of(job.root), None
+    if job.unit.kind == "avg_pool":
+        pool = [each_of(attribute(job.root, n), rank) for n in ("kernel_size", "stride", "padding")]
+    elif job.unit.kind == "adaptive_avg_pool" and {*each_of(attribute(job.root, "output_size"), rank)} != {1}:
+        do = "Select only pools to the size 1 in the kernel."
+        raise EmulationError(where=f"unit {job.unit.path!r}", found="windows that differ", wanted="one average", do=do)
+    keep = attribute(job.root, "keepdim") if job.unit.kind == "global_avg_pool" else True
+    table = [[list(kernel), k, n] for kernel, k, n in arithmetic.reciprocals]
+    return job.emitter.call(
+        average_codes, x.node, x.coding.zero_point, rank, pool, keep, ratio, table, arithmetic.reciprocal_bits,
+        arithmetic.rounding, *job.range(), name=job.name, result=True,
+    )  # fmt: skip
+
+
+def mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
+    """The node of a mean over some axes."""
+    x, dims = _given(job), attribute(job.root, "dim")
+    dims = [dims] if isinstance(dims, int) else list(dims)
+    keep = bool(attribute(job.root, "keepdim"))
+    if isinstance(arithmetic, FixedPoint):
+        ratio = float(torch.tensor(x.coding.scale, dtype=torch.float64) / job.output.scale)
+        return job.emitter.call(
+            fixed_curves.mean_fixed, x.node, x.coding.zero_point, dims, keep, ratio, list(arithmetic.steps), *job.range(),
+            name=job.name, result=True,
+        )  # fmt: skip
+    return job.emitter.call(
+        mean_scaled, x.node, x.coding.zero_point, x.coding.scale, dims, keep, job.output.scale, *job.range(),
+        arithmetic.rounding, arithmetic.zero_point, name=job.name, result=True,
+    )  # fmt: skip
+
+
+def average_pool_node(job: UnitContext, arithmetic: AverageCodes) -> fx.Node:
+    """The node of an average pool of codes.
+
+    Raises:
+        EmulationError: more axes than two.
+    """
+    x, rank = _given(job), rank_of(job.root)
+    if rank > 2:
+        do = "Pool images or signals."
+        raise EmulationError(where=f"unit {job.unit.path!r}", found="a pool over 3 axes", wanted="one or two", do=do)
+    if job.unit.kind == "adaptive_avg_pool":
+        size = each_of(attribute(job.root, "output_size"), rank)
+        return job.emitter.call(
+            average_to, x.node, size, x.coding.zero_point, arithmetic.rounding, *job.range()[1:], arithmetic.centred,
+            name=job.name, result=True,
+        )  # fmt: skip
+    kernel, stride, padding = (each_of(attribute(job.root, n) or attribute(job.root, "kernel_size"), rank)
+                               for n in ("kernel_size", "stride", "padding"))  # fmt: skip
+    padding = padding if attribute(job.root, "padding") else [0] * rank
+    return job.emitter.call(
+        fixed_curves.average_inside, x.node, kernel, stride, padding, attribute(job.root, "ceil_mode"),
+        attribute(job.root, "count_include_pad"), x.coding.zero_point, arithmetic.rounding, *job.range()[1:],
+        arithmetic.centred, name=job.name, result=True,
+    )  # fmt: skip

@@ -1,0 +1,231 @@
+"""Calibration by several processes: each reads its own batches, and their statistics become one, in order of rank."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from qfunc.errors import CalibrationError, QfuncError, SpecError
+from qfunc.estimators import PowerOfTwo
+from qfunc.graph.record import TensorInfo
+from qfunc.quantizers.site import Site
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class Statistic(Protocol):
+    """What one estimator serves."""
+
+    @property
+    def site(self) -> Site:
+        """The first of its sites."""
+        ...
+
+
+class Observer(Protocol):
+    """The statistics of one network, their states (None before any value), and the shapes of scales that they saw."""
+
+    states: list[Any]
+    shapes: dict[int, tuple[int, ...]]
+    inputs: tuple[TensorInfo, ...]
+    device: torch.device | None
+
+    @property
+    def statistics(self) -> Sequence[Statistic]:
+        """One for each state."""
+        ...
+
+
+class _Report(NamedTuple):
+    """What a rank tells the others before any state: its failure, or how many batches it read and of what."""
+
+    failure: str = ""
+    batches: int = 0
+    statistics: tuple[tuple[str, str], ...] = ()
+    shapes: tuple[dict[int, tuple[int, ...]], ...] = ()
+    inputs: tuple[tuple[TensorInfo, ...], ...] = ()
+
+
+def require_group(group: Any, step: str = "calibrate") -> None:
+    """Refuses what is no group of this process.
+
+    Raises:
+        SpecError: such a value.
+    """
+    import torch.distributed as dist
+
+    if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+        wanted = "a torch.distributed.ProcessGroup that this process is in, or None"
+        do = "Give what dist.new_group returns in its members, or mesh.get_group()."
+        raise SpecError(where=f"{step}, group", found=repr(group), wanted=wanted, do=do)
+
+
+def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
+    """The group whose statistics are merged: the default group for None; None if this process is alone."""
+    import torch.distributed as dist
+
+    if group is None:
+        group = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    return group if group is not None and group.size() > 1 else None
+
+
+@contextmanager
+def propagate_errors(group: ProcessGroup | None) -> Iterator[None]:
+    """A failure inside is told to the other ranks, which would wait for this one's statistics otherwise."""
+    try:
+        yield
+    except Exception as error:
+        if group is not None:
+            text = str(error) if isinstance(error, QfuncError) else f"{type(error).__name__}: {error}"
+            _gathered(_Report(failure=text), group)
+        raise
+
+
+def require_mergeable(observers: Sequence[Observer], group: ProcessGroup | None) -> None:
+    """Refuses estimators whose statistics stay where they are.
+
+    Raises:
+        CalibrationError: names the site and the estimator.
+    """
+    for site in (s.site for o in observers for s in o.statistics if group is not None):
+        if not _merges(site.estimator):
+            raise CalibrationError(
+                where=f"site {site.name!r}",
+                found=f"{_text(site.estimator)}, which has no merge, in {group.size() if group else 1} processes",
+                wanted="an estimator with merge(a, b) -> state",
+                do="Use another, such as Mse(), or calibrate in a group of one process and load its state_dict in the others.",
+            )
+
+
+def merge(observers: Sequence[Observer], batches: int, group: ProcessGroup | None) -> int:
+    """Gives the observers the states of all ranks merged in order of rank; returns how many batches all ranks read.
+
+    One state at a time, on the CPU: memory does not grow with the number of sites.
+
+    Raises:
+        CalibrationError: another rank failed, calibrates another model, or has another number of scales somewhere.
+    """
+    if group is None:
+        return batches
+    reports = _told(_report(observers, batches), group, "calibrate")
+    for number, observer in enumerate(observers):
+        for index, statistic in enumerate(observer.statistics):
+            _require_same_scales(statistic.site.name, [r.shapes[number].get(index) for r in reports])
+    for number, observer in enumerate(observers):
+        observer.inputs = functools.reduce(_first, (r.inputs[number] for r in reports))
+        for index, statistic in enumerate(observer.statistics):
+            observer.states[index] = _merged(observer.states[index], statistic.site.estimator, observer.device, group)
+    return sum(r.batches for r in reports)
+
+
+def of_ranks(own: Any, batches: int, sites: Sequence[str], group: ProcessGroup | None, step: str) -> tuple[list[Any], int]:
+    """What each rank counted, in order of rank, its tensors on the CPU; and how many batches all ranks read.
+
+    Args:
+        own: Of this rank, in tuples and dicts.
+        batches: How many this rank read.
+        sites: What was counted, equal on all ranks.
+        group: As `ranks` gives it; None for this process alone.
+        step: For messages.
+    Raises:
+        CalibrationError: another rank failed, or has another model; or no rank has a batch.
+    """
+    reports = [_Report(batches=batches)]
+    if group is not None:
+        reports = _told(_Report(batches=batches, statistics=tuple(("", name) for name in sites)), group, step)
+    total = sum(r.batches for r in reports)
+    if not total:
+        do = "Pass a non-empty iterable, not one already used up."
+        raise CalibrationError(where=step, found="no batches", wanted="at least one", do=do)
+    return ([own] if group is None else _gathered(_mapped(own, lambda t: t.detach().cpu()), group)), total
+
+
+def _told(own: _Report, group: ProcessGroup, step: str) -> list[_Report]:
+    # The reports of all ranks, each of which has passed all its batches.
+    reports = _gathered(own, group)
+    for rank, report in enumerate(reports):
+        if report.failure:
+            do = "Cure that one; every rank needs the whole pass."
+            found = f"a failure: {report.failure!r}"
+            raise CalibrationError(where=f"{step}, rank {rank}", found=found, wanted="statistics of all ranks", do=do)
+        _require_same(reports[0], report, rank, step)
+    return reports
+
+
+def _merged(own: Any, estimator: Any, device: torch.device | None, group: ProcessGroup) -> Any:
+    seen = [s for s in _gathered(_mapped(own, lambda t: t.detach().cpu().clone()), group) if s is not None]
+    if not seen:
+        return None
+    return _mapped(functools.reduce(estimator.merge, seen), lambda t: t.to(device))
+
+
+def _report(observers: Sequence[Observer], batches: int) -> _Report:
+    sites = (s.site for o in observers for s in o.statistics)
+    statistics = tuple((s.name, f"{_text(s.estimator)} in {s.scheme!r}") for s in sites)
+    return _Report("", batches, statistics, tuple(o.shapes for o in observers), tuple(o.inputs for o in observers))
+
+
+def _require_same(first: _Report, other: _Report, rank: int, step: str) -> None:
+    if first.statistics == other.statistics:
+        return
+    pairs = zip(first.statistics, other.statistics, strict=False)
+    a, b = next(((a, b) for a, b in pairs if a != b), (("", ""), ("", "")))
+    found = f"{len(first.statistics)} estimators and {len(other.statistics)}"
+    if a != b:
+        found = f"{a[1]} at {a[0]!r} and {b[1]} at {b[0]!r}" if a[0] else f"{a[1]!r} and {b[1]!r}"
+    where, do = f"{step}, ranks 0 and {rank}", "Give every process of the group the same model."
+    raise CalibrationError(where=where, found=found, wanted="the same quantized model", do=do)
+
+
+def _require_same_scales(name: str, shapes: Sequence[tuple[int, ...] | None]) -> None:
+    known = [(rank, shape) for rank, shape in enumerate(shapes) if shape is not None]
+    for rank, shape in known:
+        if shape != known[0][1]:
+            found = f"scales of shape {known[0][1]} on rank {known[0][0]} and {shape} on rank {rank}"
+            do = "Give batches that differ in the axes that share a scale only, or use a scale per tensor."
+            raise CalibrationError(where=f"site {name!r}", found=found, wanted="one shape on all ranks", do=do)
+
+
+def _first(a: tuple[TensorInfo, ...], b: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
+    # As if b's first batch that is not empty had come after a's.
+    return b if b and (not a or any(0 in i.shape for i in a)) else a
+
+
+def _merges(estimator: Any) -> bool:
+    if isinstance(estimator, PowerOfTwo):  # its merge is the inner estimator's
+        return _merges(estimator.inner)
+    return callable(getattr(estimator, "merge", None))
+
+
+def _text(estimator: Any) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(estimator))  # addresses differ between processes
+
+
+def _gathered(value: Any, group: ProcessGroup) -> list[Any]:
+    import torch.distributed as dist
+
+    every: list[Any] = [None] * group.size()
+    dist.all_gather_object(every, value, group=group)
+    return every
+
+
+def _mapped(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    # The same structure with other tensors.
+    if isinstance(state, Tensor):
+        return function(state)
+    if isinstance(state, Mapping):
+        return {k: _mapped(v, function) for k, v in state.items()}
+    if isinstance(state, tuple | list):
+        parts = [_mapped(v, function) for v in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+    return state
+
+
+__all__ = ["Observer", "Statistic", "merge", "of_ranks", "ranks", "require_group", "require_mergeable", "propagate_errors"]

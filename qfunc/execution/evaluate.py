@@ -1,0 +1,77 @@
+"""A model's values in evaluation mode, whatever mode it is in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import evolve
+from torch import Tensor, fx
+
+from qfunc.errors import QfuncError
+from qfunc.execution.batches import tensors_of
+from qfunc.graph.arguments import with_fixed_arguments
+from qfunc.graph.interpreter import run_error
+from qfunc.graph.module import in_evaluation_mode
+from qfunc.quantizers.fake_quantize import FakeQuantize
+
+
+def run_in_evaluation_mode(model: fx.GraphModule, leaves: list[Tensor], as_written: bool = False) -> list[Tensor]:
+    """The output leaves of a model in evaluation mode; its own mode is untouched.
+
+    Args:
+        as_written: Whether activations round as ONNX's quantizers do, half to even.
+    """
+    return tensors_of(_value((RoundHalfEven if as_written else _Evaluated)(model), leaves))
+
+
+def evaluated_value(model: fx.GraphModule, leaves: list[Tensor], where: str) -> Any:
+    """As `run_in_evaluation_mode`, before outputs are put into the structure that `model.graph.process_outputs` makes.
+
+    Raises:
+        CalibrationError: an op cannot take the inputs.
+    """
+    interpreter = _Evaluated(model)
+    interpreter.extra_traceback = False
+    try:
+        return _value(interpreter, leaves)
+    except QfuncError:
+        raise
+    except Exception as e:
+        raise run_error(model, interpreter.at, where, e) from e
+
+
+def _value(interpreter: fx.Interpreter, leaves: list[Tensor]) -> Any:
+    module: Any = interpreter.module
+    given = with_fixed_arguments(module, leaves)
+    with torch.inference_mode():
+        return interpreter.run(*given, enable_io_processing=False)
+
+
+class _Evaluated(fx.Interpreter):
+    """Runs every submodule in evaluation mode, by copies that share its tensors."""
+
+    at: fx.Node | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.at = n
+        return super().run_node(n)
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.evaluated(target)(*args, **kwargs)
+
+    def evaluated(self, target: Any) -> Any:
+        return in_evaluation_mode(self.fetch_attr(target))
+
+
+class RoundHalfEven(_Evaluated):
+    """As `_Evaluated`, with activations rounded half to even; constants are written as codes already rounded."""
+
+    def evaluated(self, target: Any) -> Any:
+        module = super().evaluated(target)
+        if isinstance(module, FakeQuantize) and not module.site.constant and not hasattr(module.site.function, "onnx"):
+            module.scheme = evolve(module.scheme, rounding="half_even")
+        return module
+
+
+__all__ = ["RoundHalfEven", "evaluated_value", "run_in_evaluation_mode"]

@@ -1,0 +1,141 @@
+"""Batches on their way to a quantized model, or through an outer module to its quantized submodules."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from tqdm import tqdm
+
+from qfunc.errors import CalibrationError, QfuncError, a_or_an, first_line
+from qfunc.execution.batches import Binder, as_list
+from qfunc.graph.float_network import float_network
+from qfunc.graph.submodules import run_submodules
+
+Observe = Callable[[tuple[Any, ...], int], Any]
+"""A function of a quantized model's positional arguments and of the number of the batch: what the model returns."""
+
+
+def feed_all(model: nn.Module, see: Mapping[str, Observe], batches: Iterable[Any], step: str, progress: bool) -> int:
+    """Shows the arguments of each quantized submodule (of the model itself: "") to a function; returns how many batches.
+
+    The rest of an outer module runs on what the functions return, as its forward says, in evaluation mode.
+
+    Raises:
+        CalibrationError: a wrong batch structure, or arguments that the model refuses.
+    """
+    give, count = feeder(model, see, step), 0
+    for count, batch in enumerate(progress_bar(batches, step, progress), 1):
+        give(batch, count)
+    return count
+
+
+def progress_bar(batches: Iterable[Any], step: str, progress: bool) -> Iterable[Any]:
+    """The batches, with a progress bar if standard error is a terminal."""
+    return tqdm(batches, desc=step, unit="batch", disable=not progress or not sys.stderr.isatty())
+
+
+def feeder(model: nn.Module, see: Mapping[str, Observe], step: str) -> Callable[[Any, int], None]:
+    """As `feed_all`, one batch with its number at a time."""
+    if isinstance(model, fx.GraphModule) and "" in see:
+        bind = Binder(float_network(model))
+
+        def give(batch: Any, number: int) -> None:
+            see[""](bind(batch, step), number)
+
+        return give
+    return _Outer(model, see, step)
+
+
+class _Outer:
+    def __init__(self, model: nn.Module, see: Mapping[str, Observe], step: str) -> None:
+        self.step, self.number, self.said = step, 0, False
+        parts = {path: model.get_submodule(path) for path in see}
+        self.outer = run_submodules(model, {path: self._seeing(path, part, see[path]) for path, part in parts.items()})
+        parameters = inspect.signature(self.outer.forward).parameters.values()
+        self.names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        needed = [p for p in parameters if p.name in self.names and p.default is p.empty]
+        self.required, self.variadic = max(len(needed), 1), any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self.named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+
+    def _seeing(self, path: str, part: nn.Module, see: Observe) -> Callable[..., Any]:
+        signature = inspect.signature(part.forward)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            try:
+                given = positional(signature, args, kwargs)
+            except TypeError as e:
+                raise CalibrationError(
+                    where=f"{self.step}, batch {self.number}, submodule {path!r}",
+                    found=f"a call that it does not take: {e}",
+                    wanted=f"{path}{signature}",
+                    do="Call it as its forward is declared.",
+                ) from e
+            return see(given, self.number)
+
+        return forward
+
+    def __call__(self, batch: Any, number: int) -> None:
+        self.number = number
+        args, kwargs = self._arguments(batch)
+        try:
+            with torch.no_grad():
+                self.outer(*args, **kwargs)
+        except QfuncError:
+            raise
+        except Exception as e:
+            raise CalibrationError(
+                where=f"{self.step}, batch {number}, {type(self.outer).__name__}.forward",
+                found=first_line(e),
+                wanted="inputs on which the model runs",
+                do="Give batches as the model's forward takes them.",
+            ) from e
+
+    def _arguments(self, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if isinstance(batch, Tensor):
+            batch = (batch,)
+        if isinstance(batch, Mapping):
+            if set(batch) <= self.named:
+                return (), dict(batch)
+            if self.required == 1:
+                return (batch,), {}
+            raise self._wrong(f"a dict with keys {as_list(batch)}")
+        if not isinstance(batch, tuple | list):
+            raise self._wrong(a_or_an(type(batch)))
+        if len(batch) < self.required and not self.variadic:
+            raise self._wrong(f"{len(batch)} input{'s' * (len(batch) != 1)}")
+        if self.variadic or len(batch) == self.required:
+            return tuple(batch), {}
+        if not self.said:
+            self.said = True
+            entries = f"batches of {len(batch)} entries for {self.required} required inputs"
+            warnings.warn(f"{self.step}: {entries}; the leading ones are kept.", UserWarning, stacklevel=6)
+        return tuple(batch[: self.required]), {}
+
+    def _wrong(self, found: str) -> CalibrationError:
+        wanted = f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required} required)"
+        do = "Give batches as the model's forward takes them."
+        return CalibrationError(where=f"{self.step}, batch", found=found, wanted=wanted, do=do)
+
+
+def positional(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call, all of them positional.
+
+    >>> positional(inspect.signature(lambda x, gain=1.0, bias=0.0: x), (5,), {"bias": 2.0})
+    (5, 1.0, 2.0)
+
+    Raises:
+        TypeError: the function does not take them.
+    """
+    bound = signature.bind(*args, **kwargs)
+    if bound.kwargs:  # by name, behind others that are left out
+        bound.apply_defaults()
+    return bound.args
+
+
+__all__ = ["Observe", "progress_bar", "feeder", "feed_all", "positional"]

@@ -1,0 +1,183 @@
+"""The statistics of a calibration pass: which tensors each estimator sees, and its state while the network runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx
+
+from qfunc.errors import CalibrationError, SpecError, a_or_an
+from qfunc.execution.batches import infos
+from qfunc.graph.arguments import flatten
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.record import TensorInfo, record_of
+from qfunc.graph.sites import QuantizerNode
+from qfunc.numerics.qparams import qparams_shape
+from qfunc.quantizers.site import Site
+from qfunc.specs import PerTensor, Scheme
+
+__all__ = ["Observer", "Statistic", "require_float", "statistics"]
+
+
+@frozen(eq=False)
+class Statistic:
+    """One estimator, the (model, path) of the sites that it serves, and the tensors it sees, each with its site's name."""
+
+    site: Site
+    owners: tuple[tuple[int, str], ...]
+    tensors: dict[str, str]
+
+
+def statistics(placed: list[tuple[QuantizerNode, ...]]) -> list[Statistic]:
+    """What to estimate for some models' sites: those of one tensor, scheme and estimator share their statistics."""
+    made: dict[Any, Statistic] = {}
+    for index, seats_of_model in enumerate(placed):
+        for seat in seats_of_model:
+            site = seat.module.site
+            if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):
+                continue  # weights are known from the start; fixed, derived and dynamic qparams are never estimated
+            tensor = (index, site.tie) if site.tie and site.leader == "union" else seat.tensor
+            key = (tensor, site.estimator, site.scheme)
+            old = made.get(key, Statistic(site, (), {}))
+            made[key] = Statistic(old.site, (*old.owners, (index, seat.path)), {seat.tensor: site.name, **old.tensors})
+    return list(made.values())
+
+
+class Observer:
+    """The states of all statistics while a network runs."""
+
+    def __init__(self, network: fx.GraphModule, served: tuple[int, ...], statistics: list[Statistic]) -> None:
+        self.served, self.statistics = served, statistics
+        self.states: list[Any] = [None] * len(statistics)
+        self.readers: dict[str, list[int]] = {}
+        for index, statistic in enumerate(statistics):
+            for name in statistic.tensors:
+                self.readers.setdefault(name, []).append(index)
+        self.shapes: dict[int, tuple[int, ...]] = {}
+        self.waiting: dict[int, list[Tensor]] = {}
+        self.batch = 0
+        record = record_of(network)
+        self.rank_two = {n: record.path(record.facts[n].path) for n in record.rank_two} if record else {}
+        self.walk = ObservingInterpreter(network, self.see, {*self.readers, *self.rank_two})
+        self.inputs: tuple[TensorInfo, ...] = ()
+        self.device = next((t.device for t in itertools.chain(network.parameters(), network.buffers())), None)
+
+    def read(self, arguments: tuple[Any, ...], number: int) -> Any:
+        """Updates all statistics; `inputs` are the shapes of the first call that is not empty.  The network's value."""
+        self.batch = number
+        if not self.inputs or any(0 in i.shape for i in self.inputs):
+            self.inputs = infos(arguments)
+        return self.walk.guarded(arguments, f"calibrate, batch {number}")
+
+    def see(self, name: str, value: Any) -> None:
+        """Updates the statistics that read a tensor."""
+        if name in self.rank_two and value.ndim != 2:
+            raise CalibrationError(
+                where=f"op {self.rank_two[name]!r}",
+                found=f"values of rank {value.ndim} before its BatchNorm1d",
+                wanted="rank 2, where a BatchNorm1d can be folded into the linear layer",
+                do="Flatten the leading axes before this layer, or put the BatchNorm1d elsewhere.",
+            )
+        for index in self.readers.get(name, ()):
+            statistic = self.statistics[index]
+            require_float(value, statistic.tensors[name])
+            if len(statistic.tensors) == 1:
+                self._update(index, value)
+                # NaN and infinity show in the statistics; only then is the tensor read once more, to be sure.
+                if not _finite(self.states[index]):
+                    self._require_finite(index, name, value)
+                continue
+            self._require_finite(index, name, value)
+            # Tied tensors are one tensor to their estimator, once a batch.
+            together = self.waiting.setdefault(index, [])
+            together.append(value.flatten())
+            if len(together) == len(statistic.tensors):
+                self._update(index, torch.cat(self.waiting.pop(index)))
+
+    def _require_finite(self, index: int, name: str, value: Tensor) -> None:
+        require_finite(value, self.statistics[index].tensors[name], f"the activations of batch {self.batch}")
+
+    def _update(self, index: int, value: Tensor) -> None:
+        if value.numel():
+            estimator, scheme = self.statistics[index].site.estimator, self.statistics[index].site.scheme
+            if not isinstance(scheme.scale.shared, PerTensor):
+                self._require_same_channels(index, tuple(value.shape))
+            before = estimator.init(scheme, value) if self.states[index] is None else self.states[index]
+            self.states[index] = estimator.update(before, value, scheme)
+
+    def _require_same_channels(self, index: int, shape: tuple[int, ...]) -> None:
+        site, wanted, scales = self.statistics[index].site, "an axis of the tensor", None
+        try:
+            scales = qparams_shape(site.scheme, shape)
+            wanted = f"scales of shape {self.shapes.setdefault(index, scales)}, as in the batches before"
+        except SpecError:  # not an axis of it
+            do = f"Name another axis than that of {site.scheme.scale.shared!r}, by a rule for this op if others have it."
+        else:
+            do = "Give batches that differ in the axes that share a scale only, or use a scale per tensor."
+        if scales is None or scales != self.shapes[index]:
+            found = f"a tensor of shape {shape} in batch {self.batch}"
+            raise CalibrationError(where=f"site {site.name!r}", found=found, wanted=wanted, do=do)
+
+    def qparams(self, part: str = "") -> list[dict[str, Any]]:
+        """For each model that is served, path -> qparams.
+
+        Raises:
+            CalibrationError: a site has seen no values, or the outer module has never called this `part`.
+        """
+        found: list[dict[str, Any]] = [{} for _ in self.served]
+        if part and not self.batch and self.statistics and all(state is None for state in self.states):
+            do = "Give batches for which it runs, or leave it out of `at`."
+            where, wanted = f"calibrate, submodule {part!r}", "at least one"
+            raise CalibrationError(where=where, found="no call of it in any batch", wanted=wanted, do=do)
+        for statistic, state in zip(self.statistics, self.states, strict=True):
+            site = statistic.site
+            if state is None:
+                do = "Give batches of size 1 or more."
+                raise CalibrationError(where=f"site {site.name!r}", found="only empty tensors", wanted="some values", do=do)
+            for owner, path in statistic.owners:
+                found[owner][path] = site.estimator.finalize(state, site.scheme)
+        return found
+
+
+def _finite(state: Any) -> bool:
+    tensors = (t for t in flatten(state) if isinstance(t, Tensor) and t.is_floating_point())
+    return all(bool(t.isfinite().all()) for t in tensors)
+
+
+def require_float(value: Any, name: str) -> None:
+    """Refuses values that have no scale.
+
+    Raises:
+        CalibrationError: names the site.
+    """
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        found = f"{value.dtype} values" if isinstance(value, Tensor) else a_or_an(type(value))
+        several = isinstance(value, list | tuple | Mapping)
+        do = _SEVERAL if several else _SKIP
+        raise CalibrationError(where=f"site {name!r}", found=found, wanted="a float tensor", do=do)
+
+
+_SEVERAL = "Give quantize example_inputs=(...,), whose tensors are then inputs of their own; edit.skip leaves an op in float."
+
+
+_SKIP = "Use edit.skip for ops on such values."
+
+
+def require_finite(value: Tensor, name: str, what: str) -> None:
+    """Refuses NaN and infinite values, in one pass that allocates nothing.
+
+    Raises:
+        CalibrationError: names the site.
+    """
+    ends = torch.stack(torch.aminmax(value.detach())) if value.numel() and value.is_floating_point() else torch.zeros(1)
+    if not bool(ends.isfinite().all()):
+        raise CalibrationError(
+            where=f"site {name!r}",
+            found=f"{'NaN' if bool(ends.isnan().any()) else 'infinite'} values in {what}",
+            wanted="finite values",
+            do="Repair the weights or leave out the batch; edit.skip leaves the op in float.",
+        )

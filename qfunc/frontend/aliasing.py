@@ -1,0 +1,114 @@
+"""Which traced values share storage, so that writes in place can be made pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx
+
+from qfunc.errors import CaptureError
+from qfunc.frontend.source_location import source_line
+
+VIEWS = frozenset((
+    "view", "reshape", "flatten", "ravel", "transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis", "t",
+    "T", "mT", "H", "mH", "numpy_T", "matrix_H", "adjoint", "squeeze", "unsqueeze", "getitem", "slice", "select",
+    "narrow", "unbind", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk", "expand",
+    "expand_as", "broadcast_to", "view_as", "reshape_as", "unflatten", "diagonal", "unfold", "as_strided", "real",
+    "imag", "view_as_real", "view_as_complex", "detach", "data", "to", "type", "type_as", "float", "double", "half",
+    "bfloat16", "cpu", "cuda", "contiguous", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
+    "feature_dropout", "feature_alpha_dropout", "positive", "alias", "requires_grad_", "lift_fresh",
+))  # fmt: skip
+"""Short names of ops whose result may share storage with their first argument."""
+
+SPLITS = ("unbind", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk")
+"""Those that give several."""
+
+
+class Storage:
+    """The views and aliases met so far in a traced graph, in order."""
+
+    def __init__(self, traced: fx.Graph) -> None:
+        self.order = {n: i for i, n in enumerate(traced.nodes)}
+        self.base: dict[fx.Node, fx.Node] = {}  # a value -> the one whose storage it may share
+        self.same: dict[fx.Node, fx.Node] = {}  # a value -> the very tensor that it is
+        self.part: dict[fx.Node, Any] = {}  # a view -> the index that makes it of its base
+
+    def view(self, node: fx.Node, of: fx.Node, part: Any = None) -> None:
+        """Notes that `node` may look into `of`; with an index `part` that it is of[part]."""
+        self.base[node] = of
+        if part is not None:
+            self.part[node] = part
+
+    def wholes(self, node: fx.Node) -> list[tuple[fx.Node, Any]]:
+        """(whole, index) of what a view is a part of, outwards, as far as indices are known: each part is whole[index]."""
+        found = []
+        while (node := self._first(node)) in self.part:
+            found.append((self.base[node], self.part[node]))
+            node = self.base[node]
+        return found
+
+    def is_part(self, node: fx.Node, of: fx.Node, index: Any) -> bool:
+        """Whether a value is the part `index` of a tensor."""
+        node = self._first(node)
+        return self.part.get(node) == index and node in self.part and self._first(self.base[node]) is self._first(of)
+
+    def identical(self, node: fx.Node, to: fx.Node) -> None:
+        """Notes that `node` is `to`, the same tensor under another name."""
+        self.same[node] = self.base[node] = to
+
+    def write(self, node: fx.Node, target: fx.Node, through: Sequence[fx.Node]) -> dict[fx.Node, set[fx.Node]]:
+        """All names of each tensor that `node` writes into: `target`, and what it is a part of.
+
+        Raises:
+            CaptureError: a value that shares storage with it, but is not it, is read later; or it is a
+                parameter or buffer.
+        """
+        names = {tensor: self._names(tensor) for tensor in through}
+        names[target].add(node)
+        known = set().union(*names.values())
+        family = self._family(target)
+        if any(relative.op == "get_attr" for relative in family):
+            raise aliasing_error(
+                node,
+                "an in-place write to a parameter or buffer",
+                "a forward that leaves the model as it is",
+                "Return the new value instead of storing it.",
+            )
+        late = self.order[node]
+        for relative in sorted(family - known, key=self.order.__getitem__):
+            if any(self.order[user] > late for user in relative.users):
+                raise aliasing_error(
+                    node,
+                    f"an in-place write to {target.name!r}, which shares storage with {relative.name!r} that is read later",
+                    "a pure operation",
+                    "Write it without the in-place op, or clone() what is read later.",
+                )
+        self.identical(node, target)
+        return names
+
+    def _first(self, node: fx.Node) -> fx.Node:
+        while node in self.same:
+            node = self.same[node]
+        return node
+
+    def _names(self, node: fx.Node) -> set[fx.Node]:
+        names = {self._first(node)}
+        for name, other in self.same.items():  # in the order of the graph
+            if other in names:
+                names.add(name)
+        return names
+
+    def _family(self, node: fx.Node) -> set[fx.Node]:
+        while node in self.base:
+            node = self.base[node]
+        family = {node}
+        for view, base in self.base.items():
+            if base in family:
+                family.add(view)
+        return family
+
+
+def aliasing_error(node: fx.Node, found: str, wanted: str, do: str) -> CaptureError:
+    """The error for a traced call that has no pure form."""
+    return CaptureError(where=source_line(node) or f"node {node.name!r}", found=found, wanted=wanted, do=do)

@@ -1,0 +1,202 @@
+"""Capture: any accepted model becomes one functional graph of canonical ops."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from qfunc.errors import CaptureError
+from qfunc.frontend.export.program import from_program, from_program_module, is_module_of_a_program, program_of
+from qfunc.frontend.functionalize import functionalize
+from qfunc.frontend.fx.module_forwards import root_of
+from qfunc.frontend.fx.tracer import Tracer, tracing_error
+from qfunc.frontend.mode_dependence import norms_as_modules, prepare, take_modes, train
+from qfunc.frontend.options import (
+    Leaves,
+    bind,
+    leaf_classes,
+    own_tracer,
+    require_arguments,
+    require_inputs,
+    require_leaves,
+    require_mapping,
+    with_forward_bound,
+)
+from qfunc.frontend.parametrizations import remove_parametrizations
+from qfunc.frontend.source_location import module_call, qualified, source_line
+from qfunc.graph.arguments import store_fixed_arguments
+from qfunc.graph.copying import own_copy
+from qfunc.graph.hooks import require_no_hooks
+from qfunc.graph.module import copy_module
+from qfunc.graph.record import record_of, within_module
+from qfunc.graph.user_attributes import copy_user_attributes
+from qfunc.graph.wrappers import unwrap, unwrap_inside
+from qfunc.ops.spelling import DROPOUTS, canonical, short_name
+
+_LOCK = threading.RLock()  # tracing patches torch's globals
+
+
+def capture(
+    example_inputs: tuple[Any, ...] | None = None,
+    *,
+    leaves: Leaves = (),
+    concrete_args: Mapping[str, Any] | None = None,
+    tracer: fx.Tracer | type[fx.Tracer] | None = None,
+) -> Callable[[nn.Module | torch.export.ExportedProgram], fx.GraphModule]:
+    """A transform that turns a model into a functional `fx.GraphModule` of canonical ops.
+
+    Without `example_inputs` the model is traced symbolically (fx); with them, or given an
+    `ExportedProgram` or its `.module()`, it goes through `torch.export`, which also takes control flow on shapes and inputs of
+    any structure.  The result owns copies of the tensors, computes what the model computes and
+    names its nodes by the model's module paths; the model itself is not changed.  On the fx road arguments
+    whose default is None, a bool or a string keep it.
+
+    The result keeps the model's attributes, methods and properties, those of its submodules too
+    (`captured.config`, `captured.backbone.width`).  Attributes are deep copies.  Methods are bound to the
+    result; one that reaches a float submodule is a CaptureError that names both.  What `nn.Module` or
+    `fx.GraphModule` define themselves (`train`, `graph`) stays theirs, and special methods (`__len__`) are
+    not kept.  A submodule that takes no part in the forward and has no tensors (a loss) is kept as it is.
+    Pickles leave out what pickle refuses: attributes such as lambdas, methods of local classes.
+
+    Dropout and BatchNorm stay modules, which know both modes.  So do modules of your own that in evaluation return
+    their input (stochastic depth), and the norms inside subclasses of BatchNorm, with what their forward does beside.
+
+    Args:
+        example_inputs: The positional inputs of one call, any batch size; None for the fx road.
+        leaves: Classes of modules that stay one op each, or their names, with or without the package.  They
+            compute in float; selectors see their class (`edit.module("MyBlock")`).  For the fx road.
+        concrete_args: Values of arguments of `forward` by name, which are no inputs any more.
+        tracer: A `torch.fx.Tracer` of your own for the fx road, a class or an instance.  Modules of torch.nn
+            are leaves as without it; for all others its `is_leaf_module` is asked.
+    Raises:
+        CaptureError: control flow on values, writing through a view, a leaf that hides weights; the
+            message gives the file and line of the model's code and the road that would work.  Also a leaf
+            that is no submodule's class, or an argument that forward does not have.
+
+    >>> graph = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True))).graph
+    >>> [n.name for n in graph.nodes]
+    ['input_1', '_0_weight', '_0_bias', '_0', '_1', 'output']
+    >>> [n.name for n in capture(leaves="Conv2d")(nn.Sequential(nn.Conv2d(3, 4, 3))).graph.nodes]
+    ['input_1', '_0', 'output']
+    """
+    if example_inputs is not None and (leaves or tracer is not None):
+        given = "leaves" if leaves else "a tracer"
+        raise CaptureError(
+            where="capture",
+            found=f"{given} together with example_inputs",
+            wanted="one road: torch.export opens every module",
+            do="Leave out example_inputs, or leave ops in float by edit.skip(edit.module(...)).",
+        )
+    require_inputs(example_inputs, "capture")
+    leaves = require_leaves(leaves)
+    concrete = require_mapping(concrete_args)
+
+    def transform(model: nn.Module | torch.export.ExportedProgram) -> fx.GraphModule:
+        if isinstance(model, torch.export.ExportedProgram):
+            return from_program(model)
+        if isinstance(model, fx.GraphModule) and record_of(model) is not None:
+            return copy.deepcopy(model)
+        model = unwrap(model)
+        if is_module_of_a_program(model):
+            exported: Any = model
+            specs = [s for s in map(vars(model).get, ("_in_spec", "_out_spec")) if s is not None]
+            own: Any = own_copy(model, {id(s): s for s in specs} | {id(exported.graph): copy_module(exported.graph)})
+            return from_program_module(own)
+        require_arguments(concrete, model)
+        with _LOCK:
+            mine, shown = own_copy(model), model
+            if any(
+                [unwrap_inside(mine), remove_parametrizations(mine)]
+            ):  # what is kept of the model's modules is then that of the plain ones
+                unwrap_inside(shown := own_copy(model))
+                remove_parametrizations(shown)
+            if example_inputs is not None:
+                program, batch = program_of(with_forward_bound(mine, concrete), example_inputs)
+                opened = store_fixed_arguments(from_program(program, modes_of=model), model, concrete, example_inputs, batch)
+                return copy_user_attributes(opened, shown, module_call(program.graph))
+            require_no_hooks(mine)
+            kinds = leaf_classes(leaves, mine)
+            prepare(mine, kinds)
+            around = qualified(type(mine))  # of a parametrized module, that without the parametrization
+
+            def trace(root: nn.Module) -> fx.Graph:
+                ours = Tracer(kinds)
+                made = ours if tracer is None else own_tracer(tracer, ours.is_leaf_module)
+                return _trace(root, bind(made, concrete))
+
+            evaluated, dropouts = _traced(mine, trace, shown)
+            made = within_module(functionalize(mine, evaluated, dropouts), (around,))
+            return copy_user_attributes(store_fixed_arguments(made, model, concrete, None), shown, module_call(evaluated))
+
+    return transform
+
+
+def _traced(owned: nn.Module, trace: Callable[[nn.Module], fx.Graph], model: nn.Module) -> tuple[fx.Graph, set[str]]:
+    # Both modes are traced: what differs depends on `self.training`, and only dropout may.
+    trained = trace(train(copy.deepcopy(owned)))
+    evaluated = trace(owned.eval())
+    take_modes(owned, model)
+    dropouts = _dropouts(evaluated, trained)
+    norms_as_modules(evaluated, owned)
+    return evaluated, dropouts
+
+
+def _trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
+    try:
+        return tracer.trace(root_of(model))
+    except CaptureError:
+        raise
+    except Exception as e:
+        raise tracing_error(e, model) from e
+
+
+def _dropping(evaluated: fx.Node, trained: fx.Node) -> tuple[Any, ...] | None:
+    # The arguments of attention that drops in training and not in evaluation, or None where more differs.
+    if not short_name(evaluated) == short_name(trained) == "scaled_dot_product_attention":
+        return None
+    calls = canonical(evaluated), canonical(trained)
+    if calls[0] is None or calls[1] is None:
+        return None
+    kept, p = (*calls[0][1][:_P], *calls[0][1][_P + 1 :]), calls[1][1][_P]
+    same = str(kept) == str((*calls[1][1][:_P], *calls[1][1][_P + 1 :]))
+    return (*kept[:_P], p, *kept[_P:]) if same and calls[0][1][_P] == 0 and isinstance(p, float) else None
+
+
+_P = 4
+"""The place of dropout_p among the arguments of attention."""
+
+
+def _dropouts(evaluated: fx.Graph, trained: fx.Graph) -> set[str]:
+    # The dropout calls that training switches; any other difference is refused.
+    a, b = list(evaluated.nodes), list(trained.nodes)
+    found = set()
+    for x, y in zip(a, b, strict=False):
+        if (x.op, x.target, str(x.args), str(x.kwargs)) == (y.op, y.target, str(y.args), str(y.kwargs)):
+            continue
+        if x.target == y.target and short_name(x) in DROPOUTS:
+            found.add(x.name)
+            continue
+        if (dropping := _dropping(x, y)) is not None:
+            x.args, x.kwargs = dropping, {}
+            found.add(x.name)
+            continue
+        raise CaptureError(
+            where=source_line(x) or f"node {x.name!r}",
+            found=f"{x.format_node()} in eval mode but {y.format_node()} in train mode",
+            wanted="a graph that differs by dropout alone",
+            do="Move what depends on self.training out of the model, replace it by nn.Dropout, or give example_inputs=(...,), "
+            "for a model that is evaluated only.",
+        )
+    if len(a) != len(b):
+        raise CaptureError(
+            where="capture",
+            found=f"{len(a)} nodes in eval mode but {len(b)} in train mode",
+            wanted="one graph for both",
+            do="Move what depends on self.training out of the model.",
+        )
+    return found

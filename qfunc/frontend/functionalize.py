@@ -1,0 +1,260 @@
+"""From a traced graph to the functional form: canonical ops, no in-place writes, the user's names."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from attrs import evolve
+from torch import fx, nn
+
+from qfunc.frontend.aliasing import SPLITS, VIEWS, Storage, aliasing_error
+from qfunc.frontend.multi_output import output_count, reads_tuple
+from qfunc.frontend.python_sum import is_sum_start
+from qfunc.frontend.slice_writes import filled_slice, slice_indices, write_slice
+from qfunc.frontend.source_location import has_module_name, module_stack, source_line
+from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device
+from qfunc.graph.module import CapturedModule, ensure_submodule, with_tensors
+from qfunc.graph.names import unique_name
+from qfunc.graph.record import NodeInfo, Record, attach
+from qfunc.ops.decompositions import attend
+from qfunc.ops.float_ops import repeat_heads
+from qfunc.ops.float_spellings import SEVERAL, picked, stays
+from qfunc.ops.index_spellings import casts_nothing, dtype_of
+from qfunc.ops.indexing import element
+from qfunc.ops.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
+
+_MADE_OF_PARTS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
+_SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
+
+
+def functionalize(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None = None) -> CapturedModule:
+    """The functional form of a traced graph over `owned`, a module that the result may keep.
+
+    Args:
+        owned: Holds the tensors and leaves that the graph names.
+        traced: As it came from a tracer.
+        dropouts: Names of the dropout calls that are active in training only; None if all are.
+    Raises:
+        CaptureError: a write in place that has no pure form.
+
+    >>> from torch import nn
+    >>> [str(n.target) for n in functionalize(nn.Module(), fx.symbolic_trace(lambda x: x.sigmoid_()).graph).graph.nodes][0]
+    'x'
+    """
+    build = _Builder(owned, traced, dropouts)
+    for node in traced.nodes:
+        build.require(node)
+    build.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+    result = with_tensors(owned, build.graph)
+    attach(result, Record({n.name: build.facts[n.name] for n in result.graph.nodes if n.name in build.facts}))
+    return result
+
+
+class _Builder:
+    """Copies a graph node by node; `env` maps each traced node to the value it has *now*."""
+
+    def __init__(self, owner: nn.Module, traced: fx.Graph, dropouts: set[str] | None) -> None:
+        self.owner, self.graph, self.dropouts = owner, fx.Graph(), dropouts
+        self.graph.set_codegen(traced._codegen)
+        self.env: dict[fx.Node, Any] = {}  # of torch.meshgrid, a tuple
+        self.storage = Storage(traced)
+        self.facts: dict[str, NodeInfo] = {}
+        self.paths: set[str] = set()
+        self.last = {stack[-1][0]: n for n in traced.nodes if n.op.startswith("call") and (stack := module_stack(n))}
+
+    def require(self, node: fx.Node) -> None:
+        """Emits one traced node and what it reads, unless that is done."""
+        if node not in self.env:
+            for source in node.all_input_nodes:
+                self.require(source)
+            self.step(node)
+
+    def step(self, node: fx.Node) -> None:
+        """Emits one traced node."""
+        if node.op == "output":
+            self.graph.output(fx.map_arg(node.args[0], self.env.__getitem__))
+            return
+        if node.op == "placeholder" and str(node.target).startswith("*") and not node.users:
+            return  # **kwargs that the forward takes and leaves alone
+        self.env[node] = self._value(node)
+        source = argument(node, 0, "input", "self")
+        if not isinstance(source, fx.Node):
+            return
+        name = short_name(node) or ""
+        if node.op == "call_module":
+            module = self.owner.get_submodule(str(node.target))
+            written, name = getattr(module, "inplace", False) is True, "dropout" if type(module) in DROPOUTS.values() else ""
+        else:
+            written = is_in_place(node)
+        if written:
+            self._written(node, source)
+        elif name in ("positive", "alias", "lift_fresh"):
+            self.storage.identical(node, source)
+        elif name in VIEWS or (name == "getattr" and node.args[1] in VIEWS):
+            self.storage.view(node, source, _index(node, source, source in self.storage.part))
+
+    def _written(self, node: fx.Node, target: fx.Node) -> None:
+        # Of the whole that a view shows a part of, what was written is a part, too.
+        held = self.env[node]
+        now = {target: held}
+        for whole, index in self.storage.wholes(target):
+            held = now[whole] = write_slice(self._emitter(node, self._path(node)), self.env[whole], index, held)
+        for tensor, names in self.storage.write(node, target, tuple(now)).items():
+            self.env.update(dict.fromkeys(names, now[tensor]))
+
+    def _value(self, node: fx.Node) -> Any:
+        if node.op in ("placeholder", "get_attr", "call_module"):
+            return self._emit(node, node.op, node.target, node.args, node.kwargs)
+        name = short_name(node)
+        if name in _SAME_VALUE:
+            return self.env[argument(node, 0, "input", "self")]
+        if node.kwargs.get("out") is not None:
+            raise aliasing_error(node, "out=, a write into another tensor", "a pure operation", "Use the returned value.")
+        if (name or "").removesuffix("_") in DROPOUTS and (made := self._dropout(node)) is not None:
+            return made
+        if name == "scaled_dot_product_attention" and node.name in (self.dropouts or ()):
+            return self._attention(node)
+        if (started := is_sum_start(node, self.owner)) is not None:
+            return self.env[started]
+        if casts_nothing(node, name or "") or stays(node, name or ""):
+            return self.env[node.args[0]]  # type: ignore[index]
+        if name == "meshgrid" and (given := meshgrid_arguments(node)) is not None:
+            emit = self._emitter(node, self._path(node))
+            return meshgrid(emit, [self.env[n] for n in given[0]], given[1])
+        if name == "getitem" and isinstance(held := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
+            return held[node.args[1]]  # type: ignore[index]
+        call = on_input_device(_part(canonical(node)), node.graph)
+        if call is not None:
+            fx.map_arg(call[1], self.require)
+            made = self._emit(node, "call_function", call[0], call[1], {})
+            return tuple(self._create(node, "call_function", operator.getitem, (made, i), {}, self._unique(f"{made.name}.{i}"))
+                         for i in range(output_count(node, call))) if reads_tuple(node) else made  # fmt: skip
+        if name == "detach_":
+            return self._emit(node, "call_function", torch.detach, node.args, {})
+        if is_in_place(node):
+            return self._write(node, str(name))
+        return self._emit(node, node.op, node.target, node.args, node.kwargs)
+
+    def _write(self, node: fx.Node, name: str) -> fx.Node:
+        # The new value of what is written, where the vocabulary has no op of that name.
+        target: Any = node.args[0]
+        held, given = self.env[target], [fx.map_arg(v, self.env.__getitem__) for v in node.args[1:]]
+        made: fx.Node | None = None
+        if name in ("copy_", "fill_", "zero_"):
+            made = filled_slice(self._emitter(node, self._path(node)), held, given[0] if given else 0)
+        elif name in ("setitem", "__setitem__") and slice_indices(node.args[1]) is not None:
+            # x[i] += 1 writes into the part, and then the part into x.
+            there = isinstance(node.args[2], fx.Node) and self.storage.is_part(node.args[2], target, node.args[1])
+            made = held if there else write_slice(self._emitter(node, self._path(node)), held, *given)
+        if made is not None:
+            return made
+        found, do = f"{name}, an in-place write that has no pure form in the op vocabulary", _MADE_OF_PARTS
+        if "setitem" in name:
+            found = "x[...] = value, an in-place write into a part of a tensor"
+        elif hasattr(torch.Tensor, name.strip("_")):
+            do = f"Write x = x.{name.strip('_')}(...)."
+        raise aliasing_error(node, found, "a pure operation", do)
+
+    def _emitter(self, node: fx.Node, path: str) -> Callable[..., fx.Node]:
+        def emit(function: Any, *arguments: Any) -> fx.Node:
+            return self._create(node, "call_function", function, arguments, {}, self._unique(f"{path}.{function.__name__}"))
+
+        return emit
+
+    def _dropout(self, node: fx.Node) -> fx.Node | None:
+        # Active in both modes: an op of its own.  In neither: nothing.  In training only: a leaf module.
+        training = argument(node, 2, "training", "train")
+        if training is not False:
+            return None
+        source = argument(node, 0, "input", "self")
+        if self.dropouts is not None and node.name not in self.dropouts:
+            return self.env[source]  # type: ignore[no-any-return]
+        given = argument(node, 1, "p")
+        made = DROPOUTS[str(short_name(node)).removesuffix("_")](0.5 if given is None else float(given))
+        return self._module(node, self._path(node), made, self.env[source])
+
+    def _attention(self, node: fx.Node) -> fx.Node:
+        # Its dropout, which is active in training only, stands behind the softmax: so that must be an op.
+        call = canonical(node)
+        assert call is not None
+        query, key, value, mask, p, causal, factor, grouped = fx.map_arg(call[1], self.env.__getitem__)
+        path = self._path(node)
+        emit = self._emitter(node, path)
+
+        def dropped(weights: fx.Node) -> fx.Node:
+            return self._module(node, self._unique(f"{path.rpartition('.')[0]}.dropout".strip(".")), nn.Dropout(p), weights)
+
+        if grouped:
+            key, value = (emit(repeat_heads, t, query) for t in (key, value))
+        made: fx.Node = attend(emit, query, key, value, (mask,), causal, factor, dropped)[0]
+        fact = self.facts.pop(made.name)
+        made.name = re.sub(r"\W", "_", path)  # the last product bears the name of the whole
+        self.facts[made.name] = evolve(fact, path=path)
+        return made
+
+    def _module(self, node: fx.Node, path: str, module: nn.Module, source: fx.Node) -> fx.Node:
+        holder, _, name = path.rpartition(".")
+        while hasattr(ensure_submodule(self.owner, holder), name):  # the user's own
+            path = self._unique(path)
+            name = path.rpartition(".")[2]
+        ensure_submodule(self.owner, holder).add_module(name, module.train(ensure_submodule(self.owner, holder).training))
+        return self._create(node, "call_module", path, (source,), {}, path)
+
+    def _emit(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
+        path = self._path(node)
+        mapped, named = (args, kwargs) if op == "placeholder" else fx.map_arg((args, kwargs), self.env.__getitem__)
+        return self._create(node, op, target, mapped, named, path)
+
+    def _create(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any, path: str) -> fx.Node:
+        made = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
+        held = dtype_of(node)
+        whole = held is not None and not held.is_floating_point and not held.is_complex
+        self.facts[made.name] = NodeInfo(path, tuple(kind for _, _, kind in module_stack(node)), source_line(node), whole)
+        return made
+
+    def _path(self, node: fx.Node) -> str:
+        if node.op == "call_module":
+            return self._unique(str(node.target))
+        if node.op in ("placeholder", "get_attr"):
+            return str(node.target)
+        key, inner, kind = module_stack(node)[-1] if module_stack(node) else ("", "", "")
+        if inner and has_module_name(kind) and self.last[key] is node:
+            return self._unique(inner)
+        word = short_name(node) or str(getattr(node.target, "__name__", node.target))
+        word = word.removeprefix("i" if word in IN_PLACE_FUNCTIONS else "sym_")
+        return self._unique(".".join(filter(None, (inner, word.strip("_")))))
+
+    def _unique(self, path: str) -> str:
+        free = unique_name(path, self.paths)
+        self.paths.add(free)
+        return free
+
+
+def _part(call: Any) -> Any:
+    # x.unbind(dim)[i] is x[..., i], which reads one tensor and gives one; x.topk(k)[0] is no slice.
+    if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
+        return call
+    if not isinstance(call[1][1], int):
+        return picked(call[1][0], call[1][1], is_number) or call
+    name, parts = short_name(call[1][0]), canonical(call[1][0])
+    if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
+        return element, call[1]
+    parts = parts if name == "unbind" else None
+    if parts is None or parts[1][1] < 0:
+        return call
+    return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
+
+
+def _index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
+    # The index that makes a view of a tensor, if it is known; x[0] may pick one of several tensors.
+    call = canonical(node)
+    if call is None or call[0] is not operator.getitem or call[1][0] is not source or slice_indices(call[1][1]) is None:
+        return None
+    several = not is_part and (
+        source.op in ("placeholder", "call_module") or short_name(source) in (*SEVERAL, *SPLITS, "getitem", None)
+    )
+    return None if several and type(call[1][1]) is int else call[1][1]

@@ -1,0 +1,55 @@
+"""Ops that only move codes: what reads their output sees the qparams of their input."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from qfunc.ops.indexing import element
+from qfunc.ops.vocabulary import attribute, kind_of, slots
+
+TRANSPARENT = ("dropout",)
+"""Kinds that evaluation leaves out, on every chip."""
+
+
+def moved_input(node: fx.Node) -> fx.Node:
+    """The input whose codes an op moves."""
+    return next(n for s, n in slots(node) if s == "input")
+
+
+def movement_chain(source: fx.Node, last: fx.Node) -> list[fx.Node]:
+    """The ops that move the codes of one tensor to another, the last first."""
+    chain = []
+    while last is not source:
+        chain.append(last)
+        last = moved_input(last)
+    return chain
+
+
+def only_moves_codes(node: fx.Node) -> bool:
+    """Whether an op of a commuting kind really only moves codes: padding by anything but 0 does not."""
+    if node.op != "call_function":
+        return True
+    match kind_of(node):
+        case "pad":
+            return attribute(node, "mode") != "constant" or not attribute(node, "value")
+        case "resize":
+            return str(attribute(node, "mode")).startswith("nearest")
+        case "slice":
+            return not indexes_tuple(node)
+    return True
+
+
+def indexes_tuple(node: fx.Node) -> bool:
+    """Whether an index may pick one of several values: nobody knows how many an op outside the vocabulary gives.
+
+    >>> import operator
+    >>> graph = fx.Graph()
+    >>> several = graph.call_function(divmod, (graph.placeholder("x"), 2))
+    >>> indexes_tuple(graph.call_function(operator.getitem, (several, 0)))
+    True
+    """
+    while kind_of(node) == "slice" and isinstance(attribute(node, "index"), int):
+        node = attribute(node, "input")
+        if kind_of(node) == "unknown":
+            return node.target is not element or isinstance(node.args[1], str)
+    return False

@@ -1,0 +1,88 @@
+"""Models whose BatchNorms train, as evaluation computes them: an ordinary quantized model."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor, fx, nn
+
+from qfunc.graph.constants import read_attr
+from qfunc.graph.module import CapturedModule, in_evaluation_mode
+from qfunc.graph.names import unique_name
+from qfunc.graph.record import attach, record_of
+from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
+
+
+def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
+    """The model with its BatchNorms folded by their running statistics: what evaluation computes, and the chip.
+
+    It shares the quantizers and all tensors but the folded ones with the model, which is unchanged; a model
+    without BatchNorms that train is returned as it is.
+    """
+    results = [n for n in model.graph.nodes if n.target is normalized]
+    if not results:
+        return model
+    fixed: dict[fx.Node, tuple[str, Tensor]] = {}
+    for result in results:
+        op, _, bias, _ = cast(tuple[fx.Node, ...], result.args)
+        weight = _folding(attribute(op, "weight"))
+        held_by = weight.all_input_nodes[0]
+        if held_by in fixed:  # a shared module, whose BatchNorm is shared too
+            continue
+        path = _free(str(held_by.target), fixed)
+        fixed[held_by] = path, folded_weight(*_values(model, weight.args))
+        path = path.removesuffix("weight") + "bias"
+        fixed[bias] = _free(path, fixed), folded_bias(*_values(model, bias.args))
+    graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph.set_codegen(model.graph._codegen)
+    held: dict[str, Any] = {path: nn.Parameter(value.detach(), requires_grad=False) for path, value in fixed.values()}
+    for node in model.graph.nodes:
+        if node in fixed:
+            env[node] = graph.create_node("get_attr", fixed[node][0], name=node.name)
+        elif node.target in (normalized, unfolded_weight, unfolded_bias, folded_weight):
+            env[node] = env[node.all_input_nodes[0]]
+        elif kind_of(node) == "fake_quantize":
+            env[node] = graph.create_node("call_module", node.target, (env[node.all_input_nodes[0]],), name=node.name)
+        elif node.op != "get_attr" or isinstance(_get(model, node), Tensor):  # else a BatchNorm
+            env[node] = graph.node_copy(node, env.__getitem__)
+    graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+    for node in graph.nodes:
+        if node.op in ("get_attr", "call_module") and str(node.target) not in held:
+            held[str(node.target)] = _get(model, node)
+    made = CapturedModule(held, graph)
+    made.training = model.training
+    record = record_of(model)
+    return made if record is None else attach(made, record)
+
+
+def trained_norms(model: nn.Module) -> list[Any]:
+    """The BatchNorms of a model, or of its parts, that train beside their ops."""
+    graphs = [m for m in model.modules() if isinstance(m, fx.GraphModule)]
+    found = [g.get_submodule(str(n.args[1].target)) for g in graphs for n in g.graph.nodes if n.target is normalized]
+    return list(dict.fromkeys(found))
+
+
+def _folding(node: fx.Node) -> fx.Node:
+    # The node with the arguments (weight, norm, groups).
+    return node.all_input_nodes[0] if node.target is unfolded_weight else node
+
+
+def _free(path: str, taken: dict[fx.Node, tuple[str, Tensor]]) -> str:
+    return unique_name(path, {p for p, _ in taken.values()})
+
+
+def _values(model: fx.GraphModule, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def value(node: fx.Node) -> Any:
+        held = _get(model, node)
+        return in_evaluation_mode(held) if isinstance(held, nn.Module) else held.detach()
+
+    found: tuple[Any, ...] = fx.map_arg(args, value)
+    return found
+
+
+def _get(model: fx.GraphModule, node: fx.Node) -> Any:
+    return read_attr(model, node) if node.op == "get_attr" else model.get_submodule(str(node.target))
+
+
+__all__ = ["evaluation_form", "trained_norms"]

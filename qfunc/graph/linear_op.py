@@ -1,0 +1,127 @@
+"""Ops with a constant weight, seen alike: w of shape [out, in / groups, ...] and b of shape [out], in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx
+
+from qfunc.graph.constants import model_path, read_attr, store
+from qfunc.ops.vocabulary import attribute, kind_of, op_of
+
+LINEAR_KINDS = ("conv", "conv_transpose", "linear")
+
+
+@frozen(eq=False)
+class LinearOp:
+    """A conv, conv_transpose or linear of a captured model, whose weight and bias are constants.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> from torch import nn
+    >>> net = capture()(nn.ConvTranspose2d(4, 6, (3, 5), groups=2))
+    >>> op = linear_op(net, next(n for n in net.graph.nodes if n.op == "call_function"))
+    >>> op.weight().shape, op.bias().shape, op.spatial
+    (torch.Size([6, 2, 3, 5]), torch.Size([6]), 2)
+    """
+
+    model: fx.GraphModule
+    node: fx.Node
+
+    @property
+    def kind(self) -> str:
+        """conv, conv_transpose or linear."""
+        return kind_of(self.node)
+
+    @property
+    def stored(self) -> Tensor:
+        """The weight as the model holds it."""
+        return read_attr(self.model, attribute(self.node, "weight"))
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return 1 if self.kind == "linear" else int(attribute(self.node, "groups"))
+
+    @property
+    def spatial(self) -> int:
+        """The number of axes behind the channels."""
+        return self.stored.ndim - 2
+
+    @property
+    def inputs(self) -> int:
+        """The number of input channels."""
+        return self.stored.shape[0] if self.kind == "conv_transpose" else self.stored.shape[1] * self.groups
+
+    @property
+    def pads(self) -> bool:
+        """Whether some outputs read zeros in place of inputs, so that a constant input gives no constant output."""
+        if self.kind != "conv":
+            return self.kind == "conv_transpose"
+        padding = attribute(self.node, "padding")
+        return padding not in (0, "valid") and not (isinstance(padding, list | tuple) and not any(padding))
+
+    def weight(self) -> Tensor:
+        """w in float64, a copy."""
+        held = self.stored.detach().to(torch.float64, copy=True)
+        return self._turned(held, self.groups) if self.kind == "conv_transpose" else held
+
+    def bias(self) -> Tensor:
+        """b in float64, a copy; zeros if the op has none."""
+        node = attribute(self.node, "bias")
+        if node is None:
+            outputs = self.stored.shape[1] * self.groups if self.kind == "conv_transpose" else self.stored.shape[0]
+            return torch.zeros(outputs, dtype=torch.float64, device=self.stored.device)
+        return read_attr(self.model, node).detach().to(torch.float64, copy=True)
+
+    def put(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Gives the op another weight and bias (None: its own), rounded once to its dtype; a tensor that others read stays."""
+        spec = op_of(self.node)
+        assert spec is not None
+        weight_node, bias_node = attribute(self.node, "weight"), attribute(self.node, "bias")
+        held, path = self.stored, model_path(weight_node)
+        turned = self._turned(weight, self.groups) if self.kind == "conv_transpose" else weight
+        place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
+        new: dict[str, Any] = {
+            "weight": store(self.model, self.node, path, turned.to(held.dtype), weight_node, held.requires_grad)
+        }
+        if bias is not None:
+            new["bias"] = store(self.model, self.node, place, bias.to(held.dtype), bias_node, held.requires_grad)
+        self.node.args = tuple(new.get(name, a) for name, a in zip(spec.parameters, self.node.args, strict=True))
+
+    @staticmethod
+    def _turned(weight: Tensor, groups: int) -> Tensor:
+        # [groups * a, b, ...] and [groups * b, a, ...]: a transposed conv's weight has its groups along the inputs.
+        split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:]).transpose(1, 2)
+        return split.reshape(groups * weight.shape[1], weight.shape[0] // groups, *weight.shape[2:]).contiguous()
+
+
+def linear_op(model: fx.GraphModule, node: fx.Node) -> LinearOp | None:
+    """The op that a node is, if it is one with a constant weight and no bias that is computed."""
+    if kind_of(node) not in LINEAR_KINDS:
+        return None
+    weight, bias = attribute(node, "weight"), attribute(node, "bias")
+    constant = all(w is None or (isinstance(w, fx.Node) and w.op == "get_attr") for w in (weight, bias))
+    return LinearOp(model, node) if constant and weight is not None else None
+
+
+def after(weight: Tensor, bias: Tensor, factor: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """w and b of factor * op(x) + shift.
+
+    >>> after(torch.ones(2, 1), torch.ones(2), torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0]))[1]
+    tensor([2., 4.])
+    """
+    return weight * factor.reshape(-1, *[1] * (weight.ndim - 1)), bias * factor + shift
+
+
+def before(weight: Tensor, bias: Tensor, factor: Tensor, shift: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """w and b of op(factor * x + shift), for an op that reads no padding.
+
+    >>> before(torch.ones(1, 2), torch.ones(1), torch.tensor([2.0, 3.0]), torch.tensor([4.0, 5.0]), 1)
+    (tensor([[2., 3.]]), tensor([10.]))
+    """
+    grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    along = (groups, 1, weight.shape[1], *[1] * (weight.ndim - 2))
+    constant = (grouped * shift.reshape(along)).reshape(weight.shape).flatten(1).sum(1)
+    return (grouped * factor.reshape(along)).reshape(weight.shape), bias + constant

@@ -1,0 +1,243 @@
+"""The module that capture returns: a GraphModule that copies, pickles and loads without losing anything."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from attrs import frozen
+from torch import fx, nn
+
+from qfunc.errors import CaptureError
+from qfunc.graph.arguments import free_arguments
+from qfunc.graph.module_shells import ORIGIN, Origin, add_user_members, origin_of, pack_shells, pack_state
+from qfunc.graph.record import record_of
+from qfunc.graph.state_dict import mismatches
+from qfunc.graph.static_shapes import require_sizes_of_call
+
+
+class CapturedModule(fx.GraphModule):
+    """A `fx.GraphModule` whose copies and pickles keep node names, every tensor and the record.
+
+    (A plain one is traced anew when it is unpickled, which renames its nodes.)
+
+    >>> import pickle
+    >>> from qfunc.frontend.capture import capture
+    >>> model = capture()(nn.Linear(2, 3))
+    >>> [n.name for n in pickle.loads(pickle.dumps(model)).graph.nodes] == [n.name for n in model.graph.nodes]
+    True
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The forward, which arguments that capture fixed may be given to, too."""
+        args, kwargs = free_arguments(self, args, kwargs)
+        if not torch.compiler.is_compiling():  # which traces for the sizes that it sees
+            require_sizes_of_call(self, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> CapturedModule:
+        """Training mode, or evaluation mode.
+
+        Raises:
+            CaptureError: training, of a program that was exported in evaluation mode.
+        """
+        if mode:
+            require_both_modes(self, "train")
+        super().train(mode)
+        return self
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: Any,
+        unexpected_keys: Any,
+        error_msgs: Any,
+    ) -> None:
+        # Warnings, for torch tells nobody here whether the keys must match.
+        for text in mismatches(self, state_dict, prefix, local_metadata):
+            warnings.warn(f"load_state_dict: {text}", UserWarning, stacklevel=2)
+        rest = strict, missing_keys, unexpected_keys, error_msgs
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
+        for name in ("_in_spec", "_out_spec"):
+            if name in vars(self):  # frozen values, which torch cannot copy without a warning
+                memo[id(vars(self)[name])] = vars(self)[name]
+        made = memo[id(self)] = _empty(_origin(self))  # first, as the user's attributes may refer to it
+        vars(made).update(copy.deepcopy(_state(self), memo))
+        made.graph = copy_module(self.graph)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = pack_shells(_origin(self)), [_packed(n) for n in self.graph.nodes], self.graph._codegen
+        return _unpickled, parts, pack_state(_state(self))
+
+
+def require_both_modes(model: fx.GraphModule, where: str) -> None:
+    """Refuses a captured program whose norms and dropouts are those of evaluation.
+
+    Raises:
+        CaptureError: it is one.
+    """
+    record = record_of(model)
+    if record is not None and record.evaluated:
+        do = (
+            "Quantize the nn.Module itself, with example_inputs=(...,) for the road of torch.export; "
+            "or export it in training mode: torch.export.export(model.train(), inputs)."
+        )
+        raise CaptureError(where=where, found=record.evaluated, wanted="a model that knows both modes", do=do)
+
+
+_OF_THE_GRAPH = ("_graph", "_code", "_lineno_map", "_prologue_start")
+
+
+def _state(model: fx.GraphModule) -> dict[str, Any]:
+    return {k: v for k, v in vars(model).items() if k not in _OF_THE_GRAPH}
+
+
+def copy_module(graph: fx.Graph) -> fx.Graph:
+    """A copy with the same node names, which shares the frozen structure of inputs and outputs."""
+    made, env = fx.Graph(), dict[fx.Node, fx.Node]()
+    made.set_codegen(graph._codegen)
+    for node in graph.nodes:
+        env[node] = made.node_copy(node, env.__getitem__)
+    return made
+
+
+def _origin(model: fx.GraphModule) -> Origin | None:
+    return origin_of(model) if ORIGIN in vars(model) else None
+
+
+def _empty(origin: Origin | None) -> CapturedModule:
+    made = CapturedModule(nn.Module(), fx.Graph())
+    if origin is not None:
+        vars(made)[ORIGIN] = origin
+        add_user_members(made)
+    return made
+
+
+def with_tensors(owner: nn.Module, graph: fx.Graph) -> CapturedModule:
+    """A captured module over a graph that holds every parameter and buffer of `owner`, read or not: its
+    state_dict has the same keys, and ties stay ties.  Modes follow `owner`, submodule by submodule."""
+    made = CapturedModule(owner, graph)
+    for path, source in owner.named_modules(remove_duplicate=False):
+        if not any(True for _ in source.buffers()) and not any(True for _ in source.parameters()):
+            continue
+        holder = ensure_submodule(made, path)
+        for name, parameter in list(source._parameters.items()):
+            if parameter is not None:
+                vars(holder).pop(name, None)
+                holder.register_parameter(name, parameter)
+        for name, buffer in list(source._buffers.items()):
+            if buffer is not None:
+                holder._buffers.pop(name, None)
+                holder.register_buffer(name, buffer, persistent=name not in source._non_persistent_buffers_set)
+    for path, holder in made.named_modules():
+        for name in set(holder._buffers) - set(_buffer_names(owner, path)):
+            holder._non_persistent_buffers_set.add(name)  # a plain tensor of the user's is in no state_dict
+        twin = _get(owner, path)
+        holder.training = owner.training if twin is None else twin.training
+    return made
+
+
+def _buffer_names(owner: nn.Module, path: str) -> Iterator[str]:
+    twin = _get(owner, path)
+    return iter(()) if twin is None else iter(twin._buffers)
+
+
+def _get(owner: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return owner.get_submodule(path)
+    except AttributeError:
+        return None
+
+
+def ensure_submodule(root: nn.Module, path: str) -> nn.Module:
+    """The submodule at a path; empty modules are made on the way."""
+    for part in path.split(".") if path else ():
+        if not isinstance(getattr(root, part, None), nn.Module):
+            root.add_module(part, nn.Module())
+        root = getattr(root, part)
+    return root
+
+
+@frozen
+class _Ref:
+    name: str
+
+
+@frozen
+class _Aten:
+    name: str
+
+
+@frozen
+class _Functional:
+    name: str
+
+
+def _packed(node: fx.Node) -> tuple[Any, ...]:
+    refer: Any = lambda n: _Ref(n.name)  # noqa: E731
+    args, kwargs = fx.map_arg(node.args, refer), fx.map_arg(node.kwargs, refer)
+    return node.op, node.name, _address(node.target), args, kwargs, node.type
+
+
+def _address(target: Any) -> Any:
+    if isinstance(target, torch._ops.OpOverload):
+        return _Aten(str(target))
+    name = str(getattr(target, "__name__", ""))
+    if getattr(F, name, None) is target:  # some of them are closures
+        return _Functional(name)
+    return target
+
+
+def _callable(address: Any) -> Any:
+    if isinstance(address, _Functional):
+        return getattr(F, address.name)
+    if isinstance(address, _Aten):
+        found: Any = torch.ops
+        for part in address.name.split("."):
+            found = getattr(found, part)
+        return found
+    return address
+
+
+def _unpickled(origin: Origin | None, nodes: list[tuple[Any, ...]], codegen: Any) -> CapturedModule:
+    made, graph = _empty(origin), fx.Graph()
+    graph.set_codegen(codegen)
+    env: dict[str, fx.Node] = {}
+    for op, name, target, args, kwargs, kind in nodes:
+        mapped, named = _resolved(args, env), _resolved(kwargs, env)
+        env[name] = graph.create_node(op, _callable(target), mapped, named, name, kind)
+    made.graph = graph
+    return made
+
+
+def _resolved(value: Any, env: dict[str, fx.Node]) -> Any:
+    if isinstance(value, _Ref):
+        return env[value.name]
+    if isinstance(value, slice):
+        return slice(*(_resolved(v, env) for v in (value.start, value.stop, value.step)))
+    if isinstance(value, dict):
+        return {k: _resolved(v, env) for k, v in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_resolved(v, env) for v in value))
+    if isinstance(value, list | tuple):
+        made = [_resolved(v, env) for v in value]
+        return tuple(made) if isinstance(value, tuple) else made
+    return value
+
+
+def in_evaluation_mode(module: nn.Module) -> nn.Module:
+    """A shallow copy in evaluation mode, which shares the tensors; the module keeps its own mode."""
+    twin = copy.copy(module)
+    twin._modules = {k: in_evaluation_mode(m) for k, m in module._modules.items() if m is not None}
+    twin.training = False
+    return twin

@@ -1,0 +1,198 @@
+"""Selectors, decided on a captured graph."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from types import SimpleNamespace
+from typing import Any
+
+from attrs import evolve, field, frozen
+from torch import fx
+
+from qfunc.errors import SpecError
+from qfunc.graph.record import NodeInfo, record_of
+from qfunc.ops.vocabulary import attribute, is_constant, kind_of, op_of, slots
+from qfunc.specs import selectors as s
+from qfunc.specs.target import OpKind
+
+_ALWAYS_NON_NEGATIVE = ("relu", "sigmoid", "softmax", "hardsigmoid", "exp", "abs", "sqrt", "rsqrt")
+_PRESERVE = ("max_pool", "avg_pool", "global_avg_pool", "adaptive_avg_pool", "reshape", "flatten", "transpose", "squeeze",
+             "unsqueeze", "slice", "split", "chunk", "expand", "concat", "dropout", "add", "mul", "mean", "sum", "resize",
+             "pad", "fake_quantize")  # fmt: skip
+_WEIGHTED = ("conv", "conv_transpose", "linear", "lstm", "gru")
+
+
+@frozen
+class Context:
+    """A graph, the user's own ops, and the root of each node's fused group."""
+
+    model: fx.GraphModule
+    ops: tuple[OpKind, ...] = ()
+    roots: dict[fx.Node, fx.Node] = field(factory=dict)
+
+    def fact(self, node: fx.Node) -> NodeInfo:
+        """Where the node comes from; a constant's path is its attribute."""
+        record = record_of(self.model)
+        found = record.facts.get(node.name) if record else None
+        found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
+        return evolve(found, path=self.path(found.path)) if record and record.within else found
+
+    def path(self, own: str) -> str:
+        """A path of the graph's as the user knows it, who may have an outer module around it."""
+        record = record_of(self.model)
+        return record.path(own) if record else own
+
+    def kind(self, node: fx.Node) -> str:
+        """The node's kind, the user's own kinds first."""
+        for own in self.ops:
+            if _qualified(self.model, node) in own.spellings:
+                return own.name
+        return kind_of(node)
+
+
+def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
+    target: Any = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+    if isinstance(target, str):
+        return target
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', getattr(target, '__name__', ''))}"
+
+
+def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
+    """Whether a selector holds for an op, or for the tensor that the node produces.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> from torch import nn
+    >>> model = capture()(nn.Sequential(nn.Conv2d(3, 3, 3, groups=3), nn.ReLU()))
+    >>> selector = s.Op("conv") & s.Attr("depthwise", True)
+    >>> [n.name for n in model.graph.nodes if matches(selector, n, Context(model))]
+    ['_0']
+    """
+    match selector:
+        case s.Everything():
+            return True
+        case s.Op(kinds):
+            return context.kind(node) in kinds
+        case s.Name(glob):
+            path = context.fact(node).path
+            return fnmatchcase(path, glob)
+        case s.ModuleType(name):
+            return any(m == name or m.rpartition(".")[2] == name for m in context.fact(node).modules)
+        case s.Attr(name, equals):
+            return bool(attributes(node).get(name, _MISSING) == equals)
+        case s.From(producer):
+            return matches(producer, context.roots.get(node, node), context)
+        case s.AnyInput(producer):
+            return any(matches(producer, context.roots.get(n, n), context) for n in node.all_input_nodes)
+        case s.First():
+            return not any(context.kind(n) in _WEIGHTED for n in _reach(node, "all_input_nodes"))
+        case s.Last():
+            return not any(context.kind(n) in _WEIGHTED for n in _reach(node, "users"))
+        case s.NonNegative():
+            return non_negative(node)
+        case s.GraphInput():
+            return node.op == "placeholder"
+        case s.GraphOutput():
+            return any(u.op == "output" for u in node.users)
+        case s.Constant():
+            return is_constant(node)
+        case s.Where(predicate):
+            fact = context.fact(node)
+            view = SimpleNamespace(
+                kind=context.kind(node), path=fact.path, attributes=attributes(node), module_types=fact.modules
+            )
+            return bool(predicate(view))
+        case s.AllOf(of):
+            return all(matches(one, node, context) for one in of)
+        case s.AnyOf(of):
+            return any(matches(one, node, context) for one in of)
+        case s.Not(of):
+            return not matches(of, node, context)
+    raise SpecError(where="selector", found=repr(selector), wanted="a selector of qfunc.specs", do="Compose one of those.")
+
+
+_MISSING = object()
+
+
+def attributes(node: fx.Node) -> dict[str, Any]:
+    """The plain arguments of an op by canonical name; for convs also "kernel", "depthwise" and "out_channels", for
+    them and pools "spatial".
+
+    "spatial" counts the axes that the op slides along: 2 for conv2d and max_pool2d.  For matmul "constant" names the
+    operand that is one, or is None; a mul is a "square" where both operands are one tensor.
+    """
+    op = op_of(node)
+    if op is None:
+        return {}
+    plain = {n: _plain(v) for n, v in zip(op.parameters, node.args, strict=True) if not isinstance(v, fx.Node)}
+    if op.kind == "avg_pool":
+        plain.setdefault("divisor_override", None)
+    if op.names and op.names[0].endswith(("1d", "2d", "3d")):
+        plain["spatial"] = int(op.names[0][-2])
+    weight = attribute(node, "weight") if "weight" in op.parameters else None
+    shape = constant_shape(weight) if isinstance(weight, fx.Node) else None
+    if op.kind in ("conv", "conv_transpose") and shape:
+        spatial = len(shape) - 2
+        for name in ("stride", "padding", "dilation", "output_padding"):
+            if isinstance(plain.get(name), int):
+                plain[name] = (plain[name],) * spatial
+        out = shape[0] if op.kind == "conv" else shape[1] * plain["groups"]
+        plain |= {"kernel": tuple(shape[2:]), "depthwise": plain["groups"] > 1 and shape[1] == 1, "out_channels": out}
+    if op.kind == "matmul":
+        given = zip(op.parameters, node.args, strict=True)
+        plain["constant"] = next((n for n, v in given if isinstance(v, fx.Node) and constant_shape(v) is not None), None)
+    if op.kind == "mul":
+        plain["square"] = node.args[0] is node.args[1]
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    return tuple(_plain(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
+    """The shape of the parameter behind a node, or None."""
+    while node.op == "call_module" and kind_of(node) == "fake_quantize":
+        node = node.all_input_nodes[0]
+    if node.op != "get_attr" or node.graph.owning_module is None:
+        return None
+    owner, _, name = str(node.target).rpartition(".")
+    return tuple(getattr(node.graph.owning_module.get_submodule(owner), name).shape)
+
+
+def non_negative(node: fx.Node) -> bool:
+    """Whether the graph proves that a tensor has no negative value."""
+    kind = kind_of(node)
+    if kind in _ALWAYS_NON_NEGATIVE:
+        return True
+    if kind == "clip":
+        return (attribute(node, "min") or -1) >= 0 or attribute(node, "min") == 0
+    if kind == "pad":
+        return attribute(node, "mode") != "constant" or ((attribute(node, "value") or 0) >= 0 and non_negative(node.args[0]))  # type: ignore[arg-type]
+    if kind not in _PRESERVE:
+        return False
+    numbers = [a for a in node.args[:2] if isinstance(a, int | float)] if kind in ("add", "mul") else []
+    tensors = [n for slot, n in slots(node) if slot == "input"]
+    return all(v >= 0 for v in numbers) and bool(tensors) and all(non_negative(n) for n in tensors)
+
+
+def _reach(node: fx.Node, direction: str) -> set[fx.Node]:
+    seen: set[fx.Node] = set()
+    todo = list(getattr(node, direction))
+    while todo:
+        one = todo.pop()
+        if one not in seen:
+            seen.add(one)
+            todo += getattr(one, direction)
+    return seen
+
+
+def names_one_op(selector: Any) -> bool:
+    """Whether a selector speaks of one model (a name, a class, a predicate) rather than of op kinds."""
+    match selector:
+        case s.Name() | s.ModuleType() | s.Where():
+            return True
+        case s.AllOf(of) | s.AnyOf(of):
+            return any(names_one_op(one) for one in of)
+        case s.Not(of):
+            return names_one_op(of)
+    return False

@@ -1,0 +1,90 @@
+"""The sizes that torch.export fixed in a program of the user's own: inputs of other sizes are refused, as torch does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, fx
+
+from qfunc.errors import CalibrationError, CaptureError
+from qfunc.graph.arguments import flatten
+from qfunc.graph.record import Record, record_of
+
+_DYNAMIC = (
+    "Export it with dynamic_shapes, such as {'x': {0: torch.export.Dim.AUTO}}, and an example of two; "
+    "or quantize the nn.Module itself."
+)
+
+
+def require_sizes_of_call(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses a call of a captured program with tensors of other sizes than those to which it was exported.
+
+    Raises:
+        CaptureError: names the input and the axis.
+    """
+    record = record_of(model)
+    if record is None or not record.sizes:
+        return  # before the graph is read, which torch.compile does not trace
+    info = getattr(model.graph._codegen, "pytree_info", None)
+    if info is None or info.in_spec is None:
+        return
+    by_place, by_name = (spec.children() for spec in info.in_spec.children())
+    names = info.in_spec.children()[1].context
+    given = [*zip(args, by_place, strict=False), *((kwargs[k], s) for k, s in zip(names, by_name, strict=True) if k in kwargs)]
+    require_sizes(record, [_in_order(value, spec) for value, spec in given])
+
+
+def require_sizes(record: Record | None, given: Iterable[Any]) -> None:
+    """As `require_sizes_of_call`, of the arguments in the order of the program's inputs.
+
+    Raises:
+        CaptureError: names the input and the axis.
+    """
+    if record is None or not record.sizes:
+        return
+    tensors = [t for t in flatten(list(given)) if isinstance(t, Tensor)]
+    for tensor, (name, sizes) in zip(tensors, record.sizes, strict=False):
+        if tensor.ndim == len(sizes) and all(fixed in (None, n) for fixed, n in zip(sizes, tensor.shape, strict=True)):
+            continue
+        wanted = ", ".join("any" if n is None else str(n) for n in sizes)
+        raise CaptureError(
+            where=f"call of an exported program, input {name!r}",
+            found=f"a tensor of shape {list(tensor.shape)}",
+            wanted=f"[{wanted}], to which torch.export fixed it",
+            do=_DYNAMIC,
+        )
+
+
+def require_any_batch(record: Record | None, step: str) -> None:
+    """Refuses a program that runs on one number of images, for a step that runs it on numbers of its own.
+
+    Raises:
+        CalibrationError: names the input and the number.
+    """
+    if record is None:
+        return
+    first = next(((name, sizes[0]) for name, sizes in record.sizes if sizes), ("", None))
+    count = record.batch if record.batch is not None else first[1]
+    if count is None:
+        return
+    within = f", submodule {record.within!r}" if record.within else ""
+    do = _DYNAMIC
+    if record.batch is not None:
+        do = "Quantize the submodules that run on any number: quantize(target, at=...)."
+    raise CalibrationError(
+        where=f"{step}{within}" + (f", input {first[0]!r}" if first[0] else ""),
+        found=f"{count} on the first axis, to which torch.export fixed it",
+        wanted="a model that runs on any number of images, for units are made in batches of their own",
+        do=do,
+    )
+
+
+def _in_order(value: Any, spec: Any) -> Any:
+    # Entries of a dict in the order of the program's.
+    if isinstance(value, Mapping) and isinstance(spec.context, list) and set(spec.context) == set(value):
+        return [_in_order(value[k], s) for k, s in zip(spec.context, spec.children(), strict=True)]
+    return value
+
+
+__all__ = ["require_any_batch", "require_sizes", "require_sizes_of_call"]

@@ -1,0 +1,61 @@
+"""A model of which a runtime shows its tensors of codes, as further outputs of the same file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+Run = Callable[[Sequence[Any]], list[Any]]
+
+
+@frozen(eq=False)
+class ModelWithCodes:
+    """A model as deployed, and the same with its tensors of codes as further outputs.
+
+    What the runtime computes on integers stands in the file, so that there is no partition to compare.
+    `last`: tensor of codes -> whether its channels lie last in the file.
+    """
+
+    plain: Run
+    exposed: Run
+    last: dict[str, bool]
+    units: None = None
+    difference: str = ""
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """The names of the tensors of codes."""
+        return frozenset(self.last)
+
+    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """(the outputs of the model as deployed, code tensor -> codes in the model's own layout).
+
+        >>> shown = ModelWithCodes(lambda x: x, lambda x: [*x, np.zeros((2, 5, 7, 3))], {"conv.codes": True})
+        >>> outputs, codes = shown.run([1.5])
+        >>> outputs, codes["conv.codes"].shape
+        ([1.5], (2, 3, 5, 7))
+        """
+        values = self.exposed(inputs)[-len(self.last) :] if self.last else []
+        codes = {n: np.moveaxis(v, -1, 1) if last else v for (n, last), v in zip(self.last.items(), values, strict=True)}
+        return self.plain(inputs), codes
+
+
+def code_names(artifact: Any) -> set[str]:
+    """The names of the tensors of codes of an artifact's activations."""
+    return {f"{t}.codes" for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
+
+
+def with_code_outputs(artifact: Any, tensors: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a file's tensors by their names there, the first that stands for each of the artifact's tensors of codes."""
+    wanted, found = code_names(artifact), dict[str, Any]()
+    for name, value in tensors:
+        plain = name.removesuffix(".nhwc")
+        if plain in wanted:
+            found.setdefault(plain, value)
+    return found
+
+
+__all__ = ["Run", "ModelWithCodes", "code_names", "with_code_outputs"]

@@ -1,0 +1,155 @@
+"""An ncnn model under construction: layers and blobs, and the two files that say them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from qfunc.lowering.qdq_reader import Array
+
+MAGIC, INT8_WEIGHTS = 7767517, 0x000D4B38
+"""The first line of a .param; the tag before weights of int8 in a .bin."""
+
+Parameter = int | float | Sequence[int] | Sequence[float]
+
+
+@frozen(eq=False)
+class Blob:
+    """A tensor of the file: its sizes from the outermost axis in, without the batch; of codes, their scale."""
+
+    name: str
+    shape: tuple[int, ...]
+    scale: float | None = None
+
+
+@frozen(eq=False)
+class Layer:
+    """One layer: what it reads and makes, its parameters by number, and its entries in the .bin."""
+
+    kind: str
+    name: str
+    inputs: tuple[Blob, ...]
+    outputs: tuple[Blob, ...]
+    parameters: Mapping[int, Parameter] = field(factory=dict)
+    weights: tuple[bytes, ...] = ()
+
+
+class NcnnBuilder:
+    """Layers in the order in which they run; what several layers read is split when the file is written."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+        self.taken: set[str] = set()
+
+    def layer(
+        self, kind: str, inputs: Sequence[Blob], name: str, shape: Sequence[int], parameters: Mapping[int, Any] | None = None,
+        *, weights: Sequence[bytes] = (), scale: float | None = None,
+    ) -> Blob:  # fmt: skip
+        """A layer of one output, which bears its name."""
+        made = Blob(self._fresh(name), tuple(int(n) for n in shape), scale)
+        self.layers.append(Layer(kind, made.name, tuple(inputs), (made,), parameters or {}, tuple(weights)))
+        return made
+
+    def _fresh(self, name: str) -> str:
+        name = "_".join(name.split())
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+    def constant(self, name: str, value: Array) -> Blob:
+        """A blob of float32 numbers that the .bin holds."""
+        return self.layer("MemoryData", [], name, value.shape, sizes(value.shape), weights=[floats(value)])
+
+    def packed(self, outputs: Sequence[Blob]) -> dict[str, bytes]:
+        """The two files; outputs are the blobs "out0", "out1", ..."""
+        ends = [Layer("Noop", f"out{i}", (b,), (Blob(f"out{i}", b.shape),)) for i, b in enumerate(outputs)]
+        layers = _split([*self._used(outputs), *ends])
+        blobs = sum(len(layer.outputs) for layer in layers)
+        text = [str(MAGIC), f"{len(layers)} {blobs}", *map(_line, layers)]
+        weights = b"".join(b"".join(layer.weights) for layer in layers)
+        return {"model.ncnn.param": ("\n".join(text) + "\n").encode(), "model.ncnn.bin": weights}
+
+    def _used(self, outputs: Sequence[Blob]) -> list[Layer]:
+        # Those that an output depends on, and the inputs.
+        needed, kept = {b.name for b in outputs}, []
+        for layer in reversed(self.layers):
+            if layer.kind == "Input" or any(b.name in needed for b in layer.outputs):
+                kept.append(layer)
+                needed |= {b.name for b in layer.inputs}
+        return kept[::-1]
+
+
+def _split(layers: list[Layer]) -> list[Layer]:
+    # A layer may read a blob that no other layer reads: the others get copies.
+    readers: dict[str, int] = {}
+    for layer in layers:
+        for blob in layer.inputs:
+            readers[blob.name] = readers.get(blob.name, 0) + 1
+    given, made = dict.fromkeys(readers, 0), []
+    for layer in layers:
+        inputs = []
+        for blob in layer.inputs:
+            several = readers[blob.name] > 1
+            inputs.append(Blob(f"{blob.name}.{given[blob.name]}", blob.shape) if several else blob)
+            given[blob.name] += 1
+        made.append(Layer(layer.kind, layer.name, tuple(inputs), layer.outputs, layer.parameters, layer.weights))
+        for blob in layer.outputs:
+            if readers.get(blob.name, 0) > 1:
+                copies = tuple(Blob(f"{blob.name}.{i}", blob.shape) for i in range(readers[blob.name]))
+                made.append(Layer("Split", f"{blob.name}.split", (blob,), copies))
+    return made
+
+
+def _line(layer: Layer) -> str:
+    counts = f"{len(layer.inputs)} {len(layer.outputs)}"
+    blobs = [b.name for b in (*layer.inputs, *layer.outputs)]
+    parameters = [_said(k, v) for k, v in layer.parameters.items()]
+    return " ".join([f"{layer.kind:<20}", f"{layer.name:<20}", counts, *blobs, *parameters])
+
+
+def _said(number: int, value: Parameter) -> str:
+    if isinstance(value, int | float):
+        return f"{number}={_number(value)}"
+    return ",".join([f"{-23300 - number}={len(value)}", *map(_number, value)])
+
+
+def _number(value: float) -> str:
+    # Nine digits tell every float32 from its neighbours; a float has a point or an exponent.
+    return str(value) if isinstance(value, int) else f"{float(np.float32(value)):.8e}"
+
+
+def sizes(shape: Sequence[int], first: tuple[int, int, int, int] = (0, 1, 11, 2)) -> dict[int, int]:
+    """The parameters that say a shape: width, height, depth, channels.
+
+    >>> sizes((2, 3, 5)), sizes((7,))
+    ({0: 5, 1: 3, 2: 2}, {0: 7})
+    """
+    w, h, d, c = first
+    order = {1: (w,), 2: (h, w), 3: (c, h, w), 4: (c, d, h, w)}[len(shape)]
+    return dict(sorted(zip(order, (int(n) for n in shape), strict=True)))
+
+
+def floats(value: Any) -> bytes:
+    """Numbers of a .bin, without a tag."""
+    return bytes(np.ascontiguousarray(value, "<f4").tobytes())
+
+
+def tagged(value: Array) -> bytes:
+    """Weights of a .bin with their tag: those of int8 filled up to whole words, or those of float32."""
+    if value.dtype != np.int8:
+        return struct.pack("<I", 0) + floats(value)
+    held = bytes(np.ascontiguousarray(value).tobytes())
+    return struct.pack("<I", INT8_WEIGHTS) + held + bytes(-len(held) % 4)
+
+
+def reciprocal(scale: Any) -> Array:
+    """1 / s in float32, which ncnn calls a scale."""
+    return np.asarray(np.float32(1) / np.asarray(scale, np.float32), np.float32)
+
+
+__all__ = ["Blob", "Layer", "NcnnBuilder", "floats", "reciprocal", "sizes", "tagged"]

@@ -1,0 +1,188 @@
+"""Convolutions, linear layers and products of matrices as ncnn's layers, of int8 where their input is codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from qfunc.lowering.ncnn.builder import Blob, floats, reciprocal, tagged
+from qfunc.lowering.ncnn.images import image, signal
+from qfunc.lowering.ncnn.writer import Constant, OpContext
+from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.windows import Window, window
+
+
+@frozen(eq=False)
+class Product:
+    """What a layer with weights reads: its input, codes or real, its weights, bias and, of codes, their scales."""
+
+    x: Blob
+    weight: Array
+    bias: Array | None
+    scale: Array | None
+
+    @property
+    def integer(self) -> bool:
+        """Whether it is computed on codes."""
+        return self.scale is not None
+
+    def held(self, rows: slice = slice(None)) -> list[bytes]:
+        """The entries of the .bin for some of the output channels, up to the output's scale."""
+        entries = [tagged(self.weight[rows])]
+        entries += [] if self.bias is None else [floats(self.bias[rows])]
+        if self.scale is not None:
+            entries += [floats(reciprocal(self.scale[rows])), floats(reciprocal(self.x.scale))]
+        return entries
+
+
+def product(step: OpContext, axis: int, turned: bool = False) -> Product:
+    """The weights with their output channels first; `axis` is where they lie, `turned` whether to transpose."""
+    held = step.held(1)
+    assert held is not None
+    bias = step.held(2)
+    x = step.writer.blob(step.node.input[0])
+    on_codes = x.scale is not None and _by_outputs(held, axis)
+    value = held.value if on_codes else held.real
+    scale = None
+    if on_codes and held.qparams is not None:
+        count = value.shape[axis]
+        scale = np.broadcast_to(np.array(held.qparams.scale, np.float32), (count,))
+    weight = np.ascontiguousarray(value.T if turned else value)
+    weight = weight.astype(np.int8) if on_codes else weight
+    return Product(x if on_codes else step.writer.real(x), weight, None if bias is None else bias.real, scale)
+
+
+def _by_outputs(held: Constant, axis: int) -> bool:
+    q = held.qparams
+    return q is not None and not any(q.zero_point) and (len(q.scale) == 1 or q.axis % held.value.ndim == axis)
+
+
+def write_product(
+    step: OpContext, kind: str, p: Product, shape: Sequence[int], parameters: dict[int, Any], one: int = 2
+) -> None:
+    """The layer, with the activation behind it and, of convolutions, the quantizer behind that."""
+    steps, bounds, quantizer = step.fused()
+    requantizes = p.integer and quantizer is not None and kind != "InnerProduct" and tuple(shape) == step.shape
+    entries, scale = p.held(), None
+    name = str(steps[-1].output[0]) if steps else step.output
+    if requantizes:
+        assert quantizer is not None
+        scale, name = step.writer.scale(quantizer), str(quantizer.output[0])
+        entries.append(floats(reciprocal(scale)))
+    said = {**parameters, **_activation(bounds)}
+    if p.integer:
+        said[8] = one + 100 * requantizes
+    blob = step.file.layer(kind, [p.x], name, shape, dict(sorted(said.items())), weights=entries, scale=scale)
+    result = reshaped_like(step, blob)
+    step.writer.done.update(str(s.output[0]) for s in (*steps, *([quantizer] if requantizes and quantizer else [])))
+    step.keep(result, name)
+    step.keep(result)
+
+
+def reshaped_like(step: OpContext, blob: Blob) -> Blob:
+    """A blob in the shape of the step's result."""
+    return step.reshaped(blob, step.shape, f"as_{len(step.shape)}")
+
+
+def _activation(bounds: tuple[float | None, float | None] | None) -> dict[int, Any]:
+    # 1 is ReLU, 3 is Clip with its two ends.
+    if bounds is None:
+        return {}
+    if bounds == (0.0, None):
+        return {9: 1}
+    least, most = (float(v if v is not None else e) for v, e in zip(bounds, _ENDS, strict=True))
+    return {9: 3, 10: [least, most]}
+
+
+_ENDS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
+
+
+def conv(step: OpContext) -> None:
+    """Convolution, or ConvolutionDepthWise where each channel is convolved by itself."""
+    p = product(step, 0)
+    rank = p.weight.ndim - 2
+    w = window(step, p.weight.shape[2:])
+    p = Product(image(step, p.x, rank), p.weight.reshape(*p.weight.shape[:2], *w.kernel), p.bias, p.scale)
+    groups, outputs = int(step.attribute("group", 1)), p.weight.shape[0]
+    shape = (outputs, *signal(step.shape[1:], rank))
+    if groups == 1:
+        write_product(step, "Convolution", p, shape, _parameters(p, w))
+    elif p.weight.shape[1] == 1 and outputs == groups:
+        write_product(step, "ConvolutionDepthWise", p, shape, {**_parameters(p, w), 7: groups}, one=1)
+    else:
+        _grouped(step, p, w, groups, shape)
+
+
+def _parameters(p: Product, w: Window, rows: slice = slice(None)) -> dict[int, Any]:
+    weight = p.weight[rows]
+    (kh, kw), (sh, sw), (dh, dw) = w.kernel, w.stride, w.dilation
+    around = {4: w.before[1], 14: w.before[0], 15: w.after[1], 16: w.after[0]}
+    return {
+        0: len(weight), 1: kw, 11: kh, 2: dw, 12: dh, 3: sw, 13: sh, **around,
+        5: int(p.bias is not None), 6: weight.size,
+    }  # fmt: skip
+
+
+def _grouped(step: OpContext, p: Product, w: Window, groups: int, shape: Sequence[int]) -> None:
+    # ncnn's grouped layer has one scale a group: so each group is a convolution of its own, with a scale a channel.
+    # Where a group is one channel, each of its outputs is a depthwise convolution instead.
+    outputs, each = shape[0], p.weight.shape[1]
+    per, parts = outputs // groups, []
+    alone = each == 1
+    for i in range(per if alone else groups):
+        rows = slice(i, None, per) if alone else slice(i * per, (i + 1) * per)
+        x = p.x if alone else step.file.layer(
+            "Crop", [p.x], f"{step.output}.x{i}", (each, *p.x.shape[1:]), {9: [i * each], 10: [(i + 1) * each], 11: [0]},
+            scale=p.x.scale,
+        )  # fmt: skip
+        said = _parameters(p, w, rows) | ({7: groups} if alone else {}) | ({8: 1 if alone else 2} if p.integer else {})
+        kind = "ConvolutionDepthWise" if alone else "Convolution"
+        size = (said[0], *shape[1:])
+        parts.append(step.file.layer(kind, [x], f"{step.output}.y{i}", size, dict(sorted(said.items())), weights=p.held(rows)))
+    joined = step.layer("Concat", parts, "joined", shape, p0=0)
+    step.keep(reshaped_like(step, step.layer("ShuffleChannel", [joined], "ordered", shape, p0=per) if alone else joined))
+
+
+def deconv(step: OpContext) -> None:
+    """Deconvolution, or DeconvolutionDepthWise of several groups, in float32: ncnn has none on codes."""
+    weight, bias, groups = step.held(1), step.held(2), int(step.attribute("group", 1))
+    if weight is None:
+        raise step.refuse("weights that are computed", "constant weights", "Keep them as a parameter or a buffer.")
+    value = weight.real.reshape(groups, -1, *weight.value.shape[1:]).swapaxes(1, 2)
+    rank, w = weight.value.ndim - 2, window(step, weight.value.shape[2:])
+    rows = np.ascontiguousarray(value).reshape(step.shape[0], value.shape[2], *w.kernel)
+    p = Product(image(step, step.given(), rank), rows, None if bias is None else bias.real, None)
+    below, right = ([0] + [int(v) for v in step.attribute("output_padding") or [0] * rank])[-2:]
+    kind = "Deconvolution" if groups == 1 else "DeconvolutionDepthWise"
+    said = {**_parameters(p, w), 18: right, 19: below, **({} if groups == 1 else {7: groups})}
+    write_product(step, kind, p, (len(rows), *signal(step.shape[1:], rank)), said)
+
+
+def gemm(step: OpContext) -> None:
+    """InnerProduct of a matrix."""
+    axis = 0 if step.attribute("transB", 0) else 1
+    _linear(step, product(step, axis, turned=axis == 1))
+
+
+def matmul(step: OpContext) -> None:
+    """InnerProduct by a constant matrix, else MatMul in float32."""
+    held = step.held(1)
+    if held is not None and held.value.ndim == 2:
+        return _linear(step, product(step, 1, turned=True))
+    step.makes("MatMul", step.given(0), step.given(1))
+    return None
+
+
+def _linear(step: OpContext, p: Product) -> None:
+    # Rows of a matrix, or one; more axes are rows one behind the other.
+    rows = int(np.prod(p.x.shape[:-1]))
+    x = p.x if len(p.x.shape) < 3 else step.reshaped(p.x, (rows, p.x.shape[-1]), "rows")
+    p = Product(x, p.weight, p.bias, p.scale)
+    said = {0: len(p.weight), 1: int(p.bias is not None), 2: p.weight.size}
+    write_product(step, "InnerProduct", p, (*x.shape[:-1], len(p.weight)), said)
+
+
+__all__ = ["conv", "deconv", "gemm", "matmul"]

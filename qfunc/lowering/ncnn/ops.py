@@ -1,0 +1,30 @@
+"""How each ONNX op is written as ncnn's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qfunc.lowering.ncnn.elementwise import binary, clip, elu, gelu, hard_sigmoid, leaky_relu, prelu, softmax, unary
+from qfunc.lowering.ncnn.linear import conv, deconv, gemm, matmul
+from qfunc.lowering.ncnn.pooling import average_pool, global_average_pool, max_pool, reduced
+from qfunc.lowering.ncnn.shape import concat, pad, reshape, resize, sliced, split, transpose
+from qfunc.lowering.ncnn.writer import OpContext
+
+WRITERS: dict[str, Callable[[OpContext], None]] = {
+    "Conv": conv, "ConvTranspose": deconv, "Gemm": gemm, "MatMul": matmul,
+    "Add": binary(0, 0), "Sub": binary(1, 7), "Mul": binary(2, 2), "Div": binary(3, 8), "Max": binary(4, 4),
+    "Min": binary(5, 5), "Pow": binary(6, 9),
+    "MaxPool": max_pool, "AveragePool": average_pool, "GlobalAveragePool": global_average_pool,
+    "ReduceMean": reduced(3), "ReduceSum": reduced(0),
+    "Relu": unary("ReLU"), "Clip": clip, "LeakyRelu": leaky_relu, "PRelu": prelu, "Elu": elu, "Gelu": gelu,
+    "Sigmoid": unary("Sigmoid"), "Tanh": unary("TanH"), "HardSwish": unary("HardSwish", p0=1 / 6, p1=0.5),
+    "HardSigmoid": hard_sigmoid, "Mish": unary("Mish"),
+    "Abs": unary("UnaryOp", p0=0), "Neg": unary("UnaryOp", p0=1), "Sqrt": unary("UnaryOp", p0=5),
+    "Exp": unary("UnaryOp", p0=7), "Reciprocal": unary("UnaryOp", p0=15),
+    "Softmax": softmax,
+    "Reshape": reshape, "Flatten": reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Transpose": transpose,
+    "Slice": sliced, "Split": split, "Concat": concat, "Pad": pad, "Resize": resize,
+}  # fmt: skip
+"""By the type of the node."""
+
+__all__ = ["WRITERS"]

@@ -1,0 +1,153 @@
+"""ncnn as a runner of artifacts."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from qfunc.errors import VerifyError
+from qfunc.lowering.code_outputs import code_names
+from qfunc.lowering.runner_support import has, not_installed, other_kernels, require
+from qfunc.specs._check import integer
+
+_OFF = (
+    "use_vulkan_compute", "use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage",
+    "use_packing_layout",
+)  # fmt: skip
+"""Options that change what is computed: float16 and bfloat16 round what lies between layers, the Vulkan kernels and the
+packed layout have other sums, and packed depthwise convolutions take 1/(s_x s_w) from rcpps, whose bits differ by CPU."""
+
+
+@frozen
+class Ncnn:
+    """ncnn on the CPU, in float32 between its layers of int8; it runs the examples of a batch one by one.
+
+    It is the extra `ncnn`, imported where it runs.  Switched off are Vulkan, all float16 and bfloat16, and the packed
+    layout, `use_packing_layout`, in which depthwise convolutions approximate 1/(s_x s_w) by rcpps; winograd and sgemm are on,
+    as by default, and they and `threads` change no code.  Needs the artifact's "model.ncnn.param" and "model.ncnn.bin".
+
+    >>> Ncnn()
+    Ncnn(threads=1)
+    """
+
+    threads: int = field(default=1, validator=integer(1))
+
+    def missing(self) -> str:
+        """ "" where it can run, else what is not there."""
+        return not_installed("ncnn", "ncnn")
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch of inputs, in the model's order.
+
+        Raises:
+            VerifyError: ncnn is not installed.
+        """
+        return self.opened(artifact.files).run(inputs)
+
+    def inside(self, artifact: Any) -> Shown:
+        """A view of the tensors of codes inside.
+
+        Raises:
+            VerifyError: ncnn is not installed.
+        """
+        opened = self.opened(artifact.files)
+        return Shown(opened, tuple(n for n in sorted(code_names(artifact)) if n in opened.blobs))
+
+    def comparable(self, artifact: Any = None) -> str:
+        """ "" where it computes as the target says, else why it may not on this CPU."""
+        if reason := other_kernels() or ("" if has(" fma ") else "without FMA its convolutions round twice"):
+            return reason
+        layers = b"" if artifact is None else artifact.files.get("model.ncnn.param", b"")
+        nine = any(map(_is_depthwise_of_nine, layers.decode().splitlines()))
+        return FUSES if nine and has("avx512f") else ""
+
+    def opened(self, files: Any) -> Opened:
+        """A loaded model, for many batches.
+
+        Raises:
+            VerifyError: ncnn is not installed, or does not take the file.
+        """
+        require(self.missing(), "Ncnn", "ncnn", "ncnn 1.0.20261020")
+        ncnn = importlib.import_module("ncnn")
+        net = ncnn.Net()
+        for option in _OFF:
+            setattr(net.opt, option, False)
+        net.opt.num_threads = self.threads
+        with tempfile.TemporaryDirectory() as place:
+            names = ("model.ncnn.param", "model.ncnn.bin")
+            for name in names:
+                Path(place, name).write_bytes(files[name])
+            codes = [net.load_param(str(Path(place, names[0]))), net.load_model(str(Path(place, names[1])))]
+        if any(codes):
+            do = "Deploy this model again; a newer ncnn may have other layers."
+            raise VerifyError(where="Ncnn", found=f"codes {codes} for the files", wanted="files that ncnn takes", do=do)
+        blobs = frozenset(w for line in files[names[0]].decode().splitlines()[2:] for w in line.split()[4:])
+        return Opened(ncnn, net, blobs)
+
+
+FUSES = "with AVX-512 its depthwise convolutions of 3x3 fuse product and sum"
+
+
+def _is_depthwise_of_nine(line: str) -> bool:
+    # One that ncnn has a kernel of its own for, and that clips nothing: what its file says of a layer is key=value.
+    said = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    kernel, dilation, strides = ([said.get(k) for k in keys] for keys in (("1", "11"), ("2", "12"), ("3", "13")))
+    plain = kernel == ["3", "3"] and dilation == ["1", "1"] and strides in (["1", "1"], ["2", "2"])
+    return line.startswith("ConvolutionDepthWise") and plain and said.get("9") != "3"
+
+
+@frozen(eq=False)
+class Opened:
+    """A loaded model and the names of its blobs."""
+
+    ncnn: Any
+    net: Any
+    blobs: frozenset[str]
+
+    def run(self, inputs: Sequence[Any], codes: Sequence[str] = ()) -> list[Any]:
+        """The outputs for one batch, one example after the other, then the blobs of codes."""
+        batches = [np.ascontiguousarray(i.numpy() if hasattr(i, "numpy") else i) for i in inputs]
+        count = sum(b.startswith("out") and b[3:].isdigit() for b in self.blobs)
+        found = []
+        for place in range(len(batches[0])):
+            extractor = self.net.create_extractor()
+            extractor.set_light_mode(False)
+            held = [b[place] if b.ndim > 1 else b[place : place + 1] for b in batches]
+            for i, array in enumerate(held):
+                extractor.input(f"in{i}", self.ncnn.Mat(np.ascontiguousarray(array)))
+            names = [(f"out{i}", 0) for i in range(count)] + [(n, 1) for n in codes]
+            found.append([np.array(extractor.extract(n, kind)[1])[None] for n, kind in names])
+        return [np.concatenate(each) for each in zip(*found, strict=True)]
+
+
+@frozen(eq=False)
+class Shown:
+    """A model, of which all blobs of codes can be read.
+
+    What ncnn computes on integers stands in its file, so that there is no partition to compare.
+    """
+
+    opened: Opened
+    names: tuple[str, ...]
+    units: None = None
+    difference: str = ""
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """The names of the tensors of codes."""
+        return frozenset(self.names)
+
+    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """(the outputs of the model, code tensor -> codes in the model's own layout)."""
+        found = self.opened.run(inputs, self.names)
+        first = len(found) - len(self.names)
+        return found[:first], dict(zip(self.names, found[first:], strict=True))
+
+
+__all__ = ["FUSES", "Ncnn"]

@@ -1,0 +1,137 @@
+"""One op on its way into a .tflite: on codes or in float, its inputs and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qfunc.errors import DeployError
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.nhwc.writer import Writer
+from qfunc.lowering.qdq_reader import Array, QParams, dequantized
+
+_FUSED: dict[tuple[float | None, float | None], str] = {
+    (None, None): "NONE", (0.0, None): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1",
+}  # fmt: skip
+
+
+class OpContext:
+    """One op on its way into the file.
+
+    `codes`: it computes on codes, from inputs that are codes to the codes that are made of its result, with the
+    activations between where TFLite fuses them.
+    """
+
+    def __init__(self, writer: Writer, node: onnx.NodeProto, index: int = 0) -> None:
+        self.writer, self.source, self.node, self.file = writer, writer.source, node, writer.file
+        self.output, self.codes = str(node.output[index]), False
+        self.steps: list[onnx.NodeProto] = []
+        self.quantizer: onnx.NodeProto | None = None
+        self.qparams: QParams | None = None
+        self._bound: tuple[float | None, float | None] = (None, None)
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute of the node."""
+        return self.source.attribute(self.node, name, default)
+
+    def constant(self, index: int, default: Any = None) -> Any:
+        """A constant input."""
+        return self.source.constant(self.node, index, default)
+
+    def given(self, index: int = 0) -> NhwcTensor:
+        """An input, of codes where the op computes on codes, else real."""
+        held = self.writer.tensor(self.node.input[index])
+        return self.writer.stored(held) if self.codes else self.writer.real(held)
+
+    def array(self, index: int) -> tuple[Array, QParams | None]:
+        """A constant input: its codes and their qparams where the op computes on codes, else its real values."""
+        held = self.writer.tensor(self.node.input[index])
+        if held.value is None:
+            raise self.refuse(f"input {held.name!r}, computed", "a constant", "Compute it once, outside the model.")
+        if self.codes or held.qparams is None:
+            return held.value, held.qparams
+        return dequantized(held.value, held.qparams), None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example of the result, as the model has it."""
+        return self.source.shape(self.output, self.node.name)
+
+    def on_codes(self, *inputs: int, fuses: bool = False, same: bool = False, fixed: QParams | None = None) -> bool:
+        """Whether the op computes on codes, which it then does; to be asked once, before the inputs are read.
+
+        Args:
+            inputs: Those that have to be codes.
+            fuses: Whether the operator has a fused activation.
+            same: Whether it needs the same qparams on both sides.
+            fixed: The only qparams that the operator makes.
+        """
+        held = [self.writer.tensor(self.node.input[i]) for i in inputs]
+        if any(h.qparams is None or len(h.qparams.scale) > 1 for h in held):
+            return False
+        steps, quantizer = self.source.result(self.output)
+        if quantizer is None:
+            return False
+        qparams = self.writer.qparams(quantizer)
+        if (same and any(h.qparams != qparams for h in held)) or fixed not in (None, qparams):
+            return False
+        bounds = [self.source.bounds(s) for s in steps]
+        real = [b for b in bounds if not _implied(b, qparams)]
+        if real and (not fuses or len(real) > 1 or real[0] not in _FUSED):
+            return False
+        self.codes, self.steps, self.quantizer, self.qparams = True, steps, quantizer, qparams
+        self._bound = real[0] if real else (None, None)
+        return True
+
+    @property
+    def activation(self) -> str:
+        """TFLite's name of the activation that the op is fused with."""
+        return _FUSED[self._bound] if self.codes else "NONE"
+
+    @property
+    def name(self) -> str:
+        """The result's name in ONNX."""
+        return self.output if self.quantizer is None else str(self.quantizer.output[0])
+
+    def result(self, shape: Sequence[int], **place: Any) -> NhwcTensor:
+        """The tensor that the op makes; what stands between it and its quantizer is done."""
+        return self.keep(self.writer.make(self.name, shape, self.qparams, **place))
+
+    def keep(self, made: NhwcTensor) -> NhwcTensor:
+        """An existing tensor as the op's result."""
+        self.writer.tensors[self.name] = made
+        if self.quantizer is not None:
+            self.writer.done.update([self.name, *(s.output[0] for s in self.steps)])
+        return made
+
+    def between(self, name: str, shape: Sequence[int], like: NhwcTensor | None = None, **place: Any) -> NhwcTensor:
+        """A tensor inside the op: with an input's qparams, or the result's."""
+        return self.writer.make(f"{self.name}.{name}", shape, self.qparams if like is None else like.qparams, **place)
+
+    def reshaped(self, held: NhwcTensor, shape: Sequence[int], into: NhwcTensor) -> NhwcTensor:
+        """The same entries in another shape; the first axis is the batch."""
+        wanted = self.file.integers([-1, *shape[1:]], f"{self.name}.shape")
+        self.file.operator("RESHAPE", [held, wanted], [into], "ReshapeOptions", newShape=np.array([-1, *shape[1:]], np.int32))
+        return into
+
+    def refuse(self, found: str, wanted: str, do: str) -> DeployError:
+        """The error of an op that TFLite cannot say."""
+        return DeployError(where=f"op {self.node.name!r}", found=found, wanted=wanted, do=do)
+
+
+def _implied(bounds: tuple[float | None, float | None], qparams: QParams) -> bool:
+    # As codes, the bounds lie at the ends of int8 or beyond: clamping does the activation's work.
+    (scale,), (zero,) = qparams.scale, qparams.zero_point
+    low, high = (None if b is None else np.rint(np.float32(b) / np.float32(scale)) + zero for b in bounds)
+    return (low is None or bool(low <= -128)) and (high is None or bool(high >= 127))
+
+
+def node_writer(write: Callable[[OpContext], None]) -> Callable[[Writer, onnx.NodeProto], None]:
+    """How a node is written, from how its step is."""
+    return lambda writer, node: write(OpContext(writer, node))
+
+
+__all__ = ["OpContext", "node_writer"]

@@ -1,0 +1,71 @@
+"""Transposed convolutions in a .tflite."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.images import image, out_shape, output_image, to_signal
+from qfunc.lowering.nhwc.linear import bias_of, on_weighted_codes, stored
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.windows import window
+
+
+def conv_transposed(step: OpContext) -> None:
+    """TRANSPOSE_CONV of the whole image, of which a STRIDED_SLICE takes what the padding leaves.
+
+    Raises:
+        DeployError: groups, or dilations.
+    """
+    on_weighted_codes(step, 1)
+    x = image(step, step.given())
+    weight, qparams = step.array(1)
+    w = window(step, weight.shape[2:])
+    groups, dilated = int(step.attribute("group", 1)), w.dilation != (1, 1)
+    if groups != 1 or (dilated and not step.file.any_padding):
+        found = f"a transposed convolution of {groups} groups, dilated by {w.dilation}"
+        raise step.refuse(found, "one group, not dilated", "Resize the image and convolve it.")
+    weight = weight if weight.ndim == 4 else weight[:, :, None]
+    more = ([0, 0] + [int(v) for v in step.attribute("output_padding") or []])[-2:]
+    held = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)
+    bias = bias_of(step, weight.shape[1], x, qparams)
+    made, result = output_image(step, out_shape(step, weight.shape[1]))
+    if step.file.any_padding:
+        step.file.operator(
+            "TRANSPOSE_CONV", [x, held, bias], [made], padding=(w.before[0], w.after[1], w.after[0], w.before[1]),
+            strideH=w.stride[0], strideW=w.stride[1], dilationHFactor=w.dilation[0], dilationWFactor=w.dilation[1],
+            adjustment=more, fusedActivationFunction=step.activation,
+        )  # fmt: skip
+        return to_signal(step, made, result)
+    sizes = [(x.shape[1 + i] - 1) * w.stride[i] + w.kernel[i] + more[i] for i in (0, 1)]
+    whole = step.between("whole", (x.shape[0], *sizes, weight.shape[1]), last=True) if any(w.before) else made
+    step.file.operator(
+        "TRANSPOSE_CONV", [_shape(step, x, [*sizes, weight.shape[1]]), held, x, bias], [whole], "TransposeConvOptions",
+        padding="VALID", strideH=w.stride[0], strideW=w.stride[1],
+        fusedActivationFunction=step.activation,
+    )  # fmt: skip
+    if whole is not made:
+        _cut(step, whole, made, w.before)
+    to_signal(step, made, result)
+
+
+def _shape(step: OpContext, x: NhwcTensor, sizes: list[int]) -> NhwcTensor:
+    # The shape of the output: the batch of x, then these.
+    file, name = step.file, f"{step.name}.sizes"
+    every, batch, shape = (file.tensor(f"{name}.{n}", (k,), dtype=np.int32) for n, k in (("in", 4), ("batch", 1), ("out", 4)))
+    file.operator("SHAPE", [x], [every], "ShapeOptions", outType="INT32")
+    ends = [file.integers([v], f"{name}.{n}") for n, v in (("from", 0), ("to", 1), ("by", 1))]
+    file.operator("STRIDED_SLICE", [every, *ends], [batch], "StridedSliceOptions")
+    rest = file.integers(sizes, f"{name}.rest")
+    file.operator("CONCATENATION", [batch, rest], [shape], "ConcatenationOptions", axis=0, fusedActivationFunction="NONE")
+    return shape
+
+
+def _cut(step: OpContext, whole: NhwcTensor, made: NhwcTensor, before: tuple[int, int]) -> None:
+    begin = [0, *before, 0]
+    stop = [b + n for b, n in zip(begin, made.shape, strict=True)]
+    inputs = [step.file.integers(v, f"{step.name}.{n}") for v, n in ((begin, "begin"), (stop, "end"), (np.ones(4), "strides"))]
+    step.file.operator("STRIDED_SLICE", [whole, *inputs], [made], "StridedSliceOptions", beginMask=1, endMask=1)
+
+
+__all__ = ["conv_transposed"]

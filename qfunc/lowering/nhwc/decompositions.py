@@ -1,0 +1,97 @@
+"""Ops that a .tflite says by several operators in float32, and what reads indices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.elementwise import unary
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+
+
+def gelu(step: OpContext) -> None:
+    """GELU, by the error function or by tanh."""
+    unary("GELU", "GeluOptions", approximate=step.attribute("approximate", b"none") == b"tanh")(step)
+
+
+def elu(step: OpContext) -> None:
+    """ELU, whose slope below is 1.
+
+    Raises:
+        DeployError: another alpha.
+    """
+    if (alpha := float(step.attribute("alpha", 1.0))) != 1.0:
+        raise step.refuse(f"an ELU of alpha {alpha:g}", "1", "Use nn.ELU().")
+    unary("ELU")(step)
+
+
+def hard_sigmoid(step: OpContext) -> None:
+    """max(0, min(1, alpha x + beta)): a product, a sum, and two bounds."""
+    x = step.given()
+    alpha, beta = (_number(step, n, float(step.attribute(n, d))) for n, d in (("alpha", 0.2), ("beta", 0.5)))
+    sloped = _binary(step, "MUL", x, alpha, "sloped", x)
+    raised = _binary(step, "ADD", sloped, beta, "raised", x)
+    positive = step.between("positive", x.shape, x, last=x.last)
+    step.file.operator("RELU", [raised], [positive])
+    made = step.result(x.shape, last=x.last)
+    step.file.operator("MINIMUM", [positive, _number(step, "one", 1.0)], [made], "MaximumMinimumOptions")
+
+
+def layer_norm(step: OpContext) -> None:
+    """(x - mean) * rsqrt(mean((x - mean)^2) + epsilon) * scale + bias, over the last axes."""
+    x = step.writer.plain(step.given())
+    rank = len(x.shape)
+    axes = list(range(int(step.attribute("axis", -1)) % rank, rank))
+    held = step.file.integers(axes, f"{step.name}.axes")
+    mean, variance = (_reduced(step, n, x, axes) for n in ("mean", "variance"))
+    step.file.operator("MEAN", [x, held], [mean], "ReducerOptions", keepDims=True)
+    square = step.between("square", x.shape, x)
+    step.file.operator("SQUARED_DIFFERENCE", [x, mean], [square], "SquaredDifferenceOptions")
+    step.file.operator("MEAN", [square, held], [variance], "ReducerOptions", keepDims=True)
+    epsilon = _number(step, "epsilon", float(step.attribute("epsilon", 1e-5)))
+    wide = _binary(step, "ADD", variance, epsilon, "wide", variance)
+    inverse = step.between("inverse", variance.shape, variance)
+    step.file.operator("RSQRT", [wide], [inverse])
+    value = _binary(step, "MUL", _binary(step, "SUB", x, mean, "centred", x), inverse, "normal", x)
+    parts = [("MUL", "scaled", 1)] + [("ADD", "shifted", 2)] * (len(step.node.input) > 2)
+    for op, name, index in parts[:-1]:
+        value = _binary(step, op, value, step.given(index), name, x)
+    op, _, index = parts[-1]
+    none = "NONE"
+    made, last = step.result(x.shape), step.given(index)
+    step.file.operator(op, [value, last], [made], f"{op.capitalize()}Options", fusedActivationFunction=none)
+
+
+def gather(step: OpContext) -> None:
+    """GATHER of a constant's slices by an input of indices.
+
+    Raises:
+        DeployError: indices that the model computes.
+    """
+    value, qparams = step.array(0)
+    indices = step.writer.tensors.get(step.node.input[1])
+    if indices is None:
+        do = "Make them an input of the model."
+        raise step.refuse(f"computed indices, {step.node.input[1]!r}", "an input of the model", do)
+    axis = int(step.attribute("axis", 0))
+    name = step.node.input[0].removesuffix(".codes")
+    held = step.file.tensor(name, value.shape, qparams, value=value)
+    step.file.operator("GATHER", [held, indices], [step.result(step.shape)], "GatherOptions", axis=axis, batchDims=0)
+
+
+def _reduced(step: OpContext, name: str, x: NhwcTensor, axes: list[int]) -> NhwcTensor:
+    return step.between(name, [1 if i in axes else n for i, n in enumerate(x.shape)], x)
+
+
+def _number(step: OpContext, name: str, value: float) -> NhwcTensor:
+    return step.file.tensor(f"{step.name}.{name}", (1,), value=np.array([value], np.float32))
+
+
+def _binary(step: OpContext, op: str, a: NhwcTensor, b: NhwcTensor, name: str, like: NhwcTensor) -> NhwcTensor:
+    made = step.between(name, like.shape, like, last=like.last)
+    fields = {"fusedActivationFunction": "NONE"}
+    step.file.operator(op, [a, b], [made], f"{op.capitalize()}Options", **fields)
+    return made
+
+
+__all__ = ["elu", "gather", "gelu", "hard_sigmoid", "layer_norm"]

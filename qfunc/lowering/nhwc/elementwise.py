@@ -1,0 +1,151 @@
+"""Ops on each entry in a .tflite, and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.qdq_reader import QParams
+
+UNIT, SIGNED_UNIT = QParams((1 / 256,), (-128,)), QParams((1 / 128,), (0,))
+"""What TFLite's LOGISTIC and SOFTMAX make, and TANH (quantization specification)."""
+
+
+def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], None]:
+    """An op of two tensors that broadcast."""
+
+    def write(step: OpContext) -> None:
+        if codes:
+            step.on_codes(0, 1, fuses=options in ("AddOptions", "SubOptions", "MulOptions"))
+        held = _aligned(step, [step.given(i) for i in (0, 1)])
+        rank, last = len(step.shape), any(h.last for h in held)
+        shape = (step.shape[0], *step.shape[2:], step.shape[1]) if last and rank > 2 else step.shape
+        fields: dict[str, Any] = {"fusedActivationFunction": step.activation} if options in _FUSING else {}
+        step.file.operator(op, held, [step.result(shape, last=last)], options, **fields)
+
+    return write
+
+
+_FUSING = ("AddOptions", "SubOptions", "MulOptions", "DivOptions")
+
+
+def _aligned(step: OpContext, held: list[NhwcTensor]) -> list[NhwcTensor]:
+    # Both as the model has them, or both with their channels last.
+    rank = len(step.shape)
+    if not any(h.last for h in held) or rank < 3:
+        return [step.writer.plain(h) for h in held]
+    if any(h.value is None and len(h.shape) not in (rank, 0) for h in held):
+        return [step.writer.plain(h) for h in held]
+    return [_constant_last(step, h, rank) if h.value is not None else step.writer.channels_last(h) for h in held]
+
+
+def _constant_last(step: OpContext, held: NhwcTensor, rank: int) -> NhwcTensor:
+    assert held.value is not None
+    if held.value.size == 1:
+        return held
+    value = held.value.reshape((1,) * (rank - held.value.ndim) + held.value.shape)
+    value = np.ascontiguousarray(np.moveaxis(value, 1, -1))
+    return step.file.tensor(f"{held.name}.nhwc", value.shape, held.qparams, value=value)
+
+
+def unary(
+    op: str, options: str = "", fixed: QParams | None = None, codes: bool = True, **fields: Any
+) -> Callable[[OpContext], None]:
+    """An op of one tensor; `fixed` are the only qparams that it makes of codes."""
+
+    def write(step: OpContext) -> None:
+        if codes:
+            step.on_codes(0, fixed=fixed)
+        x = step.given()
+        made = step.result(x.shape, last=x.last)
+        step.file.operator(op, [x], [made], options, **fields)
+
+    return write
+
+
+def hard_swish(step: OpContext) -> None:
+    """HARD_SWISH, whose multiplier may not exceed 1 in its 16 bits."""
+    unary("HARD_SWISH")(step)
+    x, y = step.writer.tensor(step.node.input[0]).qparams, step.qparams
+    if step.codes and step.file.lowering == "Tflite" and x and y and np.float32(x.scale[0]) / 128 > np.float32(y.scale[0]):
+        found = f"scales {x.scale[0]:g} and {y.scale[0]:g}"
+        raise step.refuse(
+            found, "an input's scale of at most 128 times the output's", "Calibrate on values near those it meets."
+        )
+
+
+def leaky_relu(step: OpContext) -> None:
+    """LEAKY_RELU."""
+    unary("LEAKY_RELU", "LeakyReluOptions", alpha=float(step.attribute("alpha", 0.01)))(step)
+
+
+def bounded(step: OpContext) -> None:
+    """RELU, RELU6 or RELU_N1_TO_1 by themselves; MAXIMUM and MINIMUM for other bounds."""
+    low, high = step.source.bounds(step.node)
+    step.on_codes(0, same=True)
+    x = step.given()
+    known: dict[tuple[float | None, float | None], str] = {
+        (0.0, None): "RELU",
+        (0.0, 6.0): "RELU6",
+        (-1.0, 1.0): "RELU_N1_TO_1",
+    }
+    if (low, high) in known:
+        return step.file.operator(known[low, high], [x], [step.result(x.shape, last=x.last)])
+    ends = [(op, v) for op, v in (("MAXIMUM", low), ("MINIMUM", high)) if v is not None]
+    if not ends:
+        raise step.refuse("a Clip without bounds", "one bound at least", "Leave it out.")
+    for place, (op, value) in enumerate(ends):
+        bound = step.file.tensor(f"{step.name}.{op.lower()}", (1,), x.qparams, value=_coded(value, x))
+        made = step.result(x.shape, last=x.last) if place == len(ends) - 1 else step.between("raised", x.shape, x, last=x.last)
+        step.file.operator(op, [x, bound], [made], "MaximumMinimumOptions")
+        x = made
+
+
+def _coded(value: float, like: NhwcTensor) -> Any:
+    if like.qparams is None:
+        return np.array([value], np.float32)
+    (scale,), (zero,) = like.qparams.scale, like.qparams.zero_point
+    return np.array([np.clip(np.rint(np.float32(value) / np.float32(scale)) + zero, -128, 127)], np.int8)
+
+
+def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], None]:
+    """An op along one axis, which has to lie last."""
+
+    def write(step: OpContext) -> None:
+        if op == "SOFTMAX":
+            step.on_codes(0, fixed=UNIT)
+        x, rank = step.given(), len(step.shape)
+        axis = int(step.attribute("axis", -1)) % rank
+        if not (x.last and axis == 1):
+            x = step.writer.plain(x)
+        if x.last or axis == rank - 1:
+            return step.file.operator(op, [x], [step.result(x.shape, last=x.last)], options, **fields)
+        order = [*(i for i in range(rank) if i != axis), axis]
+        back = [int(i) for i in np.argsort(order)]
+        turned = step.between("turned", [x.shape[i] for i in order], x)
+        step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [turned], "TransposeOptions")
+        made = step.between("values", turned.shape)
+        step.file.operator(op, [turned], [made], options, **fields)
+        inputs = [made, step.file.integers(back, f"{step.name}.back")]
+        step.file.operator("TRANSPOSE", inputs, [step.result(step.shape)], "TransposeOptions")
+
+    return write
+
+
+def prelu(step: OpContext) -> None:
+    """PRELU with a slope for each channel."""
+    step.on_codes(0, 1)
+    x = step.given()
+    slope, qparams = step.array(1)
+    x = step.writer.channels_last(x)
+    value = slope.reshape((1,) * (len(x.shape) - slope.ndim) + slope.shape)
+    value = np.ascontiguousarray(np.moveaxis(value, 1, -1))[0] if len(x.shape) > 1 else value
+    held = step.file.tensor(step.node.input[1], value.shape, qparams, value=value)
+    step.file.operator("PRELU", [x, held], [step.result(x.shape, last=x.last)])
+
+
+__all__ = ["SIGNED_UNIT", "UNIT", "binary", "bounded", "hard_swish", "leaky_relu", "prelu", "softmax", "unary"]

@@ -1,0 +1,82 @@
+"""Images in a .tflite: four axes, channels last, and its two paddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.windows import Window
+
+
+def image(step: OpContext, held: NhwcTensor) -> NhwcTensor:
+    """An image of four axes, channels last."""
+    held = step.writer.channels_last(held)
+    if len(held.shape) != 3:
+        return held
+    shape = (held.shape[0], 1, *held.shape[1:])
+    return step.reshaped(held, shape, step.between("row", shape, held, last=True))
+
+
+def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, NhwcTensor]:
+    """(the tensor for an operator that makes an image of that shape, the step's result, which `to_signal` makes of it)."""
+    if len(step.shape) == 4:
+        made = step.result(shape, last=True)
+        return made, made
+    inner = step.between("rows", shape, last=True)
+    return inner, step.result((shape[0], *shape[2:]), last=True)
+
+
+def to_signal(step: OpContext, made: NhwcTensor, result: NhwcTensor) -> None:
+    """A signal from the image of one row that it was."""
+    if made is not result:
+        step.reshaped(made, result.shape, result)
+
+
+def out_shape(step: OpContext, channels: int) -> tuple[int, ...]:
+    """The shape of the image that an op makes, with its channels last."""
+    spatial = step.shape[2:]
+    return (step.shape[0], *[1] * (2 - len(spatial)), *spatial, channels)
+
+
+def same(w: Window, size: Sequence[int]) -> bool:
+    """Whether TFLite's SAME puts the same around an image."""
+    return all(_around(size[i], w, i) == (w.before[i], w.after[i]) for i in (0, 1))
+
+
+def _around(size: int, w: Window, i: int) -> tuple[int, int]:
+    total = max((-(-size // w.stride[i]) - 1) * w.stride[i] + w.dilation[i] * (w.kernel[i] - 1) + 1 - size, 0)
+    return total // 2, total - total // 2
+
+
+Padding = str | tuple[int, int, int, int]
+"""TFLite's name of a padding, or how much stands above, right, below and left of the image where any is taken."""
+
+
+def padded(step: OpContext, held: NhwcTensor, w: Window, lowest: bool = False) -> tuple[NhwcTensor, Padding]:
+    """(the image, perhaps with what stands around it, the padding).
+
+    Args:
+        lowest: Whether the least value stands around the image, for a maximum, in place of 0.
+    """
+    around = [*w.before, *w.after]
+    if step.file.any_padding:
+        return held, (w.before[0], w.after[1], w.after[0], w.before[1])
+    if not any(around):
+        return held, "VALID"
+    if same(w, held.shape[1:3]):
+        return held, "SAME"
+    pairs = [[0, 0], *([b, a] for b, a in zip(w.before, w.after, strict=True)), [0, 0]]
+    shape = [n + sum(p) for n, p in zip(held.shape, pairs, strict=True)]
+    made = step.between("padded", shape, held, last=True)
+    inputs = [held, step.file.integers(pairs, f"{step.name}.pads")]
+    if lowest:
+        value = np.array([-128], np.int8) if held.qparams else np.array([np.finfo(np.float32).min], np.float32)
+        inputs.append(step.file.tensor(f"{step.name}.lowest", (1,), held.qparams, value=value))
+    step.file.operator("PADV2" if lowest else "PAD", inputs, [made], "PadV2Options" if lowest else "PadOptions")
+    return made, "VALID"
+
+
+__all__ = ["Padding", "to_signal", "output_image", "image", "out_shape", "padded", "same"]

@@ -1,0 +1,124 @@
+"""Convolutions, linear layers and products of matrices in a .tflite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import evolve
+
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.images import Padding, image, out_shape, output_image, padded, to_signal
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.qdq_reader import Array, QParams
+from qfunc.lowering.windows import Window, window
+
+
+def on_weighted_codes(step: OpContext, axis: int) -> bool:
+    """Whether it is computed on codes: scales of weights along `axis`, no zero points, then a bias of int32."""
+    held = [step.writer.tensor(n) for n in step.node.input[1:]]
+    weight = held[0].qparams
+    if weight is None or held[0].value is None or any(weight.zero_point) or any(h.qparams is None for h in held[1:]):
+        return False
+    along = weight.axis % held[0].value.ndim == axis or len(weight.scale) == 1
+    return along and step.on_codes(0, fuses=True)
+
+
+def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | None) -> NhwcTensor:
+    """The third input, or zeros."""
+    name = f"{step.name}.bias"
+    if len(step.node.input) > 2:
+        value, qparams = step.array(2)
+        return step.file.tensor(step.node.input[2].removesuffix(".real"), value.shape, qparams, value=value)
+    if not step.codes or weight is None or x.qparams is None:
+        return step.file.tensor(name, (channels,), value=np.zeros(channels, np.float32))
+    product = tuple(float(np.float32(s) * np.float32(x.qparams.scale[0])) for s in weight.scale)
+    qparams = QParams(product, (0,) * len(product))
+    return step.file.tensor(name, (channels,), qparams, value=np.zeros(channels, np.int32))
+
+
+def stored(step: OpContext, value: Array, qparams: QParams | None, axis: int) -> NhwcTensor:
+    """The weight as it lies in the file, its channels along `axis`."""
+    moved = None if qparams is None else evolve(qparams, axis=axis)
+    name = step.node.input[1].removesuffix(".real")
+    return step.file.tensor(name, value.shape, moved, value=np.ascontiguousarray(value))
+
+
+def conv(step: OpContext) -> None:
+    """CONV_2D, or DEPTHWISE_CONV_2D where each channel is convolved by itself."""
+    on_weighted_codes(step, 0)
+    x = image(step, step.given())
+    weight, qparams = step.array(1)
+    groups, outputs = int(step.attribute("group", 1)), weight.shape[0]
+    w = window(step, weight.shape[2:])
+    x, padding = padded(step, x, w)
+    weight = weight if weight.ndim == 4 else weight[:, :, None]
+    alone = groups == x.shape[-1] and groups > 1
+    order, axis = ((1, 2, 3, 0), 3) if alone else ((0, 2, 3, 1), 0)
+    held = stored(step, weight.transpose(order), qparams, axis)
+    bias = bias_of(step, outputs, x, qparams)
+    made, result = output_image(step, out_shape(step, outputs))
+    fields = _fields(step, w, padding)
+    if alone:
+        fields["depthMultiplier"] = outputs // groups
+    op = ("DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions") if alone else ("CONV_2D", "Conv2DOptions")
+    step.file.operator(op[0], [x, held, bias], [made], op[1], **fields)
+    to_signal(step, made, result)
+
+
+def _fields(step: OpContext, w: Window, padding: Padding) -> dict[str, Any]:
+    return {
+        "padding": padding,
+        "strideH": w.stride[0], "strideW": w.stride[1],
+        "dilationHFactor": w.dilation[0], "dilationWFactor": w.dilation[1],
+        "fusedActivationFunction": step.activation,
+    }  # fmt: skip
+
+
+def gemm(step: OpContext) -> None:
+    """FULLY_CONNECTED of a matrix."""
+    transposed = int(step.attribute("transB", 0))
+    _linear(step, lambda w: w if transposed else w.T, 0 if transposed else 1)
+
+
+def matmul(step: OpContext) -> None:
+    """FULLY_CONNECTED by a constant matrix, else BATCH_MATMUL."""
+    other = step.writer.tensor(step.node.input[1])
+    if other.value is not None and other.value.ndim == 2:
+        return _linear(step, lambda w: w.T, 1)
+    if other.value is not None:
+        do = "Multiply by one matrix, or compute the batch of matrices."
+        raise step.refuse(f"a constant of {other.value.ndim} axes behind the product", "a matrix", do)
+    step.on_codes(0, 1)
+    held = [step.writer.plain(step.given(i)) for i in (0, 1)]
+    step.file.operator("BATCH_MATMUL", held, [step.result(step.shape)], "BatchMatMulOptions")
+
+
+def _linear(step: OpContext, turn: Callable[[Array], Array], axis: int) -> None:
+    on_weighted_codes(step, axis)
+    x = step.given()
+    weight, qparams = step.array(1)
+    weight = turn(weight)
+    if x.order is not None:
+        weight = weight[:, x.order]
+    else:
+        x = step.writer.plain(x)
+    held, bias = stored(step, weight, qparams, 0), bias_of(step, weight.shape[0], x, qparams)
+    made = step.result(step.shape)
+    step.file.operator(
+        "FULLY_CONNECTED", [x, held, bias], [made], "FullyConnectedOptions",
+        fusedActivationFunction=step.activation, keepNumDims=len(x.shape) > 2,
+    )  # fmt: skip
+
+
+def flattened(size: Sequence[int]) -> Array:
+    """For each column of an image [C, ...] flattened with its channels last, its column in the model's own order.
+
+    >>> flattened((2, 1, 3)).tolist()
+    [0, 3, 1, 4, 2, 5]
+    """
+    return np.moveaxis(np.arange(int(np.prod(size))).reshape(tuple(size)), 0, -1).ravel()
+
+
+__all__ = ["bias_of", "conv", "flattened", "gemm", "matmul", "on_weighted_codes", "stored"]

@@ -1,0 +1,39 @@
+"""How each ONNX op is written in a .tflite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+
+from qfunc.lowering.nhwc.context import OpContext, node_writer
+from qfunc.lowering.nhwc.conv_transpose import conv_transposed
+from qfunc.lowering.nhwc.decompositions import elu, gather, gelu, hard_sigmoid, layer_norm
+from qfunc.lowering.nhwc.elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
+from qfunc.lowering.nhwc.linear import conv, gemm, matmul
+from qfunc.lowering.nhwc.pooling import average_pool, global_average_pool, max_pool, reduced
+from qfunc.lowering.nhwc.shape import concat, expand, pad, reshape, resize, sliced, split, transpose
+from qfunc.lowering.nhwc.writer import Writer
+
+_STEPS: dict[str, Callable[[OpContext], None]] = {
+    "Conv": conv, "ConvTranspose": conv_transposed, "Gemm": gemm, "MatMul": matmul,
+    "Add": binary("ADD", "AddOptions"), "Sub": binary("SUB", "SubOptions"), "Mul": binary("MUL", "MulOptions"),
+    "Div": binary("DIV", "DivOptions", codes=False), "Pow": binary("POW", "PowOptions", codes=False),
+    "Min": binary("MINIMUM", "MaximumMinimumOptions", codes=False),
+    "Max": binary("MAXIMUM", "MaximumMinimumOptions", codes=False),
+    "MaxPool": max_pool, "AveragePool": average_pool, "GlobalAveragePool": global_average_pool,
+    "ReduceMean": reduced("MEAN"), "ReduceSum": reduced("SUM"),
+    "Relu": bounded, "Clip": bounded, "LeakyRelu": leaky_relu, "PRelu": prelu,
+    "Sigmoid": unary("LOGISTIC", fixed=UNIT), "Tanh": unary("TANH", fixed=SIGNED_UNIT), "HardSwish": hard_swish,
+    "Gelu": gelu, "Elu": elu, "HardSigmoid": hard_sigmoid, "LayerNormalization": layer_norm, "Gather": gather,
+    "Exp": unary("EXP", codes=False), "Sqrt": unary("SQRT", codes=False), "Neg": unary("NEG", codes=False),
+    "Abs": unary("ABS", codes=False),
+    "Softmax": softmax("SOFTMAX", "SoftmaxOptions", beta=1.0), "LogSoftmax": softmax("LOG_SOFTMAX"),
+    "Reshape": reshape, "Flatten": reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Transpose": transpose,
+    "Slice": sliced, "Split": split, "Concat": concat, "Pad": pad, "Resize": resize, "Expand": expand,
+}  # fmt: skip
+
+WRITERS: dict[str, Callable[[Writer, onnx.NodeProto], None]] = {op: node_writer(write) for op, write in _STEPS.items()}
+"""By the type of the node."""
+
+__all__ = ["WRITERS"]

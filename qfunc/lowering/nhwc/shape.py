@@ -1,0 +1,194 @@
+"""Ops that move values in a .tflite: shapes, slices, pads, joining, resizing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from qfunc.lowering.nhwc.context import OpContext
+from qfunc.lowering.nhwc.linear import flattened
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.qdq_reader import copies
+
+
+def axis_at(axis: int, held: NhwcTensor) -> int:
+    """Where an axis of the model's tensor lies in the file's."""
+    rank = len(held.shape)
+    axis %= rank
+    if not held.last or axis == 0:
+        return axis
+    return rank - 1 if axis == 1 else axis - 1
+
+
+def reshape(step: OpContext) -> None:
+    """RESHAPE; an image that only linear layers read afterwards keeps its channels last."""
+    given = step.writer.tensor(step.node.input[0])
+    if given.value is not None and len(given.qparams.scale if given.qparams else ()) < 2:
+        value = given.value.reshape(step.shape)
+        step.keep(NhwcTensor(-1, given.name, value.shape, given.qparams, value=value))
+        return
+    step.on_codes(0, same=True)
+    x, shape = step.given(), step.shape
+    varies = step.source.varies(step.output)
+    if x.last and len(shape) == 2 and shape[0] == x.shape[0] and _only_linear(step):
+        spatial = (x.shape[-1], *x.shape[1:-1])
+        made = step.result(shape, order=flattened(spatial))
+    else:
+        x = _same_either_way(x) or step.writer.plain(x)
+        made = step.result(shape)
+    wanted = np.array([-1 if i == varies else n for i, n in enumerate(shape)], np.int32)
+    held = step.file.integers(wanted, f"{step.name}.shape")
+    step.file.operator("RESHAPE", [x, held], [made], "ReshapeOptions", newShape=wanted)
+
+
+def _same_either_way(x: NhwcTensor) -> NhwcTensor | None:
+    # [N, 1, 1, C] and [N, C, 1, 1] are one row in memory.
+    return x if x.last and all(n == 1 for n in x.shape[1:-1]) else None
+
+
+def _only_linear(step: OpContext) -> bool:
+    todo = [step.name]
+    while todo:
+        name = todo.pop()
+        if name in step.source.outputs:
+            return False
+        for node in step.source.readers.get(name, []):
+            if node.op_type in ("DequantizeLinear", "QuantizeLinear") or copies(node):
+                todo.append(node.output[0])
+            elif not _is_linear(step, node, name):
+                return False
+    return True
+
+
+def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
+    # A product of the tensor with a constant matrix.
+    if node.op_type not in ("Gemm", "MatMul") or node.input[0] != name:
+        return False
+    made = step.source.made.get(node.input[1])
+    stored = made.input[0] if made is not None and made.op_type == "DequantizeLinear" else node.input[1]
+    return stored in step.source.constants and step.source.constants[stored].ndim == 2
+
+
+def transpose(step: OpContext) -> None:
+    """TRANSPOSE, or nothing where the file's order of axes is the one asked for."""
+    step.on_codes(0, same=True)
+    x = step.given()
+    rank = len(x.shape)
+    perm = [int(p) for p in step.attribute("perm") or range(rank)[::-1]]
+    order = [axis_at(p, x) for p in perm]
+    if order == list(range(rank)):
+        step.keep(NhwcTensor(x.index, x.name, x.shape, x.qparams, value=x.value))
+        return
+    made = step.result([x.shape[i] for i in order])
+    step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [made], "TransposeOptions")
+
+
+def sliced(step: OpContext) -> None:
+    """STRIDED_SLICE."""
+    step.on_codes(0, same=True)
+    x = step.given()
+    starts, ends, axes, steps = (step.constant(i) for i in (1, 2, 3, 4))
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    cuts = {axis_at(int(a), x): (int(b), int(e), int(s)) for b, e, a, s in zip(starts, ends, axes, steps, strict=True)}
+    cut(step, x, cuts)
+
+
+def cut(step: OpContext, x: NhwcTensor, cuts: dict[int, tuple[int, int, int]]) -> None:
+    """The entries from, to and in steps of, for axes of a tensor as it lies; all of the other axes."""
+    rank = len(x.shape)
+    ranges = {a: range(*slice(*c).indices(x.shape[a])) for a, c in cuts.items() if a or c[2] != 1 or c[:2] != (0, 2**62)}
+    begin, stop, stride, open_ = [0] * rank, [0] * rank, [1] * rank, (1 << rank) - 1
+    for a, r in ranges.items():
+        begin[a], stop[a], stride[a] = r.start, r.stop, r.step
+        open_ &= ~(1 << a)
+    ends = open_ | sum(1 << a for a, r in ranges.items() if r.stop < 0)
+    shape = [len(ranges[a]) if a in ranges else n for a, n in enumerate(x.shape)]
+    inputs = [step.file.integers(v, f"{step.name}.{n}") for v, n in ((begin, "begin"), (stop, "end"), (stride, "strides"))]
+    made = step.result(shape, last=x.last)
+    step.file.operator("STRIDED_SLICE", [x, *inputs], [made], "StridedSliceOptions", beginMask=open_, endMask=ends)
+
+
+def split(step: OpContext) -> None:
+    """A STRIDED_SLICE for each part."""
+    lengths, start = [int(n) for n in step.constant(1)], 0
+    for index, length in enumerate(lengths):
+        part = OpContext(step.writer, step.node, index)
+        part.on_codes(0, same=True)
+        x = part.given()
+        cut(part, x, {axis_at(int(step.attribute("axis", 0)), x): (start, start + length, 1)})
+        start += length
+
+
+def concat(step: OpContext) -> None:
+    """CONCATENATION."""
+    count = len(step.node.input)
+    step.on_codes(*range(count), same=True)
+    held = [step.given(i) for i in range(count)]
+    last = any(h.last for h in held)
+    held = [step.writer.channels_last(h) if last else step.writer.plain(h) for h in held]
+    axis = axis_at(int(step.attribute("axis")), held[0])
+    shape = list(held[0].shape)
+    shape[axis] = sum(h.shape[axis] for h in held)
+    made = step.result(shape, last=last)
+    step.file.operator("CONCATENATION", held, [made], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
+
+
+def pad(step: OpContext) -> None:
+    """PAD, PADV2 or MIRROR_PAD."""
+    mode = step.attribute("mode", b"constant").decode()
+    value = step.constant(2)
+    number = 0.0 if value is None else float(value)
+    if mode not in ("constant", "reflect"):
+        raise step.refuse(f"padding of mode {mode!r}", "constant or reflect", "Pad by one of them.")
+    if mode == "reflect" or not number:
+        step.on_codes(0, same=True)
+    x = step.given()
+    rank = len(x.shape)
+    pads = [int(p) for p in step.constant(1)]
+    pairs = [[0, 0] for _ in range(rank)]
+    for axis in range(rank):
+        pairs[axis_at(axis, x)] = [pads[axis], pads[rank + axis]]
+    inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
+    made = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
+    if mode == "reflect":
+        return step.file.operator("MIRROR_PAD", inputs, [made], "MirrorPadOptions", mode="REFLECT")
+    if number:
+        inputs.append(step.file.tensor(f"{step.name}.value", (1,), value=np.array([number], np.float32)))
+    step.file.operator("PADV2" if number else "PAD", inputs, [made], "PadV2Options" if number else "PadOptions")
+
+
+def resize(step: OpContext) -> None:
+    """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
+    mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
+    if len(step.shape) != 4 or mode not in ("nearest", "linear"):
+        raise step.refuse(f"resizing {len(step.shape) - 2} axes, {mode!r}", "images, nearest or linear", "Resize such images.")
+    step.on_codes(0, same=True)
+    x = step.writer.channels_last(step.given())
+    size: Sequence[int] = step.shape[2:]
+    made = step.result((x.shape[0], *size, x.shape[-1]), last=True)
+    op = (
+        ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")
+        if mode == "nearest"
+        else ("RESIZE_BILINEAR", "ResizeBilinearOptions")
+    )
+    step.file.operator(
+        op[0], [x, step.file.integers(size, f"{step.name}.size")], [made], op[1],
+        alignCorners=how == "align_corners", halfPixelCenters=how == "half_pixel",
+    )  # fmt: skip
+
+
+def expand(step: OpContext) -> None:
+    """BROADCAST_TO."""
+    step.on_codes(0, same=True)
+    x = step.writer.plain(step.given())
+    if step.source.varies(step.output) is not None and len(x.shape) != len(step.shape):
+        raise step.refuse("axes in front of the batch", "the batch first", "Unsqueeze behind the batch.")
+    factors = [1 if a == b else b for a, b in zip(x.shape, step.shape, strict=True)]
+    held = step.file.integers(factors, f"{step.name}.multiples")
+    step.file.operator("TILE", [x, held], [step.result(step.shape)], "TileOptions")
+
+
+__all__ = ["axis_at", "concat", "cut", "expand", "pad", "reshape", "resize", "sliced", "split", "transpose"]

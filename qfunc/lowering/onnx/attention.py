@@ -1,0 +1,58 @@
+"""Write attention, scales and masks as ONNX."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from qfunc.lowering.onnx.context import OpContext, known
+from qfunc.lowering.onnx.dynamic_shapes import causal
+
+
+def _scaled(c: OpContext) -> str:
+    factor = known(c, c.shape("like").dims[-1]) ** -0.5 if c["factor"] is None else float(c["factor"])
+    return c.write("Mul", c.input(), c.graph.number(factor, f"{c.name}.factor"))
+
+
+def _masked(c: OpContext) -> str:
+    g, low = c.graph, -math.inf
+    if c["causal"]:
+        op, operands = causal(c, c.input(), c.shape().dims[-2:])
+        return c.write(op, *operands)
+    if c["mask"] is None:
+        return c.write("Identity", c.input())
+    if c.shape("mask").dtype == torch.bool:
+        return c.write("Where", c.input("mask"), c.input(), g.number(low, f"{c.name}.drop"))
+    return c.write("Add", c.input(), c.input("mask"))
+
+
+def _left_out(c: OpContext) -> str:
+    return c.write("Not" if c.shape("mask").dtype == torch.bool else "Identity", c.input("mask"))
+
+
+def _sdpa(c: OpContext) -> str:
+    g, name = c.graph, c.name
+    rank, width = c.shape("query").rank, known(c, c.shape("query").dims[-1])
+    order = [*range(rank - 2), rank - 1, rank - 2]
+    scores = g.node(
+        "MatMul", [c.input("query"), g.node("Transpose", [c.input("key")], f"{name}.key", perm=order)], f"{name}.product"
+    )
+    scores = g.node("Mul", [scores, g.number(1 / math.sqrt(width), f"{name}.factor")], f"{name}.scores")
+    if c["is_causal"]:
+        op, operands = causal(c, scores, [c.shape(p).dims[-2] for p in ("query", "key")])
+        scores = g.node(op, operands, f"{name}.masked")
+    elif c["attn_mask"] is not None:
+        mask_name = c.input("attn_mask")
+        if c.shape("attn_mask").dtype == torch.bool:
+            limits = [g.number(v, f"{name}.{n}") for v, n in ((0.0, "keep"), (-math.inf, "drop"))]
+            mask_name = g.node("Where", [mask_name, *limits], f"{name}.mask")
+        scores = g.node("Add", [scores, mask_name], f"{name}.masked")
+    return c.write("MatMul", g.node("Softmax", [scores], f"{name}.weights", axis=-1), c.input("value"))
+
+
+def _repeat_heads(c: OpContext) -> str:
+    heads, times = known(c, c.shape().dims[-3]), known(c, c.shape("like").dims[-3])
+    places = np.repeat(np.arange(heads), times // heads).astype(np.int64)
+    return c.write("Gather", c.input(), c.graph.constant(places, f"{c.name}.places"), axis=c.shape().rank - 3)

@@ -1,0 +1,109 @@
+"""One op on its way into an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+from torch import Tensor, fx, nn
+
+from qfunc.errors import DeployError
+from qfunc.lowering.onnx.builder import GraphBuilder
+from qfunc.lowering.onnx.shape_inference import Shape
+from qfunc.ops.vocabulary import BY_TARGET, EMPTY, OPS, Op, attribute
+from qfunc.specs import OpKind
+
+Between = Callable[[str, str], str]
+
+
+@frozen(eq=False)
+class OpContext:
+    """One op to be written: its node, the names of its inputs, the shapes of all values, the output's name.
+
+    `between(tensor, place)` puts a quantizer on an inner tensor, so that what stands "before" the op or
+    "after" it moves codes: the quantizer of its input, or of its unit.  `held(node)` is the value of a constant,
+    `lifted(node, rows)` the name of a constant whose rows stand in another order, behind a new first axis.
+    """
+
+    graph: GraphBuilder
+    node: fx.Node
+    read: Callable[[fx.Node], str]
+    shapes: dict[str, Any]
+    name: str
+    between: Between
+    held: Callable[[fx.Node], Tensor]
+    lifted: Callable[[fx.Node, Tensor], str]
+    module: nn.Module | None = None
+    own: OpKind | None = None
+
+    def __getitem__(self, parameter: str) -> Any:
+        if self.own is None:
+            return attribute(self.node, parameter)
+        # One of the user's ops: its arguments bear the names of its slots, what it lacks has the default of its kind.
+        given = dict(zip(self.own.slots, self.node.args, strict=False)) | self.node.kwargs
+        if parameter in given:
+            return given[parameter]
+        default = self._op.signature.parameters[parameter].default if self.takes(parameter) else EMPTY
+        if default is EMPTY:
+            raise DeployError(
+                where=f"op {self.name!r}",
+                found=f"slots {self.own.slots} of {self.own.name!r}, which behaves like {self._op.kind!r}",
+                wanted=f"one named {parameter!r}",
+                do="Name the arguments in OpKind.slots as that kind does.",
+            )
+        return default
+
+    def takes(self, parameter: str) -> bool:
+        """Whether the op has a parameter."""
+        return parameter in self._op.parameters
+
+    @property
+    def _op(self) -> Op:
+        if self.own is None:
+            return BY_TARGET[self.node.target]
+        return next(op for op in OPS if op.kind == (self.own.behaves_like or self.own.name))
+
+    def input(self, parameter: str = "input") -> str:
+        """The name of a tensor argument; a Python number becomes a constant of the other operand's type."""
+        value = self[parameter]
+        if isinstance(value, fx.Node):
+            return self.read(value)
+        shape = self.shapes[self.node.name]
+        dtype = np.float32 if shape.dtype.is_floating_point else np.int64
+        return self.graph.constant(np.array(value, dtype=dtype), f"{self.name}.{parameter}")
+
+    def shape(self, parameter: str = "input") -> Shape:
+        """The shape of a tensor argument."""
+        found: Shape = self.shapes[self[parameter].name]
+        return found
+
+    @property
+    def result(self) -> Shape:
+        """The shape of the op's value."""
+        found: Shape = self.shapes[self.node.name]
+        return found
+
+    def write(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """The op's last node."""
+        return self.graph.node(op, inputs, self.name, **attributes)
+
+
+def known(c: OpContext, dim: int | None) -> int:
+    """A size that is a number.
+
+    Raises:
+        DeployError: it varies from call to call.
+    """
+    if dim is None:
+        found, do = "a size that varies from call to call", "Export with that axis fixed, or reshape before this op."
+        raise DeployError(where=f"op {c.name!r}", found=found, wanted="a fixed size", do=do)
+    return dim
+
+
+def normalized(c: OpContext) -> int:
+    """How many of the last axes a norm is over: its shape may be a number, several, or what the model cuts from a shape."""
+    given = c["normalized_shape"]
+    given = c.shapes[given.name] if isinstance(given, fx.Node) else given
+    return 1 if isinstance(given, int) else len(given)

@@ -1,0 +1,62 @@
+"""Write arange, full and casts as ONNX, and give operands one type."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from qfunc.errors import DeployError
+from qfunc.lowering.onnx.builder import element_type
+from qfunc.lowering.onnx.context import OpContext
+from qfunc.lowering.onnx.dynamic_shapes import number, sizes, vector
+from qfunc.lowering.onnx.shape_inference import Shape
+
+
+def operands(c: OpContext, dtype: torch.dtype, *parameters: str) -> list[str]:
+    """Tensor arguments in one type, as torch promotes them; numbers and sizes become tensors."""
+    return [_operand(c, p, dtype) for p in parameters]
+
+
+def _operand(c: OpContext, parameter: str, dtype: torch.dtype) -> str:
+    value = number(c, c[parameter])
+    if not isinstance(value, fx.Node):
+        return c.graph.constant(torch.tensor(value, dtype=dtype), f"{c.name}.{parameter}")
+    shape = c.shapes[value.name]
+    held = shape.dtype if isinstance(shape, Shape) else torch.int64
+    name = c.read(value) if isinstance(shape, Shape) else vector(c, [value], f"{c.name}.{parameter}")
+    return name if held == dtype else c.graph.node("Cast", [name], f"{c.name}.{parameter}_cast", to=element_type(dtype))
+
+
+def _promoted(c: OpContext, *parameters: str) -> torch.dtype:
+    values = [number(c, c[p]) for p in parameters]
+    held = [c.shapes[v.name].dtype for v in values if isinstance(v, fx.Node) and isinstance(c.shapes[v.name], Shape)]
+    wide = held[0] if len(held) == 1 else torch.promote_types(*held)
+    real = any(isinstance(v, float) for v in values) and not wide.is_floating_point
+    plain = any(isinstance(v, int) and not isinstance(v, bool) for v in values) and wide == torch.bool
+    return torch.float32 if real else torch.int64 if plain else wide
+
+
+def _cast(c: OpContext) -> str:
+    return c.write("Cast", c.input("value"), to=element_type(c.result.dtype))
+
+
+def _arange(c: OpContext) -> str:
+    given = [number(c, c[p]) for p in ("start", "end", "step")]
+    if not any(isinstance(v, fx.Node) for v in given):
+        return c.graph.constant(torch.arange(*given, dtype=c.result.dtype), c.name)
+    if any(isinstance(v, float) for v in given):
+        do = "Multiply an arange of whole numbers."
+        raise DeployError(where=f"op {c.name!r}", found=f"arange{tuple(given)}", wanted="whole numbers", do=do)
+    axes = c.graph.integers(0, name=f"{c.name}.axes")
+    ends = [
+        c.graph.node("Squeeze", [vector(c, [v], f"{c.name}.{p}"), axes], f"{c.name}.{p}_number")
+        for p, v in zip(("start", "end", "step"), given, strict=True)
+    ]
+    if c.result.dtype == torch.int64:
+        return c.write("Range", *ends)
+    return c.write("Cast", c.graph.node("Range", ends, f"{c.name}.range"), to=element_type(c.result.dtype))
+
+
+def _full(c: OpContext) -> str:
+    value = _operand(c, "value", c.result.dtype)
+    return c.write("Expand", value, vector(c, sizes(c, c.result), f"{c.name}.shape"))

@@ -1,0 +1,204 @@
+"""Write elementwise ops as ONNX: arithmetic, activations, comparison, logic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from qfunc.errors import DeployError
+from qfunc.lowering.onnx.builder import element_type
+from qfunc.lowering.onnx.context import OpContext
+from qfunc.lowering.onnx.creation import _promoted, operands
+from qfunc.lowering.onnx.formula import Write, formula
+from qfunc.lowering.onnx.indexing import _element
+from qfunc.ops.float_ops import guarded
+
+
+def _compose(op: str, last: str = "") -> Write:
+    def write(c: OpContext) -> str:
+        value = c.graph.node(op, [c.input(), c.input("other")], f"{c.name}.{op.lower()}" if last else c.name)
+        return c.write(last, value) if last else value
+
+    return write
+
+
+def _floor_divide(c: OpContext) -> str:
+    if c.result.dtype.is_floating_point:
+        return _compose("Div", "Floor")(c)
+    g = c.graph  # integers of ONNX divide towards zero
+    real = [g.node("Cast", [c.input(p)], f"{c.name}.{p}.real", to=11) for p in ("input", "other")]
+    return c.write("Cast", g.node("Floor", [g.node("Div", real, f"{c.name}.div")], f"{c.name}.floor"), to=_element(c))
+
+
+def _remainder(c: OpContext) -> str:
+    if not c.result.dtype.is_floating_point:
+        return c.write("Mod", c.input(), c.input("other"))
+    g = c.graph
+    whole = g.node("Floor", [g.node("Div", [c.input(), c.input("other")], f"{c.name}.div")], f"{c.name}.floor")
+    return c.write("Sub", c.input(), g.node("Mul", [whole, c.input("other")], f"{c.name}.multiple"))
+
+
+def _threshold(c: OpContext) -> str:
+    g = c.graph
+    over = g.node("Greater", [c.input(), g.number(float(c["threshold"]), f"{c.name}.threshold")], f"{c.name}.over")
+    apart = g.node("Max", [c.input()], f"{c.name}.float")  # a copy: ONNX Runtime would quantize a Where of numbers by itself
+    return c.write("Where", over, apart, g.number(float(c["value"]), f"{c.name}.value"))
+
+
+def _softplus(c: OpContext) -> str:
+    # log(1 + exp(beta x)) / beta, and x where beta x is above the threshold: from 20 on both are one float32.
+    g, x, beta, threshold = c.graph, c.input(), float(c["beta"]), float(c["threshold"])
+    if beta == 1 and threshold >= 20:
+        return c.write("Softplus", x)
+    factor = g.number(beta, f"{c.name}.beta")
+    scaled = g.node("Mul", [x, factor], f"{c.name}.scaled")
+    curve = [g.node("Softplus", [scaled], f"{c.name}.curve"), factor]
+    if threshold >= 20:
+        return c.write("Div", *curve)
+    over = g.node("Greater", [scaled, g.number(threshold, f"{c.name}.threshold")], f"{c.name}.over")
+    return c.write("Where", over, x, g.node("Div", curve, f"{c.name}.below"))
+
+
+def _glu(c: OpContext) -> str:
+    names = [f"{c.name}.{n}" for n in ("value", "gate")]
+    value, gate = c.graph.many("Split", [c.input()], names, axis=c["dim"], num_outputs=2 if c.graph.opset >= 18 else None)
+    return c.write("Mul", value, c.graph.node("Sigmoid", [gate], f"{c.name}.sigmoid"))
+
+
+def _softmin(c: OpContext) -> str:
+    return c.write("Softmax", c.graph.node("Neg", [c.input()], f"{c.name}.neg"), axis=c["dim"])
+
+
+def _guard(c: OpContext) -> str:
+    sum_or_max = "Add" if c.node.target is guarded else "Max"
+    return c.write(sum_or_max, c.input(), c.graph.number(float(c["least"]), f"{c.name}.least"))
+
+
+def _third(op: str) -> Write:
+    def write(c: OpContext) -> str:
+        changed = c.graph.node(op, [c.input("tensor1"), c.input("tensor2")], f"{c.name}.{op.lower()}")
+        factor = c.graph.number(float(c["value"]), f"{c.name}.value")
+        return c.write("Add", c.input(), c.graph.node("Mul", [changed, factor], f"{c.name}.scaled"))
+
+    return write
+
+
+def _lerp(c: OpContext) -> str:
+    apart = c.graph.node("Sub", [c.input("end"), c.input()], f"{c.name}.apart")
+    return c.write("Add", c.input(), c.graph.node("Mul", [apart, c.input("weight")], f"{c.name}.part"))
+
+
+_DOUBLE = element_type(torch.float64)
+
+
+_LEAST = np.finfo(np.float32).tiny
+
+
+def _scaled_add(c: OpContext) -> str:
+    x, other = operands(c, c.result.dtype, "input", "other")
+    alpha = c.graph.constant(torch.tensor(c["alpha"], dtype=c.result.dtype), f"{c.name}.alpha")
+    return c.write("Add", x, c.graph.node("Mul", [other, alpha], f"{c.name}.scaled"))
+
+
+def _trunc_divide(c: OpContext) -> str:
+    if not c.result.dtype.is_floating_point:  # integers of ONNX divide towards zero
+        return c.write("Div", *operands(c, c.result.dtype, "input", "other"))
+    return formula("Div x other; Abs .; Floor .; Sign $0; Mul . $2")(c)
+
+
+def _bound(c: OpContext) -> str:
+    sides = [(op, p) for op, p in (("Max", "min"), ("Min", "max")) if c[p] is not None]
+    (value,) = operands(c, c.result.dtype, "input")
+    for k, (op, p) in enumerate(sides):
+        name = c.name if k == len(sides) - 1 else f"{c.name}.above"
+        value = c.graph.node(op, [value, *operands(c, c.result.dtype, p)], name)
+    return value
+
+
+def _round_decimals(c: OpContext) -> str:
+    g, factor = c.graph, c.graph.number(10.0 ** abs(c["decimals"]), f"{c.name}.factor")
+    there, back = ("Mul", "Div") if c["decimals"] > 0 else ("Div", "Mul")
+    return c.write(back, g.node("Round", [g.node(there, [c.input(), factor], f"{c.name}.scaled")], f"{c.name}.whole"), factor)
+
+
+def _nan_to_num(c: OpContext) -> str:
+    g, most = c.graph, float(torch.finfo(c.result.dtype).max)
+    value = g.node("Max", [c.input()], f"{c.name}.float")  # a copy: ONNX Runtime would choose among codes
+    for word, given, otherwise in (("nan", c["nan"], 0.0), ("posinf", c["posinf"], most), ("neginf", c["neginf"], -most)):
+        only = {} if word == "nan" else {"detect_positive": int(word == "posinf"), "detect_negative": int(word == "neginf")}
+        found = g.node("IsInf" if only else "IsNaN", [value], f"{c.name}.is_{word}", **only)
+        put = g.number(otherwise if given is None else float(given), f"{c.name}.{word}")
+        value = g.node("Where", [found, put, value], c.name if word == "neginf" else f"{c.name}.no_{word}")
+    return value
+
+
+def _hypot(c: OpContext) -> str:
+    # In float64, where the squares of float32 have room.
+    g, wide = c.graph, [c.graph.node("Cast", [c.input(p)], f"{c.name}.{p}.wide", to=_DOUBLE) for p in ("input", "other")]
+    squares = [g.node("Mul", [w, w], f"{c.name}.square_{k}") for k, w in enumerate(wide)]
+    root = g.node("Sqrt", [g.node("Add", squares, f"{c.name}.sum")], f"{c.name}.root")
+    return c.write("Cast", root, to=element_type(c.result.dtype))
+
+
+_COMPARED = {torch.ge: "GreaterOrEqual", torch.gt: "Greater", torch.le: "LessOrEqual", torch.lt: "Less", torch.eq: "Equal"}
+
+
+_LOGIC = {
+    torch.bitwise_and: "And",
+    torch.bitwise_or: "Or",
+    torch.bitwise_xor: "Xor",
+    torch.logical_and: "And",
+    torch.logical_or: "Or",
+}
+
+
+def _compare(c: OpContext) -> str:
+    given = operands(c, _promoted(c, "a", "b"), "a", "b")
+    if c.node.target is torch.ne:
+        return c.write("Not", c.graph.node("Equal", given, f"{c.name}.equal"))
+    return c.write(_COMPARED[c.node.target], *given)  # type: ignore[index]
+
+
+def _logic(c: OpContext) -> str:
+    if c.result.dtype != torch.bool:
+        do = "Compare first, so that masks are of type bool."
+        raise DeployError(where=f"op {c.name!r}", found=f"bits of {c.result.dtype}", wanted="masks of type torch.bool", do=do)
+    return c.write(_LOGIC[c.node.target], *operands(c, torch.bool, "a", "b"))  # type: ignore[index]
+
+
+def _unary_of(op: str, parameter: str = "input") -> Callable[[OpContext], str]:
+    return lambda c: c.write(op, c.input(parameter))
+
+
+def _binary(op: str) -> Callable[[OpContext], str]:
+    second = {"Pow": "exponent"}.get(op, "other")
+    return lambda c: c.write(op, *operands(c, c.result.dtype, "input", second))
+
+
+def _unary(op: str, **attributes: Any) -> Callable[[OpContext], str]:
+    return lambda c: c.write(op, c.input(), **attributes)
+
+
+def _clip(c: OpContext) -> str:
+    bounds = ["" if c[p] is None else c.graph.number(float(c[p]), f"{c.name}.{p}") for p in ("min", "max")]
+    return c.write("Clip", c.input(), *bounds)
+
+
+def _silu(c: OpContext) -> str:
+    return c.write("Mul", c.input(), c.graph.node("Sigmoid", [c.input()], f"{c.name}.sigmoid"))
+
+
+def _rsqrt(c: OpContext) -> str:
+    return c.write("Reciprocal", c.graph.node("Sqrt", [c.input()], f"{c.name}.sqrt"))
+
+
+def _prelu_slope(c: OpContext) -> str:
+    # ONNX broadcasts from the right, torch along the channels.
+    axes = list(range(1, c.shape().rank - 1))
+    slope = c.input("weight")
+    if not axes or c.shapes[c["weight"].name].dims == (1,):
+        return slope
+    return c.graph.node("Unsqueeze", [slope, c.graph.integers(*axes, name=f"{c.name}.axes")], f"{c.name}.slope")

@@ -1,0 +1,103 @@
+"""Constants of 4 bits, two in a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.lowering.onnx.lowering import Qdq
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Int, Scheme
+from qfunc.specs._check import has_methods, refuse
+from qfunc.specs._repr import readable
+
+BITS, SINCE = 4, 21
+
+
+def _packing(instance: Any, attribute: Any, value: Any) -> None:
+    has_methods("lower")(instance, attribute, value)
+    opset = getattr(value, "opset", SINCE)
+    if opset < SINCE:
+        do = f"Leave its opset out, or write the weights in bytes, by {value!r} alone."
+        raise refuse(instance, attribute.name, value, f"opset {SINCE}, the first with 4-bit integers (ONNX operators)", do)
+
+
+@readable
+@frozen
+class Packed:
+    """The files of a lowering whose model stores weights of at most 4 bits as INT4 or UINT4: half the bytes.
+
+    Otherwise such codes stand in bytes, which integer kernels of 8 bits read.  ONNX Runtime 1.31 on a CPU has none for
+    4 bits: it dequantizes packed weights when it loads the model and computes in float, so that `verify` tells what
+    that differs from the integers that `emulate` computes.  TensorRT 11 takes 4-bit weights packed only.
+
+    Raises:
+        SpecError: a lowering of an opset before 21.
+    Source: ONNX, DequantizeLinear-21; TensorRT Developer Guide, Working with Quantized Types.
+
+    >>> Packed(), Packed(Qdq()).opset
+    (Packed(), 21)
+    """
+
+    lowering: Any = field(default=Qdq(), validator=_packing)
+
+    @property
+    def opset(self) -> int:
+        """That of the lowering.
+
+        >>> Packed().opset
+        21
+        """
+        return SINCE
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The lowering's files of the packed model."""
+        sites = tuple(sites)
+        return dict(self.lowering.lower(packed(model, sites), sites))
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """As the lowering's.
+
+        >>> Packed().refuses(Scheme(Int(4)), constant=True)
+        ''
+        """
+        refuses = getattr(self.lowering, "refuses", None)
+        return "" if refuses is None else refuses(scheme, constant)
+
+
+def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:
+    """A new ONNX model, in which the constants among `sites` of at most 4 bits are INT4 or UINT4.
+
+    >>> from onnx import parser
+    >>> from qfunc.lowering.quantized_tensor import Place, QuantizedTensor
+    >>> model = parser.parse_model(
+    ...     '''<ir_version: 10, opset_import: ["": 21]> agraph () => (float[2] real)
+    ...     <float s = {0.5}, int8 z = {0}, int8[2] c = {-7, 3}> { real = DequantizeLinear(c, s, z) }'''
+    ... )
+    >>> site = QuantizedTensor("w", "weight", "w", (), Int(4), (0.5,), (0,), "half_even", (Place("w", "real"),))
+    >>> [(i.name, i.data_type) for i in packed(model, [site]).graph.initializer]
+    [('s', 1), ('z', 22), ('c', 22)]
+    """
+    import onnx
+    from onnx import helper, numpy_helper
+
+    from qfunc.lowering.onnx.builder import storage
+
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    values = {i.name: i for i in made.graph.initializer}
+    nodes = {n.output[0]: n for n in made.graph.node}
+    for site in sites:
+        fmt = site.format
+        if site.role == "activation" or not isinstance(fmt, Int) or fmt.bits > BITS:
+            continue
+        kind = storage(Int(BITS, fmt.signed), site.name)
+        for place in site.places:
+            codes, _, zero = nodes[place.real].input
+            for held in (values[codes], values[zero]):
+                if held.data_type != kind:  # several places may share it
+                    array = numpy_helper.to_array(held).astype(helper.tensor_dtype_to_np_dtype(kind))
+                    held.CopyFrom(numpy_helper.from_array(array, held.name))
+    return made

@@ -1,0 +1,68 @@
+"""Write convolutions, linear layers, matmuls and einsum as ONNX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from qfunc.lowering.onnx.context import OpContext, known
+from qfunc.lowering.onnx.dynamic_shapes import shape_operand
+from qfunc.lowering.onnx.pooling import _each
+from qfunc.ops.index_ops import dense
+
+
+def _einsum(c: OpContext) -> str:
+    return c.write("Einsum", *(c.read(n) for n in c["operands"]), equation=c["equation"])
+
+
+def _conv(c: OpContext) -> str:
+    rank = len(c.shapes[c["weight"].name].dims) - 2
+    dilation, kernel = _each(c["dilation"], rank), list(c.shapes[c["weight"].name].dims[2:])
+    attributes: dict[str, Any] = {
+        "strides": _each(c["stride"], rank),
+        "dilations": dilation,
+        "group": c["groups"],
+        "kernel_shape": kernel,
+    }
+    if isinstance(c["padding"], str):
+        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        if c["padding"] == "same":
+            attributes["pads"] = [t // 2 for t in total] + [t - t // 2 for t in total]
+    else:
+        attributes["pads"] = _each(c["padding"], rank) * 2
+    return c.write("Conv", c.input(), *_weights(c), **attributes)
+
+
+def _weights(c: OpContext) -> list[str]:
+    return [c.input(p) for p in ("weight", "bias") if isinstance(c[p], fx.Node)]
+
+
+def _conv_transpose(c: OpContext) -> str:
+    rank = len(c.shapes[c["weight"].name].dims) - 2
+    return c.write(
+        "ConvTranspose", c.input(), *_weights(c), strides=_each(c["stride"], rank), pads=_each(c["padding"], rank) * 2,
+        output_padding=_each(c["output_padding"], rank), group=c["groups"], dilations=_each(c["dilation"], rank),
+    )  # fmt: skip
+
+
+def _linear(c: OpContext) -> str:
+    transposed = 0 if c.node.target is dense else 1
+    if c.shape().rank == 2:
+        return c.write("Gemm", c.input(), *_weights(c), transB=transposed)
+    # Gemm is of rank 2: rows in, rows out, and the shape back, on codes where the unit has them.
+    g, k = c.graph, c.shape().dims[-1]
+    rows = c.between(
+        g.node("Reshape", [c.input(), g.integers(-1, known(c, k), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"), "before"
+    )
+    product = c.between(g.node("Gemm", [rows, *_weights(c)], f"{c.name}.rows", transB=transposed), "after")
+    return c.write("Reshape", product, shape_operand(c, f"{c.name}.shape"))
+
+
+def _matmul(c: OpContext) -> str:
+    return c.write("MatMul", c.input(), c.input("other"))
+
+
+def _outer(c: OpContext) -> str:
+    column = c.graph.node("Unsqueeze", [c.input(), c.graph.integers(1, name=f"{c.name}.axis")], f"{c.name}.column")
+    return c.write("Mul", column, c.input("vec2"))

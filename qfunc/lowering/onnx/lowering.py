@@ -1,0 +1,100 @@
+"""The plainest lowering: the standard Q/DQ model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.onnx.opset import opset_field
+from qfunc.specs import Float, Int, PerBlock, Scheme
+from qfunc.specs._repr import readable
+
+_STORED = (8, 16, 32)
+
+
+@readable
+@frozen(kw_only=True)
+class Qdq:
+    """`model.onnx`: ONNX with QuantizeLinear and DequantizeLinear, as ONNX Runtime loads it.
+
+    `opset` is the version of ONNX's operators, 13 to 21.  Scales per channel came with 13, 8-bit floats with
+    19, integers of 4 and 16 bits and scales per block with 21; a target that needs more than the opset has
+    is refused by `qfunc.quantize`.
+
+    Source: ONNX operator specification, QuantizeLinear-13, -19, -21, DequantizeLinear-13, -19, -21.
+
+    >>> Qdq(), Qdq(opset=13)
+    (Qdq(), Qdq(opset=13))
+    """
+
+    opset: int = opset_field()
+
+    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+        """The model's bytes, the same for the same model."""
+        return {"model.onnx": model.SerializeToString(deterministic=True)}
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """What is wanted in place of this lowering for a tensor of that scheme; empty if it is fine.
+
+        >>> from qfunc.specs import Int, Scheme
+        >>> Qdq(opset=13).refuses(Scheme(Int(4)), constant=False)
+        'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        >>> Qdq(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
+        ''
+        """
+        return _wanted("Qdq", self.opset, scheme, constant)
+
+
+@readable
+@frozen(kw_only=True)
+class ExplicitQdq:
+    """As `Qdq`, without the copies (Max of one tensor) that keep ONNX Runtime's optimiser from quantizing what is float.
+
+    Engines that fuse by pattern want nothing between an op, its activation and QuantizeLinear.
+
+    Source: NVIDIA TensorRT Developer Guide, Explicit Quantization, Q/DQ placement recommendations.
+
+    >>> ExplicitQdq(opset=17)
+    ExplicitQdq(opset=17)
+    """
+
+    opset: int = opset_field()
+
+    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+        """The model's bytes, the same for the same model."""
+        from qfunc.lowering.onnx.remove_quantizers import float_model
+
+        return Qdq().lower(float_model(model, ()), sites)
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """As Qdq's.
+
+        >>> from qfunc.specs import Int, Scheme
+        >>> ExplicitQdq(opset=13).refuses(Scheme(Int(4)), constant=True)
+        ''
+        """
+        return _wanted("ExplicitQdq", self.opset, scheme, constant)
+
+
+def _wanted(name: str, opset: int, scheme: Scheme, constant: bool) -> str:
+    if isinstance(scheme.format, Int) and scheme.format.bits > 16 and not constant:
+        return "at most 16 bits, for QuantizeLinear makes no wider codes (ONNX operators)"
+    for needed, what in _needs(scheme, constant):
+        if opset < needed:
+            return f"{name}(opset={needed}), for QuantizeLinear has {what} from opset {needed} on (ONNX operators)"
+    return ""
+
+
+def _needs(scheme: Scheme, constant: bool) -> list[tuple[int, str]]:
+    needs = []
+    match scheme.format:
+        case Int(bits):
+            stored = bits if bits == 4 and not constant else next((b for b in _STORED if b >= bits), bits)
+            needs += [(21, f"{stored}-bit integers")] if stored not in (8, 32) else []
+        case Float(exponent, mantissa) if exponent + mantissa == 7:
+            needs += [(19, "8-bit floats")]
+    if isinstance(scheme.scale.shared, PerBlock):
+        needs += [(21, "scales per block")]
+    return sorted(needs, reverse=True)

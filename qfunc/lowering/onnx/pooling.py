@@ -1,0 +1,81 @@
+"""Write pools as ONNX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from qfunc.errors import DeployError
+from qfunc.lowering.onnx.context import OpContext
+from qfunc.lowering.onnx.image import pair
+from qfunc.lowering.onnx.reduction import _reduced
+
+
+def _adaptive_max(c: OpContext) -> str:
+    out, source = c.result.dims[2:], c.shape().dims[2:]
+    if all(o == 1 for o in out):
+        return c.write("GlobalMaxPool", c.input())
+    if any(not s or not o or s % o for s, o in zip(source, out, strict=True)):
+        do = "Resize the input, or pool to a divisor of its size."
+        raise DeployError(where=f"op {c.name!r}", found=f"adaptive pooling of {source} to {out}", wanted="whole windows", do=do)
+    kernel = [int(s) // int(o) for s, o in zip(source, out, strict=True)]  # type: ignore[arg-type]
+    return c.write("MaxPool", c.input(), kernel_shape=kernel, strides=kernel)
+
+
+def _each(value: Any, rank: int) -> list[int]:
+    return [int(value)] * rank if isinstance(value, int) else [int(v) for v in (list(value) * rank)[:rank]]
+
+
+def _pool(op: str) -> Callable[[OpContext], str]:
+    def write(c: OpContext) -> str:
+        rank = c.shape().rank - 2
+        kernel, pads = _each(c["kernel_size"], rank), _each(c["padding"], rank) * 2
+        attributes: dict[str, Any] = {
+            "kernel_shape": kernel,
+            "strides": _each(c["stride"], rank),
+            "pads": pads,
+            "ceil_mode": int(c["ceil_mode"]),
+        }
+        if op == "MaxPool":
+            attributes["dilations"] = _each(c["dilation"], rank)
+        else:
+            attributes["count_include_pad"] = int(c["count_include_pad"])
+            if c.takes("divisor_override") and c["divisor_override"]:
+                pooled = c.graph.node(op, [c.input()], f"{c.name}.mean", **attributes)
+                return c.write("Mul", pooled, c.graph.number(math.prod(kernel) / c["divisor_override"], f"{c.name}.factor"))
+        return c.write(op, c.input(), **attributes)
+
+    return write
+
+
+def _global_avg_pool(c: OpContext) -> str:
+    if c.shape().rank != 4:
+        return _reduced(c, "ReduceMean", (-2, -1), c["keepdim"])
+    if c["keepdim"]:
+        return c.write("GlobalAveragePool", c.input())
+    pooled = c.between(c.graph.node("GlobalAveragePool", [c.input()], f"{c.name}.pooled"), "after")
+    return c.write("Squeeze", pooled, c.graph.integers(2, 3, name=f"{c.name}.axes"))
+
+
+def _adaptive_avg_pool(c: OpContext) -> str:
+    rank, source = c.shape().rank - 2, c.shape().dims
+    out = c.result.dims[2:]
+    if any(not s or not o or s % o for s, o in zip(source[2:], out, strict=True)):
+        do = "Resize the input, or pool to a divisor of its size."
+        raise DeployError(
+            where=f"op {c.name!r}", found=f"adaptive pooling of {source[2:]} to {out}", wanted="whole windows", do=do
+        )
+    kernel = [int(s) // int(o) for s, o in zip(source[2:], out, strict=True)]  # type: ignore[arg-type]
+    return c.write("AveragePool", c.input(), kernel_shape=kernel, strides=kernel, pads=[0] * 2 * rank)
+
+
+def _lp_pool(c: OpContext) -> str:
+    # The root of the sum of powers: ONNX's own LpPool takes their magnitudes.
+    g, order, kernel = c.graph, float(c["norm_type"]), pair(c["kernel_size"], c.shape().rank - 2)
+    stride = pair(c["stride"] or c["kernel_size"], len(kernel))
+    powers = g.node("Pow", [c.input(), g.number(order, f"{c.name}.order")], f"{c.name}.powers")
+    given = {"kernel_shape": kernel, "strides": stride, "ceil_mode": int(c["ceil_mode"])}
+    mean = g.node("AveragePool", [powers], f"{c.name}.mean", **given)
+    total = g.node("Mul", [mean, g.number(math.prod(kernel), f"{c.name}.count")], f"{c.name}.sum")
+    return c.write("Pow", total, g.number(1 / order, f"{c.name}.root"))

@@ -1,0 +1,156 @@
+"""How one tensor is quantized in ONNX: Q/DQ for integers, functions of the model's own for all else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from onnx import helper
+from torch import Tensor
+
+from qfunc.lowering.onnx.builder import GraphBuilder, storage, stored_in
+from qfunc.numerics.logarithmic import origin
+from qfunc.placement.encoding import Encoding, is_integer_encoding, require_integers
+from qfunc.specs import Int, Log, PerChannel
+
+LOG_QUANTIZE = """
+<opset_import: ["" : 21], domain: "qfunc">
+LogQuantize <steps: float, top: float>(x, z) => (y) {
+    real = Cast<to=11>(x)
+    least = Cast<to=11>(z)
+    k = Constant<value_float: float = @steps>()
+    steps = Cast<to=11>(k)
+    n = Constant<value_float: float = @top>()
+    top = Cast<to=11>(n)
+    zero = Constant<value = double {0.0}>()
+    one = Constant<value = double {1.0}>()
+    ln2 = Constant<value = double {0.6931471805599453}>()
+    magnitude = Abs(real)
+    nepers = Log(magnitude)
+    octaves = Div(nepers, ln2)
+    scaled = Mul(octaves, steps)
+    rounded = Round(scaled)
+    shifted = Sub(rounded, least)
+    negative = Less(real, zero)
+    low = Where(negative, one, zero)
+    above = Max(shifted, low)
+    code = Min(above, top)
+    place = Add(code, least)
+    power = Div(place, steps)
+    exponent = Mul(power, ln2)
+    value = Exp(exponent)
+    start = Add(least, low)
+    first = Div(start, steps)
+    halved = Sub(first, one)
+    bound = Mul(halved, ln2)
+    threshold = Exp(bound)
+    small = Less(magnitude, threshold)
+    signs = Sign(real)
+    signed = Mul(signs, value)
+    held = Where(small, zero, signed)
+    y = Cast<to=1>(held)
+}
+"""
+"""NNIE's logarithmic quantizer as `numerics.logarithmic` states it, in double precision."""
+
+
+def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: str, hidden: bool = False) -> str:
+    """The quantized values of a float tensor, in real units: `name.real`, behind `name.codes` for integers.
+
+    `hidden` keeps ONNX Runtime from joining the pair into kernels of integers.  A function with a method
+    `onnx(graph, tensor, qparams, scheme, name)` writes its own; narrow integers are clipped first, for
+    QuantizeLinear saturates at the ends of its type.
+
+    Raises:
+        SpecError: a format that has no ONNX operator.
+    """
+    site = coding.seat.module.site
+    write = getattr(site.function, "onnx", None)
+    if write is not None:
+        written: str = write(graph, tensor, coding.qparams, site.scheme, f"{name}.real")
+        return written
+    fmt = site.scheme.format
+    if isinstance(fmt, Log) and _logarithmic(coding):
+        z = graph.constant(origin(coding.qparams.scale, fmt).float(), f"{name}.origin")
+        steps, top = float(fmt.steps_per_octave), float((1 << fmt.magnitude_bits) - 1)
+        return graph.call(LOG_QUANTIZE, [tensor, z], f"{name}.real", steps=steps, top=top)
+    require_writable(coding)
+    codes_of = coding.format
+    held = stored_in(codes_of, whole=hidden)
+    parameters, attributes = _qparams(graph, coding, name, storage(held, name))
+    if (codes_of.qmin, codes_of.qmax) != (held.qmin, held.qmax):
+        tensor = _clipped(graph, tensor, coding, name)
+    if not hidden:
+        codes = graph.node("QuantizeLinear", [tensor, *parameters], f"{name}.codes", **attributes)
+        return graph.node("DequantizeLinear", [codes, *parameters], f"{name}.real", **attributes)
+    # ONNX Runtime joins pairs of codes, too, for which it has no kernel, and then refuses to load, or puts others in
+    # their place: Max of one tensor is a copy that it does not look through.
+    copied = graph.node("Max", [tensor], f"{name}.copied")
+    codes = graph.node("QuantizeLinear", [copied, *parameters], f"{name}.codes", **attributes)
+    real = graph.node("DequantizeLinear", [codes, *parameters], f"{name}.held", **attributes)
+    return graph.node("Max", [real], f"{name}.real")
+
+
+def write_constant(graph: GraphBuilder, value: Tensor, coding: Encoding, name: str, rows: Tensor | None = None) -> str:
+    """A quantized constant in real units: its codes dequantized (narrow ones in bytes), or its values for a Log format.
+
+    `rows` puts the constant's rows in another order, behind a new first axis.
+    """
+
+    def placed(tensor: Tensor) -> Tensor:
+        return tensor if rows is None else tensor[rows][None]
+
+    if _logarithmic(coding):
+        module = coding.seat.module
+        with torch.no_grad():
+            return graph.constant(placed(module.site.function.apply(module.params(), value, module.site.scheme)), name)
+    require_writable(coding)
+    fmt = coding.format
+    held = Int(next(b for b in (8, 16, 32) if b >= fmt.bits), fmt.signed)
+    stored = graph.stored(placed(coding.codes(value)), held, f"{name}.codes")
+    parameters, attributes = _qparams(graph, coding, name, storage(held, name), rows)
+    return graph.node("DequantizeLinear", [stored, *parameters], f"{name}.real", **attributes)
+
+
+def require_writable(coding: Encoding) -> None:
+    """Refuses a site whose format ONNX cannot hold.
+
+    Raises:
+        SpecError: names the site.
+    """
+    if not is_integer_encoding(coding.seat) and not _logarithmic(coding):
+        require_integers(coding.seat)
+
+
+def _logarithmic(coding: Encoding) -> bool:
+    return isinstance(coding.seat.module.site.scheme.format, Log) and coding.qparams.scale.numel() == 1
+
+
+def _qparams(
+    graph: GraphBuilder, coding: Encoding, name: str, kind: int, rows: Tensor | None = None
+) -> tuple[list[str], dict[str, Any]]:
+    """([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
+    scheme = coding.seat.module.site.scheme
+    scale, zero = coding.qparams.scale.flatten(), coding.qparams.zero_point.flatten()
+    axis = None
+    if isinstance(scheme.scale.shared, PerChannel):
+        axis = int(scheme.scale.shared.axis) % max(coding.qparams.scale.ndim, 1)
+    elif coding.qparams.scale.ndim == 0:
+        scale, zero = scale.reshape(()), zero.reshape(())
+    if rows is not None and axis is not None:
+        scale, zero = (scale, zero) if axis else (scale[rows], zero[rows])
+        axis += 1
+    zeros = zero.cpu().numpy().astype(np.int64).astype(helper.tensor_dtype_to_np_dtype(kind))
+    names = [graph.constant(scale.float(), f"{name}.scale"), graph.constant(zeros, f"{name}.zero_point")]
+    return names, {} if axis is None else {"axis": axis}
+
+
+def _clipped(graph: GraphBuilder, tensor: str, coding: Encoding, name: str) -> str:
+    # (q - z) s divided by s is within an ulp of q - z: the ends stay codes of the format.
+    fmt, scale, zero = coding.format, coding.qparams.scale.cpu(), coding.qparams.zero_point.cpu()
+    ends = [graph.constant(((q - zero) * scale).float(), f"{name}.{end}") for q, end in ((fmt.qmin, "low"), (fmt.qmax, "high"))]
+    if scale.ndim == 0:
+        return graph.node("Clip", [tensor, *ends], f"{name}.clipped")
+    above = graph.node("Max", [tensor, ends[0]], f"{name}.raised")  # Clip's ends are scalars
+    return graph.node("Min", [above, ends[1]], f"{name}.clipped")

@@ -1,0 +1,151 @@
+"""Write reductions, sorting and cumulative sums as ONNX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qfunc.errors import DeployError
+from qfunc.lowering.onnx.context import OpContext, known
+from qfunc.lowering.onnx.creation import operands
+from qfunc.lowering.onnx.formula import Write
+
+BOOL, INT32 = 9, 6  # TensorProto
+
+
+def dims_of(c: OpContext, name: str = "dim") -> list[int]:
+    """The axes that an op reduces; none given means all."""
+    value = c[name]
+    dims = [value] if isinstance(value, int) else list(value or range(c.shape().rank))
+    return [d % c.shape().rank for d in dims]
+
+
+def reduced(c: OpContext, op: str, value: str, dims: list[int], keepdim: bool, name: str = "") -> str:
+    """A reduction over some axes, which are attributes in old opsets."""
+    axes: dict[str, Any] = {"axes": dims} if c.graph.opset < 18 and op != "ReduceSum" else {}
+    inputs = [value] if axes else [value, c.graph.integers(*dims, name=f"{c.name}.axes")]
+    return c.graph.node(op, inputs, name or c.name, keepdims=int(keepdim), **axes)
+
+
+def _reduce(op: str) -> Write:
+    return lambda c: reduced(c, op, c.input(), dims_of(c), bool(c["keepdim"]))
+
+
+def _logical(op: str) -> Write:
+    # any and all: the greatest or least of 0 and 1.
+    def write(c: OpContext) -> str:
+        held = c.graph.node("Cast", [c.graph.node("Cast", [c.input()], f"{c.name}.bool", to=BOOL)], f"{c.name}.int", to=INT32)
+        found = reduced(c, op, held, dims_of(c), bool(c["keepdim"]), f"{c.name}.reduced")
+        return c.write("Cast", found, to=BOOL)
+
+    return write
+
+
+def _arg(op: str) -> Write:
+    def write(c: OpContext) -> str:
+        if c["dim"] is not None:
+            return c.write(op, c.input(), axis=c["dim"], keepdims=int(c["keepdim"]))
+        flat = c.graph.node("Reshape", [c.input(), c.graph.integers(-1, name=f"{c.name}.flat_shape")], f"{c.name}.flat")
+        return c.write(op, flat, axis=0, keepdims=0)
+
+    return write
+
+
+def _squares(c: OpContext) -> tuple[str, list[str]]:
+    # The mean, with its axes, and what is divided to make the variance.
+    g, dims = c.graph, dims_of(c)
+    count = math.prod(known(c, c.shape().dims[d]) for d in dims)
+    mean = reduced(c, "ReduceMean", c.input(), dims, True, f"{c.name}.mean")
+    apart = g.node("Sub", [c.input(), mean], f"{c.name}.centred")
+    total = reduced(c, "ReduceSumSquare", apart, dims, bool(c["keepdim"]), f"{c.name}.squares")
+    return mean, [total, g.number(max(count - float(c["correction"]), 0.0), f"{c.name}.degrees")]
+
+
+def _variance(root: bool) -> Write:
+    def write(c: OpContext) -> str:
+        _, parts = _squares(c)
+        return c.write("Sqrt", c.graph.node("Div", parts, f"{c.name}.var")) if root else c.write("Div", *parts)
+
+    return write
+
+
+def _moments(root: bool) -> Callable[[OpContext], list[str]]:
+    def write(c: OpContext) -> list[str]:
+        g, (mean, parts) = c.graph, _squares(c)
+        spread = g.node("Div", parts, f"{c.name}.var")
+        if not c["keepdim"]:
+            mean = g.node("Squeeze", [mean, g.integers(*dims_of(c), name=f"{c.name}.gone")], f"{c.name}.mean_alone")
+        return [g.node("Sqrt", [spread], f"{c.name}.std") if root else spread, mean]
+
+    return write
+
+
+def _lengths(c: OpContext, value: str, order: float, dims: list[int], keepdim: bool, name: str) -> str:
+    if order not in (1, 2):
+        do = "Write it with abs, pow and sum."
+        raise DeployError(where=f"op {c.name!r}", found=f"a norm of order {order}", wanted="order 1 or 2", do=do)
+    return reduced(c, f"ReduceL{int(order)}", value, dims, keepdim, name)
+
+
+def _vector_norm(c: OpContext) -> str:
+    return _lengths(c, c.input(), c["ord"], dims_of(c), bool(c["keepdim"]), c.name)
+
+
+def _topk(c: OpContext) -> list[str]:
+    count = c.graph.integers(c["k"], name=f"{c.name}.k")
+    names = [f"{c.name}.{n}" for n in ("values", "indices")]
+    return c.graph.many("TopK", [c.input(), count], names, axis=c["dim"], largest=int(c["largest"]), sorted=int(c["sorted"]))
+
+
+def _sort(c: OpContext) -> list[str]:
+    axis = c["dim"] % c.shape().rank
+    count = c.graph.integers(known(c, c.shape().dims[axis]), name=f"{c.name}.k")
+    names = [f"{c.name}.{n}" for n in ("values", "indices")]
+    return c.graph.many("TopK", [c.input(), count], names, axis=axis, largest=int(c["descending"]), sorted=1)
+
+
+def _along(name: str) -> Callable[[OpContext], list[str]]:
+    def write(c: OpContext) -> list[str]:
+        keep = bool(c["keepdim"])
+        values = reduced(c, f"Reduce{name}", c.input(), [c["dim"]], keep, f"{c.name}.values")
+        return [values, c.graph.node(f"Arg{name}", [c.input()], f"{c.name}.indices", axis=c["dim"], keepdims=int(keep))]
+
+    return write
+
+
+def _cumsum(c: OpContext) -> str:
+    return c.write(
+        "CumSum", *operands(c, c.result.dtype, "value"), c.graph.constant(np.array(c["dim"], np.int64), f"{c.name}.axis")
+    )
+
+
+def _difference(c: OpContext) -> str:
+    g, axis = c.graph, c["dim"] % c.shape("value").rank
+    whole = c.input("value")
+    if c["prepend"] is not None:
+        whole = g.node("Concat", [c.input("prepend"), whole], f"{c.name}.whole", axis=axis)
+    parts = []
+    for word, ends in (("later", (1, 2**62)), ("earlier", (0, -1))):
+        vectors = [
+            g.integers(v, name=f"{c.name}.{word}.{n}") for v, n in zip((*ends, axis), ("start", "end", "axis"), strict=True)
+        ]
+        parts.append(g.node("Slice", [whole, *vectors], f"{c.name}.{word}"))
+    return c.write("Sub", *parts)
+
+
+def _mean(op: str) -> Callable[[OpContext], str]:
+    def write(c: OpContext) -> str:
+        given = tuple(range(c.shape().rank)) if c["dim"] is None else c["dim"]
+        axes = given if isinstance(given, list | tuple) else (given,)
+        return _reduced(c, op, axes, c["keepdim"])
+
+    return write
+
+
+def _reduced(c: OpContext, op: str, axes: Sequence[int], keepdim: bool) -> str:
+    if op == "ReduceMean" and c.graph.opset < 18:  # its axes became an input with opset 18, those of ReduceSum with 13
+        return c.write(op, c.input(), axes=list(axes), keepdims=int(keepdim))
+    return c.write(op, c.input(), c.graph.integers(*axes, name=f"{c.name}.axes"), keepdims=int(keepdim))

@@ -1,0 +1,115 @@
+"""A deployed model without its quantizers: what toolchains load that keep the qparams in a file of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+
+
+def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: Collection[str] = ()) -> onnx.ModelProto:
+    """A new model that computes in float with the quantized weights: s (q - z), as float32 constants.
+
+    Tensors have the names of `QuantizedTensor.places`; the model that was given is unchanged.
+
+    Args:
+        kept: Names of sites whose quantizers stay.
+
+    >>> from onnx import parser
+    >>> from qfunc.lowering.quantized_tensor import Place, QuantizedTensor
+    >>> from qfunc.specs import Int
+    >>> model = parser.parse_model(
+    ...     '''<ir_version: 10, opset_import: ["": 21]> agraph (float[2] x) => (float[2] real)
+    ...     <float s = {0.5}, int8 z = {0}> { codes = QuantizeLinear(x, s, z) real = DequantizeLinear(codes, s, z) }'''
+    ... )
+    >>> site = QuantizedTensor("x", "activation", "x", (), Int(8), (0.5,), (0,), "half_even", (Place("x", "real"),))
+    >>> [n.op_type for n in float_model(model, [site]).graph.node]
+    ['Identity']
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    values = {i.name: i for i in graph.initializer}
+    renamed: dict[str, str] = {}
+    whole: set[str] = set()
+    for site in sites:
+        if site.name in kept:
+            whole.update(p.real for p in site.places)
+            continue
+        for place in site.places:
+            if site.role != "activation" and place.real not in values and place.real != place.tensor:
+                constant = _dequantized(graph, values, place.real)
+                values[place.tensor] = numpy_helper.from_array(constant, place.tensor)
+                graph.initializer.append(values[place.tensor])
+            renamed[place.real] = place.tensor
+    renamed = {n.output[0]: n.input[0] for n in graph.node if _copies(n) and n.output[0] not in whole} | renamed
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = _last(renamed, name)
+    _rename_outputs(graph, renamed)
+    prune(made)
+    return made
+
+
+def _last(renamed: dict[str, str], name: str) -> str:
+    while renamed.get(name, name) != name:
+        name = renamed[name]
+    return name
+
+
+def _copies(node: onnx.NodeProto) -> bool:
+    # Max of one tensor keeps ONNX Runtime from quantizing what stays float; others need no such thing.
+    return bool(node.op_type == "Max" and len(node.input) == 1)
+
+
+def _dequantized(graph: onnx.GraphProto, values: dict[str, onnx.TensorProto], real: str) -> np.ndarray[Any, Any]:
+    node = next(n for n in graph.node if n.output[0] == real)
+    codes, scale, zero = (numpy_helper.to_array(values[name]) for name in node.input)
+    if scale.ndim:
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        shape = [-1 if i == axis % codes.ndim else 1 for i in range(codes.ndim)]
+        scale, zero = scale.reshape(shape), zero.reshape(shape)
+    difference = codes.astype(np.int64) - zero.astype(np.int64)
+    return np.asarray(difference.astype(np.float32) * scale, dtype=np.float32)
+
+
+def _rename_outputs(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
+    # An output takes the float tensor's name, unless that is an input's or another output's already.
+    taken = {i.name for i in graph.input} | {i.name for i in graph.initializer}
+    for output in graph.output:
+        name = _last(renamed, output.name)
+        if name in taken:
+            graph.node.append(onnx.helper.make_node("Identity", [name], [output.name], name=output.name))
+            for node in list(graph.node)[:-1]:
+                if output.name in node.output:
+                    graph.node.remove(node)
+        else:
+            output.name = name
+        taken.add(output.name)
+
+
+def prune(model: onnx.ModelProto) -> None:
+    """Drops the nodes, constants and functions that no output needs; for lowerings, on models that they own."""
+    graph = model.graph
+    needed = {o.name for o in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            kept.append(node)
+    constants = [i for i in graph.initializer if i.name in needed]
+    used = {(n.domain, n.op_type) for n in kept}
+    functions = [f for f in model.functions if (f.domain, f.name) in used]
+    domains = {n.domain for n in kept} | {""}
+    imports = [o for o in model.opset_import if o.domain in domains]
+    for field, content in (("node", kept[::-1]), ("initializer", constants)):
+        del getattr(graph, field)[:]
+        getattr(graph, field).extend(content)
+    del model.functions[:], model.opset_import[:]
+    model.functions.extend(functions)
+    model.opset_import.extend(imports)

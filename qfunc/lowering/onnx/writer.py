@@ -1,0 +1,249 @@
+"""From a partitioned model to standard ONNX with Q/DQ: every coded tensor ends in one pair."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import onnx
+from torch import Tensor, fx
+
+from qfunc.errors import DeployError
+from qfunc.graph.arguments import flatten
+from qfunc.graph.constants import read_attr
+from qfunc.graph.record import TensorInfo
+from qfunc.lowering.onnx.builder import GraphBuilder
+from qfunc.lowering.onnx.context import OpContext
+from qfunc.lowering.onnx.custom_ops import write_op
+from qfunc.lowering.onnx.normalization import write_norm
+from qfunc.lowering.onnx.ops import SEVERAL_WRITERS, WRITERS
+from qfunc.lowering.onnx.opset import OPSET
+from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
+from qfunc.lowering.onnx.recurrent import RECURRENT_WRITERS
+from qfunc.lowering.onnx.shape import write_split
+from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
+from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
+from qfunc.ops.indexing import element
+from qfunc.ops.vocabulary import op_of, slots
+from qfunc.placement.encoding import Encoding
+from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
+
+SEVERAL = SEVERAL_WRITERS | RECURRENT_WRITERS
+"""Writers of ops with several results, by kind."""
+
+
+def write_model(
+    partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes | None = ()
+) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
+    """The ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
+    dynamic batch.
+
+    A tensor named `p` is written as `p` (float), `p.codes` (after QuantizeLinear) and `p.real` (after
+    DequantizeLinear); an op that only moves codes has the same qparams on both sides.
+
+    Raises:
+        DeployError: an op or type that cannot be written; names node and cure.
+    """
+    writer = _Writer(partition, inputs, opset, axes)
+    model = writer.write()
+    return model, tuple(quantized_tensor(partition, path, tuple(places)) for path, places in writer.places.items())
+
+
+class _Writer:
+    def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...], opset: int, axes: Axes | None) -> None:
+        self.partition, self.network = partition, partition.network
+        self.shapes = shapes_of(self.network, inputs, axes)
+        self.graph = GraphBuilder(opset)
+        self.raw: dict[str, str] = {}  # node -> float tensor
+        self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
+        self.done: dict[str, str] = {}  # activation already written -> the op that it follows
+        self.parts: dict[str, list[str]] = {}  # node with several values -> their tensors
+        self.places: dict[str, list[Place]] = {}  # seat -> where its qparams stand in the model
+
+    def write(self) -> onnx.ModelProto:
+        for node in self.network.graph.nodes:
+            if node.op == "placeholder":
+                self._input(node)
+            elif node.op == "output":
+                self._outputs(node)
+            elif node.op != "get_attr" and self._has_tensors(node):
+                self._op(node)
+        return self.graph.model("model")
+
+    def path(self, node: fx.Node) -> str:
+        return self.partition.path(node)
+
+    def _has_tensors(self, node: fx.Node) -> bool:
+        # Sizes and what is computed from them are constants in the shapes of their readers.
+        value = self.shapes[node.name]
+        if isinstance(node.target, type):  # the user's tuple
+            return False
+        return isinstance(value, Shape) or (isinstance(value, tuple) and any(isinstance(v, Shape) for v in value))
+
+    def _input(self, node: fx.Node) -> None:
+        shape = self.shapes[node.name]
+        if isinstance(shape, Shape):
+            self.raw[node.name] = self.graph.fresh(str(node.target))
+            self.graph.declare(self.raw[node.name], shape)
+            self._pair(node)
+
+    def _outputs(self, node: fx.Node) -> None:
+        for leaf in flatten(node.args[0]):
+            self._output(leaf, node)
+
+    def _output(self, leaf: Any, node: fx.Node) -> None:
+        if not isinstance(leaf, fx.Node):
+            return  # what the model returns beside tensors, None or a number, is no output of the artifact
+        shape = self.shapes.get(leaf.name)
+        if isinstance(leaf.target, type):  # the user's tuple or dataclass
+            for inner in flatten((leaf.args, leaf.kwargs)):
+                self._output(inner, leaf)
+        elif isinstance(shape, tuple) and leaf.name in self.parts:
+            for name, part in zip(self.parts[leaf.name], shape, strict=True):
+                self.graph.declare(name, part, output=True)
+        elif isinstance(shape, Shape):
+            name = self._read(leaf, node)
+            if any(o.name == name for o in (*self.graph.outputs, *self.graph.inputs)) or leaf.op == "get_attr":
+                name = self.graph.node("Identity", [name], f"{self.path(leaf)}.output")
+            self.graph.declare(name, shape, output=True)
+        else:
+            raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do="Return tensors only.")
+
+    def _op(self, node: fx.Node) -> None:
+        kind = self.partition.context.kind(node)
+        if node.name in self.done:
+            self.raw[node.name] = self.raw[self.done[node.name]]
+            self._pair(node)
+            return
+        if isinstance(self.shapes.get(_source(node)), tuple) and (kind == "slice" or node.target is element):
+            self.raw[node.name] = self.parts[_source(node)][node.args[1]]  # type: ignore[index]
+            self._pair(node)
+            return
+        module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
+        own = next((o for o in self.partition.target.ops if o.name == kind), None)
+        call = OpContext(
+            self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._between(node),
+            lambda n: read_attr(self.network, n), lambda n, rows: self._lifted(n, node, rows), module,
+            own if op_of(node) is None else None,
+        )  # fmt: skip
+        if kind in SEVERAL or kind in ("split", "chunk"):
+            used = [n.args[1] for n in node.users if n.target in (element, operator.getitem)]
+            used = used if len(used) == len(node.users) else list(range(len(self.shapes[node.name])))
+            self.parts[node.name] = SEVERAL[kind](call) if kind in SEVERAL else write_split(call, used)
+            return
+        if kind in ("batch_norm", "instance_norm") and module is not None:
+            self.raw[node.name] = write_norm(call, kind)
+        else:
+            self.raw[node.name] = write_op(call, kind, own, self.path(node))
+        self._pair(node)
+
+    def _name(self, node: fx.Node) -> str:
+        path = self.path(node)
+        return path if path not in self.graph.taken else f"{path}.value"
+
+    def _between(self, node: fx.Node) -> Any:
+        def pair(tensor: str, place: str) -> str:
+            if place == "before":
+                producer = next(n for s, n in slots(node) if s == "input")
+                coding, name = self.partition.coding(producer, node), f"{self.path(node)}.rows_in"
+            else:
+                tensor, coding, name = self._inner(node, tensor)
+            if coding is None or coding.seat.module.site.by_channel:  # no runtime computes on such codes
+                return tensor
+            return self._quantized(tensor, coding, name)
+
+        return pair
+
+    def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Encoding | None, str]:
+        # The unit ends here, before what only moves its codes; its activations stand before its quantizer.
+        unit = next(u for u in self.partition.units if node in u.group.nodes)
+        group, coding = unit.group, self.partition.output_coding(unit.group.output)
+        rest = group.nodes[1:]
+        if coding is None or self._bare(unit) or any(self.partition.context.kind(n) not in ("relu", "clip") for n in rest):
+            return tensor, None, ""
+        name = f"{self.path(group.output)}.{INNER_PREFIX}"
+        for step in rest:
+            call = OpContext(
+                self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
+                lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
+            )  # fmt: skip
+            tensor = WRITERS[self.partition.context.kind(step)](call)
+            self.done[step.name] = node.name
+        return tensor, coding, name
+
+    def _pair(self, node: fx.Node) -> None:
+        coding = self.partition.output_coding(node)
+        if coding is not None:
+            self._coded(node, coding)
+
+    def _coded(self, node: fx.Node, coding: Encoding) -> str:
+        key = (node.name, coding.seat.path)
+        if key not in self.real:
+            self.real[key] = self._quantized(self._apart(node), coding, self.path(node), self.raw[node.name])
+        return self.real[key]
+
+    def _quantized(self, tensor: str, coding: Encoding, name: str, place: str = "") -> str:
+        real = write_quantizer(self.graph, tensor, coding, name, not self.partition.computes_on(coding))
+        self._placed(coding, place or tensor, real)
+        return real
+
+    def _placed(self, coding: Encoding, tensor: str, real: str) -> None:
+        self.places.setdefault(coding.seat.path, []).append(Place(tensor, real))
+
+    def _apart(self, node: fx.Node) -> str:
+        # Between DequantizeLinear and QuantizeLinear, ONNX Runtime quantizes float weights and biases by itself
+        # (WeightBiasQuantization).  Max of one tensor is a copy that it does not look through.
+        # It drops a Relu or Clip that the codes' ends imply, so what counts is the op before those.
+        source = node
+        while self.partition.context.kind(source) in ("relu", "clip") and isinstance(source.args[0], fx.Node):
+            source = source.args[0]
+        units = [u for u in self.partition.units if u.group.output in (node, source)]
+        if not any(self._bare(unit) for unit in units):
+            return self.raw[node.name]
+        return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
+
+    def _bare(self, unit: Unit) -> bool:
+        if unit.integer or unit.kind not in ("conv", "conv_transpose", "linear"):
+            return False
+        root = unit.group.root
+        return any(self.partition.coding(n, root) is None for s, n in slots(root) if s in ("weight", "bias"))
+
+    def _read(self, producer: fx.Node, reader: fx.Node) -> str:
+        coding = self.partition.coding(producer, reader)
+        if producer.op == "get_attr":
+            constant = self._constant(producer, coding)
+            weight = coding is not None and (("weight", producer) in slots(reader))
+            if weight and self.partition.context.kind(reader) == "matmul" and self._float_input(reader):
+                # Else ONNX Runtime makes it MatMulNBits, which quantizes the activation.
+                return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
+            return constant
+        return self.raw[producer.name] if coding is None else self._coded(producer, coding)
+
+    def _float_input(self, node: fx.Node) -> bool:
+        return any(s == "input" and self.partition.coding(n, node) is None for s, n in slots(node))
+
+    def _lifted(self, node: fx.Node, reader: fx.Node, rows: Tensor) -> str:
+        coding, value, name = self.partition.coding(node, reader), read_attr(self.network, node).detach(), str(node.target)
+        if coding is None:
+            return self.graph.constant(value[rows][None], name)
+        real = write_constant(self.graph, value, coding, name, rows)
+        self._placed(coding, real if real in self.graph.initializers else self.graph.fresh(name), real)
+        return real
+
+    def _constant(self, node: fx.Node, coding: Encoding | None) -> str:
+        key = (node.name, coding.seat.path if coding else "")
+        if key not in self.real:
+            value = read_attr(self.network, node).detach()
+            name = str(node.target)
+            if coding is None:
+                self.real[key] = self.graph.constant(value, name)
+            else:
+                self.real[key] = write_constant(self.graph, value, coding, name)
+                stored = self.real[key] in self.graph.initializers
+                self._placed(coding, self.real[key] if stored else self.graph.fresh(name), self.real[key])
+        return self.real[key]
+
+
+def _source(node: fx.Node) -> str:
+    first = node.args[0] if node.args else None
+    return first.name if isinstance(first, fx.Node) else ""

@@ -1,0 +1,63 @@
+"""ONNX Runtime as a runner of artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.lowering.onnxruntime.optimized import OptimizedModel, optimized_model
+from qfunc.lowering.onnxruntime.session import Session
+from qfunc.lowering.onnxruntime.unoptimized import UnoptimizedModel, unoptimized_model
+from qfunc.lowering.runner_support import SATURATES, has, other_kernels
+from qfunc.specs._check import instance_of, integer
+
+
+@frozen
+class OnnxRuntime:
+    """ONNX Runtime, CPUExecutionProvider, with all its graph optimisations or none.
+
+    `threads=0` leaves the number to the runtime.  Needs the artifact's "model.onnx".
+
+    >>> OnnxRuntime()
+    OnnxRuntime(optimise=True, threads=0)
+    """
+
+    optimise: bool = field(default=True, validator=instance_of(bool))
+    threads: int = field(default=0, validator=integer(0))
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch of inputs, in the model's order."""
+        return self.session(artifact.files["model.onnx"]).run(inputs)
+
+    def session(self, model: bytes) -> Session:
+        """A loaded model, for many batches."""
+        return Session(model, optimise=self.optimise, threads=self.threads)
+
+    def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel:
+        """A view of the tensors of codes inside: those that stay in the optimised graph, or all as written."""
+        view = optimized_model if self.optimise else unoptimized_model
+        return view(artifact.files["model.onnx"], self.threads)
+
+    def comparable(self, artifact: Any = None) -> str:
+        """ "" where integer kernels compute an artifact (None: any) exactly, else why they may not on this CPU.
+
+        Without optimisation all kernels are float.
+        """
+        if not self.optimise:
+            return ""
+        exact = has("vnni") or (artifact is not None and not _beyond_seven_bits(artifact.files["model.onnx"]))
+        return other_kernels() or ("" if exact else SATURATES)
+
+    def unlike(self) -> tuple[str, ...]:
+        """The kinds of ops that this CPU computes in float in another order than is emulated: curves of AVX-512."""
+        return () if has("avx512f") else ("softmax", "gelu", "erf", "silu")
+
+
+def _beyond_seven_bits(model: bytes) -> bool:
+    import onnx
+
+    stored = onnx.load_from_string(model).graph.initializer
+    arrays = (onnx.numpy_helper.to_array(t) for t in stored if t.data_type == onnx.TensorProto.INT8 and len(t.dims) > 1)
+    return any(a.size and max(a.max(), -int(a.min())) > 64 for a in arrays)

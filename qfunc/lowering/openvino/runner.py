@@ -1,0 +1,122 @@
+"""OpenVINO as a runner of artifacts."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from qfunc.lowering.runner_support import SATURATES, has, not_installed, other_kernels, require
+
+
+@frozen
+class OpenVino:
+    """OpenVINO on the CPU, int8 where FakeQuantize lets it, all else in float32.
+
+    It is the extra `openvino`, imported where it runs.  Needs the artifact's "model.onnx", of `FakeQuantizeOnnx`.
+    INFERENCE_PRECISION_HINT is f32: left alone, OpenVINO computes what is not int8 in bfloat16 on CPUs that have it.
+
+    >>> OpenVino()
+    OpenVino()
+    """
+
+    @property
+    def flips(self) -> float:
+        """Which share of the codes it may round the other way: its float32 sums have an order of their own."""
+        return 1e-3
+
+    def missing(self) -> str:
+        """ "" where it can run, else what is not there."""
+        return not_installed("openvino", "openvino")
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch of inputs, in the model's order.
+
+        Raises:
+            VerifyError: OpenVINO is not installed.
+        """
+        return _values(self.compiled(artifact.files["model.onnx"]), inputs)
+
+    def inside(self, artifact: Any) -> ObservedModel:
+        """A view of the activations behind each FakeQuantize, as codes.
+
+        Raises:
+            VerifyError: OpenVINO is not installed.
+        """
+        # onnx is imported here, where it is first needed.
+        import onnx
+
+        model = artifact.files["model.onnx"]
+        named = [(t, s) for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]]
+        once = Counter(name for name, _ in named)  # one of two scales, each for its own readers, has no name
+        sites = {name: site for name, site in named if once[name] == 1}
+        nodes = onnx.load_from_string(model).graph.node
+        made = {n.input[0]: n.output[0] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
+        seen = {name: (output, sites[name]) for name, output in made.items()}
+        return ObservedModel(self.compiled(model), self.compiled(model, tuple(made)), seen)
+
+    def comparable(self, artifact: Any = None) -> str:
+        """ "" where it computes an artifact (None: any) exactly, else why it may not on this CPU."""
+        weights = [] if artifact is None else [s for s in artifact.report["tensors"] if s["role"] == "weight"]
+        exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
+        return other_kernels() or ("" if exact or has("vnni") else SATURATES)
+
+    def compiled(self, model: bytes, read: Sequence[str] = ()) -> Any:
+        """A compiled model, for many batches; the quantized values of the tensors in `read` are outputs too.
+
+        Raises:
+            VerifyError: OpenVINO is not installed.
+        """
+        require(self.missing(), "OpenVino", "openvino", "openvino 2026.4")
+        core: Any = importlib.import_module("openvino").Core()
+        held = core.read_model(model)
+        made = {n: op for op in held.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()}
+        held.add_outputs([made[name].output(0) for name in read])
+        return core.compile_model(held, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+
+@frozen(eq=False)
+class ObservedModel:
+    """A compiled model, and the same with the values behind each FakeQuantize as outputs.
+
+    `sites`: tensor -> what the quantized value is called, and its qparams.
+
+    What OpenVINO computes on integers and what in float is the same function, so that there is no partition to compare.
+    """
+
+    plain: Any = field(repr=False)
+    exposed: Any = field(repr=False)
+    sites: dict[str, tuple[str, Any]] = field(repr=False)
+    units: None = None
+    difference: str = ""
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """The names of the tensors of codes."""
+        return frozenset(f"{t}.codes" for t in self.sites)
+
+    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """(the outputs of the model as deployed, code tensor -> codes)."""
+        found = self.exposed(_arrays(inputs))
+        codes = {}
+        for name, (output, site) in self.sites.items():
+            value = found[output]
+            shape = [-1 if i == (site["axis"] or 0) % value.ndim else 1 for i in range(value.ndim)]
+            scale, zero = (np.float64(site[k]).reshape(shape if len(site[k]) > 1 else ()) for k in ("scale", "zero_point"))
+            codes[f"{name}.codes"] = np.rint(value / scale) + zero
+        return _values(self.plain, inputs), codes
+
+
+def _values(compiled: Any, inputs: Sequence[Any]) -> list[Any]:
+    return [v.copy() for v in compiled(_arrays(inputs)).values()]
+
+
+def _arrays(inputs: Sequence[Any]) -> list[Any]:
+    return [i.numpy() if hasattr(i, "numpy") else i for i in inputs]
+
+
+__all__ = ["OpenVino"]

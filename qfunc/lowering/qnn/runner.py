@@ -1,0 +1,116 @@
+"""Qualcomm's HTP, by the emulator in onnxruntime-qnn, as a runner of artifacts."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from qfunc.errors import VerifyError, first_line
+from qfunc.lowering.runner_support import not_installed, require
+from qfunc.specs._check import integer
+
+EP = "QNNExecutionProvider"
+NOT_PUBLIC = "how the HTP rounds is not published"
+
+
+@frozen
+class QnnHtp:
+    """The Hexagon HTP of version `arch` as ONNX Runtime's QNN provider compiles for it; on x86-64 its emulator runs.
+
+    It is the extra `qnn`, imported where it runs.  Nothing falls back to ONNX Runtime's own kernels; the examples of a batch
+    run one by one.  Needs the artifact's "model.onnx", of `HtpQdq`.
+
+    >>> QnnHtp()
+    QnnHtp(arch=73)
+    """
+
+    arch: int = field(default=73, validator=integer(68))
+
+    def missing(self) -> str:
+        """ "" where it can run, else what is not there."""
+        return not_installed("onnxruntime_qnn", "onnxruntime-qnn")
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch of inputs, in the model's order.
+
+        Raises:
+            VerifyError: onnxruntime-qnn is not installed, or the HTP does not take the model.
+        """
+        return self.opened(artifact.files).run(inputs)
+
+    def comparable(self, artifact: Any = None) -> str:
+        """Why it computes no target's codes exactly."""
+        return NOT_PUBLIC
+
+    def opened(self, files: Mapping[str, bytes]) -> Opened:
+        """A model, for many batches.
+
+        Raises:
+            VerifyError: onnxruntime-qnn is not installed.
+        """
+        require(self.missing(), "QnnHtp", "qnn", "onnxruntime-qnn 2.7")
+        # onnx is imported here, where it is first needed.
+        import onnx
+
+        inputs = onnx.load_from_string(files["model.onnx"]).graph.input
+        axes = {i.name: [d.dim_param for d in i.type.tensor_type.shape.dim] for i in inputs}
+        return Opened(files["model.onnx"], axes, self.arch)
+
+
+@frozen(eq=False)
+class Opened:
+    """A model, the names of its inputs' axes, and what was compiled of it: the HTP has fixed shapes."""
+
+    model: bytes = field(repr=False)
+    axes: dict[str, list[str]]
+    arch: int
+    compiled: dict[tuple[tuple[int, ...], ...], Any] = field(factory=dict, init=False, repr=False)
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch, one example after the other where the first axis may vary.
+
+        Raises:
+            VerifyError: the HTP does not take the model.
+        """
+        arrays = [np.asarray(i) for i in inputs]
+        if not all(names and names[0] for names in self.axes.values()):
+            return self._run(arrays)
+        found = [self._run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
+        return [np.concatenate(each) for each in zip(*found, strict=True)]
+
+    def _run(self, arrays: list[Any]) -> list[Any]:
+        shapes = tuple(a.shape for a in arrays)
+        if shapes not in self.compiled:
+            self.compiled[shapes] = self._session(shapes)
+        return list(self.compiled[shapes].run(None, dict(zip(self.axes, arrays, strict=True))))
+
+    def _session(self, shapes: tuple[tuple[int, ...], ...]) -> Any:
+        import onnxruntime as ort
+
+        qnn: Any = importlib.import_module("onnxruntime_qnn")
+        if EP not in {d.ep_name for d in ort.get_ep_devices()}:
+            ort.register_execution_provider_library(EP, qnn.get_library_path())
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        for names, shape in zip(self.axes.values(), shapes, strict=True):
+            for name, size in zip(names, shape, strict=True):
+                if name:
+                    options.add_free_dimension_override_by_name(name, size)
+        devices = [d for d in ort.get_ep_devices() if d.ep_name == EP]
+        options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), "htp_arch": str(self.arch)})
+        try:
+            return ort.InferenceSession(self.model, options)
+        except Exception as e:  # onnxruntime's own classes share no other base
+            do = (
+                "Skip what the HTP does not take, by edit.skip, or verify by ONNX Runtime: runtime=lowering.OnnxRuntime(False)."
+            )
+            wanted = "a model of which the HTP takes every op"
+            raise VerifyError(where="QnnHtp", found=first_line(e), wanted=wanted, do=do) from e
+
+
+__all__ = ["QnnHtp"]

@@ -1,0 +1,104 @@
+"""The quantized tensors of a deployed model, as plain values for lowerings and reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import asdict, frozen
+
+from qfunc.ops.vocabulary import is_constant
+from qfunc.placement.partition import Partition
+from qfunc.specs import Format, Int, Log
+
+
+@frozen
+class Place:
+    """Where qparams stand in the ONNX model: the float tensor, and the tensor of its quantized values."""
+
+    tensor: str
+    real: str
+
+
+@frozen
+class QuantizedTensor:
+    """One quantized tensor: who makes and who reads it, its codes and qparams, and its places in the ONNX model.
+
+    `name` is the user's path; `places[0].tensor` is what a model without quantizers calls it, further places
+    are tensors to which ops carried the same codes.  `scale` and `zero_point` have one entry, or one for each
+    channel of `axis`.  `low` and `high` are the ends of the codes.
+
+    >>> t = QuantizedTensor("conv", "activation", "conv", ("relu",), Int(8), (0.5,), (0,), "half_even", (Place("c", "c.real"),))
+    >>> t.low, t.high, t.minimum, t.maximum
+    (-128, 127, (-64.0,), (63.5,))
+    """
+
+    name: str
+    role: str
+    producer: str
+    readers: tuple[str, ...]
+    format: Format
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    rounding: str
+    places: tuple[Place, ...]
+    axis: int | None = None
+
+    @property
+    def low(self) -> int:
+        """The lowest code."""
+        return self.format.qmin if isinstance(self.format, Int) else 0
+
+    @property
+    def high(self) -> int:
+        """The highest code; of a Log format, the highest of one sign."""
+        return self.format.qmax if isinstance(self.format, Int) else (1 << self._log.magnitude_bits) - 1
+
+    @property
+    def minimum(self) -> tuple[float, ...]:
+        """The lowest value for each scale: s (qmin - z); of a Log format, minus the largest."""
+        if not isinstance(self.format, Int):
+            return tuple(-m for m in self.maximum)
+        return tuple(s * (self.low - z) for s, z in zip(self.scale, self.zero_point, strict=True))
+
+    @property
+    def maximum(self) -> tuple[float, ...]:
+        """The highest value for each scale: s (qmax - z); of a Log format, the clip value s 2^(high / k)."""
+        if not isinstance(self.format, Int):
+            return tuple(s * 2.0 ** (self.high / self._log.steps_per_octave) for s in self.scale)
+        return tuple(s * (self.high - z) for s, z in zip(self.scale, self.zero_point, strict=True))
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The float tensors of the ONNX model that carry these qparams."""
+        return tuple(dict.fromkeys(p.tensor for p in self.places))
+
+    @property
+    def _log(self) -> Log:
+        assert isinstance(self.format, Log)
+        return self.format
+
+
+def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...]) -> QuantizedTensor:
+    """The site of one seat of a model."""
+    nodes = {n.name: n for n in partition.network.graph.nodes}
+    coding = partition.at_path[path]
+    seat, site = coding.seat, coding.seat.module.site
+    producer = nodes[seat.tensor]
+    readers = tuple(partition.path(nodes[r]) if r in nodes else r for r in seat.readers)
+    role = site.slot if is_constant(producer) else "activation"
+    scale, zero = coding.qparams.scale, coding.qparams.zero_point.flatten()
+    axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim else None
+    scales, zeros = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
+    made = partition.path(producer)
+    return QuantizedTensor(
+        site.name, role, made, readers, site.scheme.format, scales, zeros, site.scheme.rounding, places, axis
+    )
+
+
+def plain(tensor: QuantizedTensor) -> dict[str, Any]:
+    """A QuantizedTensor as JSON data."""
+    found = asdict(tensor, filter=lambda a, _: a.name not in ("format", "places"))
+    return found | {"low": tensor.low, "high": tensor.high, "format": repr(tensor.format), "tensors": list(tensor.tensors)}
+
+
+__all__ = ["Place", "QuantizedTensor", "plain", "quantized_tensor"]

@@ -1,0 +1,130 @@
+"""One .tflite flatbuffer under construction: tensors, buffers, operators."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qfunc.errors import DeployError
+from qfunc.graph.names import unique_name
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.qdq_reader import Array, QParams
+
+__all__ = ["TfliteBuilder", "schema"]
+
+
+_TYPES = {np.dtype(np.float32): "FLOAT32", np.dtype(np.int8): "INT8", np.dtype(np.int32): "INT32",
+          np.dtype(np.int64): "INT64"}  # fmt: skip
+
+
+_VERSIONS = {
+    "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "ADD": 2, "SUB": 3, "MUL": 2, "AVERAGE_POOL_2D": 2,
+    "MAX_POOL_2D": 2, "CONCATENATION": 2, "PAD": 2, "PADV2": 2, "TRANSPOSE": 2, "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2,
+    "DEQUANTIZE": 2, "MEAN": 2, "RESIZE_BILINEAR": 3, "RESIZE_NEAREST_NEIGHBOR": 3, "STRIDED_SLICE": 2, "LEAKY_RELU": 2,
+    "MAXIMUM": 2, "MINIMUM": 2, "RELU": 2, "RELU6": 2, "BATCH_MATMUL": 2, "MIRROR_PAD": 2, "SPLIT_V": 2,
+    "TRANSPOSE_CONV": 4, "GELU": 2, "GATHER": 2,
+}  # fmt: skip
+"""The version of an operator that takes int8, if it is not the first (TFLite, tools/versioning/op_version.cc)."""
+
+
+def schema() -> Any:
+    """The classes of the flatbuffer.
+
+    Raises:
+        DeployError: the package that has them is not installed.
+    """
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        do = "pip install qfunc-torch[litert], or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        found = "the package ai-edge-litert is not installed"
+        raise DeployError(where="lowering Tflite", found=found, wanted="ai-edge-litert 2.3 or later", do=do)
+    return importlib.import_module("ai_edge_litert.schema_py_generated")
+
+
+_CHOICES = {"padding": "Padding", "fusedActivationFunction": "ActivationFunctionType", "mode": "MirrorPadMode",
+            "outType": "TensorType"}  # fmt: skip
+"""The fields of options that are numbers of names."""
+
+
+class TfliteBuilder:
+    """Writes one subgraph; tensors and operators stand in the order in which they were asked for."""
+
+    lowering, any_padding = "Tflite", False
+
+    def __init__(self) -> None:
+        self.schema = schema()
+        self.tensors: list[Any] = []
+        self.operators: list[Any] = []
+        self.buffers: list[Any] = [self.schema.BufferT()]
+        self.codes: list[Any] = []
+        self.names: set[str] = set()
+
+    def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
+               varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
+        """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's, `dtype` that of
+        neither codes nor float32."""
+        made = self.schema.TensorT()
+        unique = unique_name(name, self.names)
+        self.names.add(unique)
+        made.name, made.shape, made.hasRank, made.buffer = unique.encode(), np.array(shape, np.int32), True, 0
+        dtype = np.dtype(dtype or (np.float32 if qparams is None else np.int8)) if value is None else value.dtype
+        made.type = getattr(self.schema.TensorType, _TYPES[dtype])
+        if qparams is not None:
+            made.quantization = self.schema.QuantizationParametersT()
+            made.quantization.scale = np.array(qparams.scale, np.float32)
+            made.quantization.zeroPoint = np.array(qparams.zero_point, np.int64)
+            made.quantization.quantizedDimension = qparams.axis
+        if varies is not None:
+            made.shapeSignature = np.array([-1 if i == varies else n for i, n in enumerate(shape)], np.int32)
+        if value is not None:
+            held = self.schema.BufferT()
+            held.data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+            made.buffer = len(self.buffers)
+            self.buffers.append(held)
+        self.tensors.append(made)
+        return NhwcTensor(len(self.tensors) - 1, unique, tuple(shape), qparams, value=value, **place)
+
+    def integers(self, values: Any, name: str) -> NhwcTensor:
+        """A constant of int32: shapes, axes, pads."""
+        array = np.array(values, np.int32)
+        return self.tensor(name, array.shape, value=array)
+
+    def operator(
+        self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
+    ) -> None:
+        """One operator; `options` is the name of its table, without which it has none; fields that choose have names."""
+        made = self.schema.OperatorT()
+        made.opcodeIndex = self._code(op)
+        made.inputs = np.array([t.index for t in inputs], np.int32)
+        made.outputs = np.array([t.index for t in outputs], np.int32)
+        if options:
+            made.builtinOptionsType = getattr(self.schema.BuiltinOptions, options)
+            made.builtinOptions = getattr(self.schema, f"{options}T")()
+            for key, value in fields.items():
+                chosen = getattr(getattr(self.schema, _CHOICES[key]), value) if key in _CHOICES else value
+                setattr(made.builtinOptions, key, chosen)
+        self.operators.append(made)
+
+    def _code(self, op: str) -> int:
+        number, version = getattr(self.schema.BuiltinOperator, op), _VERSIONS.get(op, 1)
+        for index, known in enumerate(self.codes):
+            if known.builtinCode == number:
+                return index
+        made = self.schema.OperatorCodeT()
+        made.builtinCode, made.deprecatedBuiltinCode, made.version = number, min(number, 127), version
+        self.codes.append(made)
+        return len(self.codes) - 1
+
+    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
+        """The file."""
+        flatbuffers: Any = importlib.import_module("flatbuffers")
+        graph, model = self.schema.SubGraphT(), self.schema.ModelT()
+        graph.name, graph.tensors, graph.operators = b"main", self.tensors, self.operators
+        graph.inputs, graph.outputs = (np.array([t.index for t in held], np.int32) for held in (inputs, outputs))
+        model.version, model.description, model.subgraphs = 3, b"qfunc", [graph]
+        model.operatorCodes, model.buffers = self.codes, self.buffers
+        builder = flatbuffers.Builder(1 << 16)
+        builder.Finish(model.Pack(builder), b"TFL3")
+        return bytes(builder.Output())

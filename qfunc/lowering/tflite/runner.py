@@ -1,0 +1,108 @@
+"""LiteRT as a runner of artifacts."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
+from qfunc.lowering.runner_support import not_installed, other_kernels, require
+from qfunc.specs._check import integer, one_of
+
+_RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
+
+
+@frozen
+class LiteRt:
+    """LiteRT on the CPU, with one of its three kernel sets, which round differently.
+
+    "xnnpack": the default, the XNNPACK delegate with the optimised kernels behind it; "reference": the plain loops;
+    "optimised": the optimised kernels alone.  It is the extra `litert`, imported where it runs.  `threads=0` leaves
+    their number to the runtime.  Needs the artifact's "model.tflite".
+
+    >>> LiteRt("reference")
+    LiteRt(kernels='reference', threads=0)
+    """
+
+    kernels: str = field(default="xnnpack", validator=one_of(tuple(_RESOLVERS)))
+    threads: int = field(default=0, validator=integer(0))
+
+    def missing(self) -> str:
+        """ "" where it can run, else what is not there."""
+        return not_installed("ai_edge_litert", "ai-edge-litert")
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch of inputs, in the model's order.
+
+        Raises:
+            VerifyError: LiteRT is not installed.
+        """
+        return self.opened(artifact.files["model.tflite"]).run(inputs)
+
+    def inside(self, artifact: Any) -> ModelWithCodes:
+        """A view of the tensors of codes inside.
+
+        Raises:
+            VerifyError: LiteRT is not installed.
+        """
+        plain = self.opened(artifact.files["model.tflite"])
+        exposed, last = _with_outputs(artifact)
+        return ModelWithCodes(plain.run, self.opened(exposed).run, last)
+
+    def comparable(self, artifact: Any = None) -> str:
+        """ "" where it computes as the targets say, else why it may not on this CPU."""
+        return other_kernels()
+
+    def opened(self, model: bytes) -> Opened:
+        """A loaded model, for many batches.
+
+        Raises:
+            VerifyError: LiteRT is not installed.
+        """
+        require(self.missing(), "LiteRt", "litert", "ai-edge-litert 2.3")
+        litert = importlib.import_module("ai_edge_litert.interpreter")
+        resolver = getattr(litert.OpResolverType, _RESOLVERS[self.kernels])
+        made = litert.Interpreter(
+            model_content=model, num_threads=self.threads or None, experimental_op_resolver_type=resolver
+        )  # fmt: skip
+        return Opened(made)
+
+
+@frozen(eq=False)
+class Opened:
+    """An interpreter of one model."""
+
+    interpreter: Any
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for one batch, each read once."""
+        places = self.interpreter.get_input_details()
+        arrays = [np.ascontiguousarray(i.numpy() if hasattr(i, "numpy") else i) for i in inputs]
+        for place, array in zip(places, arrays, strict=True):
+            self.interpreter.resize_tensor_input(place["index"], array.shape)
+        self.interpreter.allocate_tensors()
+        for place, array in zip(places, arrays, strict=True):
+            self.interpreter.set_tensor(place["index"], array)
+        self.interpreter.invoke()
+        return [self.interpreter.get_tensor(o["index"]) for o in self.interpreter.get_output_details()]
+
+
+def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
+    # The file with its tensors of codes as outputs behind its own, and of each whether its channels lie last.
+    flatbuffers: Any = importlib.import_module("flatbuffers")
+    schema = importlib.import_module("ai_edge_litert.schema_py_generated")
+    held = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
+    graph = held.subgraphs[0]
+    names = [t.name.decode() for t in graph.tensors]
+    chosen: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
+    graph.outputs = np.array([*graph.outputs, *chosen.values()], np.int32)
+    builder = flatbuffers.Builder(1 << 16)
+    builder.Finish(held.Pack(builder), b"TFL3")
+    return bytes(builder.Output()), {n: names[i].endswith(".nhwc") for n, i in chosen.items()}
+
+
+__all__ = ["LiteRt"]

@@ -1,0 +1,92 @@
+"""HiSilicon NNIE: a float model, and the largest magnitude of each layer's inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.format_checks import require, require_one_scale
+from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Log
+from qfunc.specs._repr import readable
+
+FORMAT = Log(magnitude_bits=7, steps_per_octave=16)
+
+
+@readable
+@frozen
+class Gfpq:
+    """`model.onnx` and `gfpq_param_dict.json`, for NNIE's mapper.
+
+    `gfpq_param_dict.json` is `{"nnie": {"gfpq_param_dict": {node: [c of each quantized input]}}}`.  From c the
+    vendor's tool finds the qparams, z = round(16 log2 c) - 127, and takes only values whose 16 log2 c is an integer
+    (gfpq_param_table_8bit.txt): c = 2^((z + 127) / 16) is the one that gives the simulation's z.  Layers that NNIE
+    does not quantize have no entry, nor have convolutions with groups; a layer of an Upsample that NNIE splits in
+    two has a second, `NODE_permute_K`, K counting the Upsamples.
+
+    `model.onnx` computes in float with the quantized weights, from which the tool finds their z again.  Resize is
+    written as Upsample(x, scales), which ONNX dropped in opset 10: it is a function of the model's own, so that
+    other tools can run it too.
+
+    MQBench differs: it reads a convolution's groups from its second attribute, whatever that is; fails on an
+    Upsample whose input has no qparams; stores weights clipped and not quantized; writes the c that was observed,
+    which is in the vendor's table by chance only.
+
+    `opset` is the version of ONNX's operators, 13 to 21.
+
+    Source: MQBench, deploy/deploy_nnie.py and user guide hardware/nnie; HiSVP development guide, gfpq_param_table_8bit.txt.
+
+    >>> Gfpq()
+    Gfpq()
+    """
+
+    opset: int = opset_field()
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The two files.
+
+        Raises:
+            DeployError: a tensor that is not in NNIE's format, or a resizing that is not Upsample's.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.vendor.nnie_table import entries, upsample
+        from qfunc.lowering.vendor.side_file import json_bytes
+
+        sites = tuple(sites)
+        for site in sites:
+            _require(site)
+        made = float_model(model, sites)
+        for node in made.graph.node:
+            if node.op_type == "Resize":
+                upsample(made, node)
+        clips = {p.real: clip(s) for s in sites if s.role == "activation" for p in s.places}
+        table = {"nnie": {"gfpq_param_dict": entries(model, {n.name for n in made.graph.node}, clips)}}
+        return {
+            "model.onnx": made.SerializeToString(deterministic=True),
+            "gfpq_param_dict.json": json_bytes(table),
+        }
+
+
+def clip(site: QuantizedTensor) -> float:
+    """The vendor's c = 2^((z + 127) / 16), with z = 16 log2 s.
+
+    >>> from qfunc.lowering.quantized_tensor import Place
+    >>> places = (Place("x", "x.real"),)
+    >>> clip(QuantizedTensor("x", "activation", "x", (), FORMAT, (2.0**-7,), (0,), "half_even", places)) == 2 ** (15 / 16)
+    True
+    """
+    return float(2.0 ** ((round(16 * math.log2(site.scale[0])) + site.high) / 16))
+
+
+def _require(site: QuantizedTensor) -> None:
+    wanted = "NNIE's one format"
+    require(site, site.format == FORMAT, repr(site.format), f"{FORMAT!r}, {wanted}", "Use that, or edit.deploy(Qdq()).")
+    require_one_scale(site, "NNIE")
+
+
+__all__ = ["Gfpq", "clip"]

@@ -1,0 +1,65 @@
+"""OpenPPL's text for CUDA: a float model and one number a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
+from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.vendor.side_file import by_tensor, derived
+from qfunc.specs._repr import readable
+
+_ARTIFACT = "PPL-CUDA's text"
+
+
+@readable
+@frozen
+class PplCuda:
+    """`model.onnx` (float, with the quantized weights) and `clip_ranges.txt`, lines of "tensor: max(|low|, |high|)".
+
+    The number is s max(|qmin|, |qmax|).  Weights with a scale a channel have no line, for one number cannot say
+    them: the runtime takes them from the float model; so it does with derived biases.
+
+    MQBench trains with zero points, which the text drops, and names the file .json, which it is not; its
+    weights are clipped and not quantized, and it fails where the network's output is quantized.
+
+    `opset` is the version of ONNX's operators, 13 to 21.
+
+    Source: MQBench, deploy_linear.py, backend ppl-cuda.
+
+    >>> PplCuda()
+    PplCuda()
+    """
+
+    opset: int = opset_field()
+
+    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+        """The float model and its lines.
+
+        Raises:
+            DeployError: a zero point, an activation with several scales, a format that is no integer, a name
+                of two lines; names the tensor.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.onnx.remove_quantizers import float_model
+
+        made = float_model(model, sites)
+        lines = [f"{t}: {_largest(s, t)!r}\n" for t, s in by_tensor(made, sites).items() if _has_line(s, t)]
+        return {"model.onnx": made.SerializeToString(deterministic=True), "clip_ranges.txt": "".join(lines).encode()}
+
+
+def _has_line(site: QuantizedTensor, tensor: str) -> bool:
+    require_integers(site, tensor, _ARTIFACT)
+    require_symmetric(site, tensor, _ARTIFACT)
+    return not derived(site) and (site.role == "activation" or site.axis is None)
+
+
+def _largest(site: QuantizedTensor, tensor: str) -> float:
+    require_per_tensor(site, tensor, _ARTIFACT)
+    if tensor.splitlines() != [tensor]:
+        raise format_error(site, tensor, "a name of several lines", "one line a tensor", "Rename the module or input.")
+    return max(-site.minimum[0], site.maximum[0])

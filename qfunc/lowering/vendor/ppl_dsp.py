@@ -1,0 +1,58 @@
+"""OpenPPL's JSON: a float model and step, zero point and range of every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.format_checks import require_integers
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.vendor.side_file import by_tensor, derived, json_bytes
+from qfunc.specs._repr import readable
+
+
+@readable
+@frozen
+class PplJson:
+    """`model.onnx` (float, with the quantized weights) and `clip_ranges.json` {"ppl": {tensor: entry}}.
+
+    An entry is {"step": s, "zero_point": z, "min": s (qmin - z), "max": s (qmax - z), "bit": b, "type": "biased"};
+    step, zero_point, min and max are lists, over the channels, for a tensor with a scale a channel.  Weights
+    have entries; a bias that is derived from its input and weight has none.
+
+    MQBench counts the bits by log2(qmax - qmin + 1), which is 7 for [-127, 127], here they are those of the type;
+    its weights are clipped and not quantized, and it fails where the network's output is quantized.
+
+    Source: MQBench, deploy_linear.py, backend ppl.
+
+    >>> PplJson()
+    PplJson()
+    """
+
+    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+        """The float model and its entries.
+
+        Raises:
+            DeployError: a format that is no integer; names the tensor.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.onnx.remove_quantizers import float_model
+
+        made = float_model(model, sites)
+        entries = {t: _entry(s, t) for t, s in by_tensor(made, sites).items() if not derived(s)}
+        return {
+            "model.onnx": made.SerializeToString(deterministic=True),
+            "clip_ranges.json": json_bytes({"ppl": entries}),
+        }
+
+
+def _entry(site: QuantizedTensor, tensor: str) -> dict[str, Any]:
+    bits = require_integers(site, tensor, "PPL's JSON").bits
+    said: dict[str, Any] = {
+        "step": site.scale, "zero_point": site.zero_point, "min": site.minimum, "max": site.maximum,
+    }  # fmt: skip
+    if site.axis is None:
+        said = {key: values[0] for key, values in said.items()}
+    return said | {"bit": bits, "type": "biased"}

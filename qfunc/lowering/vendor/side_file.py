@@ -1,0 +1,62 @@
+"""Files of qparams beside an ONNX model: which tensors they may name, and their bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from qfunc.errors import DeployError
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Int
+
+
+def tensors_of(model: Any) -> set[str]:
+    """The names of all tensors of a model: inputs, constants and what its nodes write."""
+    graph = model.graph
+    return {v.name for v in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
+
+
+def by_tensor(model: Any, sites: Iterable[QuantizedTensor]) -> dict[str, QuantizedTensor]:
+    """The quantized tensors by each name that they have in the model, in the order of the sites.
+
+    Raises:
+        DeployError: two quantizers of different qparams on one tensor, which a file by names cannot say.
+    """
+    there = tensors_of(model)
+    found: dict[str, QuantizedTensor] = {}
+    for site in sites:
+        for tensor in site.tensors:
+            if tensor not in there:
+                continue
+            other = found.setdefault(tensor, site)
+            if _qparams(other) != _qparams(site):
+                raise DeployError(
+                    where=f"tensor {tensor!r}",
+                    found=f"two quantizers, {other.name!r} and {site.name!r}",
+                    wanted="one, for the file names every tensor once",
+                    do="Edit the target's rules so that all its readers take the same qparams.",
+                )
+    return found
+
+
+def derived(site: QuantizedTensor) -> bool:
+    """Whether this is a bias at the scale of its accumulator, which toolchains derive by themselves."""
+    return site.role == "bias" and isinstance(site.format, Int) and site.format.bits == 32
+
+
+def json_bytes(content: Mapping[str, Any]) -> bytes:
+    """JSON in the order given; every number reads back as the same float64."""
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _qparams(site: QuantizedTensor) -> tuple[Any, ...]:
+    return site.format, site.scale, site.zero_point, site.axis
+
+
+__all__ = [
+    "by_tensor",
+    "derived",
+    "json_bytes",
+    "tensors_of",
+]

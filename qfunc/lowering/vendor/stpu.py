@@ -1,0 +1,59 @@
+"""STPU: a float model and ranges, with the exponents that its accumulators need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.vendor.side_file import json_bytes
+from qfunc.specs._repr import readable
+
+
+@readable
+@frozen
+class StpuFiles:
+    """`model.onnx` (float, with the quantized weights) and `stpu_minmax.json`, an entry a tensor, weight and bias.
+
+    * A tensor t: {"min": -127 s, "max": 127 s}; what ends in a Relu or Clip has the range of its output.
+    * The weight of node n, under "n_weights": its range; the bias, under "n_bias": {"alpha": s_w s_x, "zero_point": 0}.
+    * "emin" beside the range of what a node writes: Conv e(max(sqrt(N) i w, o)) - 10, with N products a sum and i,
+      w, o the largest input, weight and output; Resize e(o) - 20; Gemm 128.  e(v) is the biased exponent of v as
+      a float32: 0 of 0, 1 below 2^-126.
+    * A product by one constant behind a convolution is folded into its weights, bias and range; the inputs of
+      a Concat have its output's range; a Sigmoid of scale 1/127 writes [-1, 1].
+
+    Not as MQBench: it takes a folded factor's sign into the range (then min > max) and fails on a factor a channel
+    or without a bias; folds although others read the convolution; leaves the weights of transposed convolutions
+    among the activations and counts their output channels as products; overwrites the Sigmoid's range when a
+    Concat has given it another; fails on Clip and on a quantized network output; clips weights, not quantizes.
+
+    `opset` is the version of ONNX's operators, 13 to 21.
+
+    Source: MQBench, deploy/deploy_stpu.py; there is no public document of the chip.
+
+    >>> StpuFiles()
+    StpuFiles()
+    """
+
+    opset: int = opset_field()
+
+    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+        """The float model and its ranges.
+
+        Raises:
+            DeployError: codes other than symmetric int8 with one scale a tensor, a folded product of several
+                factors, a Concat of several ranges, a quantized convolution without a range; names the tensor.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.vendor.stpu_ranges import StpuRanges
+
+        ranges = StpuRanges(float_model(model, sites), sites)
+        content = ranges.entries()
+        return {
+            "model.onnx": ranges.model.SerializeToString(deterministic=True),
+            "stpu_minmax.json": json_bytes(content),
+        }

@@ -1,0 +1,114 @@
+"""Tengine: the table of scales and the fusions that it expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from attrs import frozen
+from onnx import numpy_helper
+
+from qfunc.lowering.format_checks import require, require_one_scale
+from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Int
+from qfunc.specs._repr import readable
+
+__all__ = ["TengineScale", "is_fused"]
+
+
+def is_fused(graph: onnx.GraphProto) -> dict[str, str]:
+    """Output of a convolution -> output of the relu or relu6 that alone reads it."""
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    constants = {i.name: i for i in graph.initializer}
+    outputs, found = {o.name for o in graph.output}, {}
+    for node in graph.node:
+        after = readers.get(node.output[0], [])
+        alone = len(after) == 1 and node.output[0] not in outputs
+        if node.op_type == "Conv" and alone and _clamps(after[0], constants):
+            found[node.output[0]] = after[0].output[0]
+    return found
+
+
+def _clamps(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> bool:
+    # Clip has its bounds as inputs; a bound that is not given, or not a constant, is not relu6's.
+    if node.op_type != "Clip":
+        return bool(node.op_type == "Relu")
+    bounds = [numpy_helper.to_array(constants[n]) for n in node.input[1:] if n in constants]
+    return len(bounds) == 2 and bool(np.array_equal(bounds, [0, 6]))
+
+
+BYTE = Int(8, signed=False)
+
+
+@readable
+@frozen
+class TengineScale:
+    """`model.onnx` and `model.scale`, for Tengine's converter and its uint8 quantizer.
+
+    `model.scale` is text, a line `tensor scale zero_point` for each quantized activation, with the tensors' names in
+    `model.onnx`, which computes in float with the quantized weights.  Tengine fuses a convolution with the relu or
+    relu6 behind it, and the fused op has the name of either: the convolution's output is given the activation's qparams.
+
+        tm_convert_tool -f onnx -m model.onnx -o float.tmfile
+        quant_tool_uint8 -m float.tmfile -f model.scale -i . -o uint8.tmfile
+
+    The file has no lines for weights: the tool finds their scales itself, (max - min) / 255 and trunc(-min / s), of
+    the stored weights, and rounds them.  These are the simulation's where the stored weights reach codes 0 and 255;
+    where they end at 254, as truncated zero points let them, the tool's scale is finer by 1/255 and weights move by
+    up to a step.
+
+    MQBench differs: it looks for `ReLU`, which no ONNX has, so that its rule holds for relu6 alone; takes relu6 for
+    any clip whose bounds are not constants; stores weights clipped and not quantized; takes zero points that were
+    rounded, where the tool truncates.
+
+    `opset` is the version of ONNX's operators, 13 to 21.
+
+    Source: MQBench, deploy/deploy_tengine.py; OAID Tengine, tools/quantize/quant_save_graph.cpp and
+    tools/convert_tool/utils/graph_optimizer/graph_opt.cpp.
+
+    >>> TengineScale()
+    TengineScale()
+    """
+
+    opset: int = opset_field()
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The two files.
+
+        Raises:
+            DeployError: a tensor that is not uint8 with one scale, or whose name has spaces.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.vendor.side_file import by_tensor
+
+        pass
+
+        sites = tuple(sites)
+        for site in sites:
+            _require(site)
+        made = float_model(model, sites)
+        found = by_tensor(made, (s for s in sites if s.role == "activation"))
+        qparams = {tensor: (site.scale[0], site.zero_point[0]) for tensor, site in found.items()}
+        fusions = is_fused(made.graph)
+        qparams |= {c: qparams[a] for c, a in fusions.items() if a in qparams}
+        lines = "".join(f"{tensor} {scale!r} {zero}\n" for tensor, (scale, zero) in qparams.items())
+        return {"model.onnx": made.SerializeToString(deterministic=True), "model.scale": lines.encode()}
+
+
+def _require(site: QuantizedTensor) -> None:
+    do = "Use the schemes of targets.tengine_u8, or edit.deploy(Qdq())."
+    fine = site.format == (Int(32) if site.role == "bias" else BYTE)
+    require(site, fine, repr(site.format), f"{BYTE!r}, biases Int(32), as Tengine's uint8 has it", do)
+    if site.role != "bias":
+        require_one_scale(site, "Tengine's uint8")
+    spaced = [t for t in site.tensors if any(c.isspace() for c in t)]
+    require(
+        site, not spaced, f"the name {spaced[:1]}", "names without spaces, which end a name in the file", "Rename the module."
+    )

@@ -1,0 +1,84 @@
+"""AMD Vitis AI: a float model with a table of scales, and the same as Q/DQ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.format_checks import require, require_one_scale
+from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Format, Int
+from qfunc.specs._repr import readable
+
+
+@readable
+@frozen
+class VitisFiles:
+    """`vitis.json`, `model_float.onnx` and `model.onnx`, for the DPU of Vitis AI.
+
+    `vitis.json` is `{"vitis": {tensor: {"scale": s}}}` for activations, weights and biases, with the tensors' names
+    in `model_float.onnx`.  The DPU's fix position of a tensor is -log2 s, always an integer.  `model_float.onnx`
+    computes in float with the quantized weights and biases; `model.onnx` is the same with QuantizeLinear and
+    DequantizeLinear, which round half to even where the DPU rounds half up.
+
+    The compiler is AMD's and takes an xmodel, XIR's graph with a fix position for each tensor, which MQBench's
+    converter makes in AMD's container (from models with MQBench's own quantizers; the positions are those of the table):
+
+        python -m mqbench.deploy.convert_xir -Q model.onnx -C model_float.onnx -N net
+        vai_c_xir -x model_float.onnx_int.xmodel -a arch.json -o compiled -n net
+
+    Vitis AI's execution provider of ONNX Runtime takes `model.onnx`.  These tools are not on the package index, and
+    were not run here.
+
+    MQBench differs: it stores weights clipped and not quantized, and has no scale of the network's input.
+
+    `opset` is the version of ONNX's operators, 13 to 21.
+
+    Source: MQBench, deploy/deploy_linear.py, convert_xir.py and user guide deploy/vitis; AMD UG1414, vai_c_xir.
+
+    >>> VitisFiles()
+    VitisFiles()
+    """
+
+    opset: int = opset_field()
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The three files.
+
+        Raises:
+            DeployError: a tensor that the DPU has no one fix position for.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
+
+        sites = tuple(sites)
+        for site in sites:
+            _require(site)
+        made = float_model(model, sites)
+        table = {tensor: {"scale": site.scale[0]} for tensor, site in by_tensor(made, sites).items()}
+        return {
+            "vitis.json": json_bytes({"vitis": table}),
+            "model_float.onnx": made.SerializeToString(deterministic=True),
+            "model.onnx": model.SerializeToString(deterministic=True),
+        }
+
+
+def _byte(fmt: Format, constant: bool) -> bool:
+    return isinstance(fmt, Int) and fmt.signed and (fmt == Int(8) or (constant and fmt.bits <= 8))
+
+
+def _require(site: QuantizedTensor) -> None:
+    do = "Use the schemes of targets.vitis, or edit.deploy(Qdq())."
+    require(site, _byte(site.format, site.role != "activation"), repr(site.format), "Int(8), as the DPU has it", do)
+    require_one_scale(site, "the DPU")
+    require(site, not any(site.zero_point), f"zero point {site.zero_point[0]}", "none, for the DPU has none", do)
+    scale = site.scale[0]
+    require(site, math.frexp(scale)[0] == 0.5, f"scale {scale!r}", "a power of two, for a fix position is -log2 of it", do)
+
+
+__all__ = ["VitisFiles"]

@@ -1,0 +1,51 @@
+"""ExecuTorch by XNNPACK: one .pte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from qfunc.lowering.format_checks import require_int8
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs._repr import readable
+
+
+@readable
+@frozen
+class Pte:
+    """`model.pte`: one method, "forward", that is one graph of XNNPACK with the model's own scales, zero points and codes.
+
+    The file is written here, byte by byte as ExecuTorch's schemas say: nothing is exported again, and ExecuTorch is needed
+    only where it runs.  Inputs and outputs are float32 in the model's own layout, of one example.  Inside, images lie with
+    their channels last.  Relu, relu6 and clip(-1, 1) are fused into the op before them; average pools and softmax, which
+    XNNPACK has in float32 only, and ops that are not surrounded by quantizers compute in float32.  `model.values.json`
+    says which value of the graph is which tensor.
+
+    Source: ExecuTorch 1.5, schema/program.fbs and backends/xnnpack/serialization/schema.fbs.
+
+    >>> Pte()
+    Pte()
+    """
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """The files' bytes.
+
+        Raises:
+            DeployError: a tensor that is not in int8, or an op that XNNPACK does not have.
+        """
+        # onnx is imported here, where it is first needed.
+        from qfunc.lowering.nhwc.ops import WRITERS
+        from qfunc.lowering.nhwc.writer import Writer
+        from qfunc.lowering.qdq_reader import QdqModel
+        from qfunc.lowering.xnnpack.builder import XnnpackBuilder
+
+        for site in sites:
+            require_int8(site, "executorch_xnnpack", "XNNPACK")
+        graph = XnnpackBuilder()
+        file = Writer(QdqModel(model), graph).write(WRITERS)
+        return {"model.pte": file, "model.values.json": graph.listed()}
+
+
+__all__ = ["Pte"]

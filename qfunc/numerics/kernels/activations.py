@@ -1,0 +1,143 @@
+"""Activations on codes, in fixed-point arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qfunc.numerics.kernels import integer
+from qfunc.numerics.kernels.fixed_point import fixed_multiplier, scale_fixed, shift_right
+from qfunc.numerics.rounding import round_by
+
+__all__ = ["average_inside", "fixed_bits", "hard_swish16", "mean_fixed", "two_slopes"]
+
+
+def two_slopes(
+    x: Tensor, below: Tensor, m: Sequence[Tensor], e: Sequence[Tensor], steps: list[str], zero_point: int, low: int, high: int
+) -> Tensor:
+    """Codes of max(x, 0) * m_0 2^-e_0 + min(`below`, 0 where x < 0) * m_1 2^-e_1: see `specs.FixedPoint`.
+
+    Args:
+        x: Codes minus their zero point; below: x, or x times the slope's own codes.
+
+    >>> m, e = zip(*(fixed_multiplier(torch.tensor(v)) for v in (0.5, 0.25)))
+    >>> x = torch.tensor([-8.0, 8.0])
+    >>> two_slopes(x, x, m, e, ["srdhm", "half_away"], 0, -128, 127).tolist()
+    [-2.0, 4.0]
+    """
+    above = scale_fixed(x, m[0], e[0], steps)
+    return (torch.where(x >= 0, above, scale_fixed(below, m[1], e[1], steps)) + zero_point).clamp(low, high).float()
+
+
+def fixed_bits(x: Tensor, m: Sequence[int], bits: int, rounding: str, zero_point: int, low: int, high: int) -> Tensor:
+    """Codes of R(x * m * 2^-bits) + z with m[0] above and m[1] below 0: see `specs.FixedBits`.
+
+    >>> fixed_bits(torch.tensor([-8.0, 8.0]), (128, 64), 8, "half_up", 0, -128, 127).tolist()
+    [-2.0, 4.0]
+    """
+    product = x.long() * torch.where(x >= 0, m[0], m[1])
+    return (shift_right(product, torch.tensor(bits), rounding) + zero_point).clamp(low, high).float()
+
+
+def mean_fixed(
+    codes: Tensor, zero_in: int, dims: Sequence[int], keepdim: bool, ratio: float, steps: list[str], zero_point: int, low: int,
+    high: int,
+) -> Tensor:  # fmt: skip
+    """Codes of a mean: steps(sum(q - z_x) * m' * 2^-e') + z, the multiplier of s_x / s_y divided by the count.
+
+    m' = floor(m 2^k / n), e' = e + k with k = min(floor(log2 n), 32, 62 - e).
+    Source: TFLite, reference_ops QuantizedMeanOrSum.
+
+    >>> mean_fixed(torch.tensor([[5.0, 8.0]]), 1, [1], False, 1.0, ["srdhm", "half_away"], 0, -128, 127).tolist()
+    [6.0]
+    """
+    count = math.prod(codes.shape[d] for d in dims)
+    m, e = (int(v) for v in fixed_multiplier(torch.tensor(ratio, dtype=torch.float64)))
+    k = max(0, min(count.bit_length() - 1, 32, 62 - e))
+    pair = torch.tensor((m << k) // count), torch.tensor(e + k)
+    total = (codes - zero_in).double().sum(list(dims), keepdim=keepdim)
+    return (scale_fixed(total, *pair, steps) + zero_point).clamp(low, high).float()
+
+
+def average_inside(
+    codes: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, pads: bool, fill: int,
+    rounding: str, low: int, high: int, centred: bool = False,
+) -> Tensor:  # fmt: skip
+    """Codes of the mean over each window of the codes themselves: see `specs.AverageCodes`.
+
+    Args:
+        pads: Whether what is padded, with code `fill`, counts; else only what lies inside does.
+        centred: Whether the mean is that of codes minus `fill`, their zero point, which is added behind the rounding.
+
+    >>> x = torch.tensor([[[[-3.0, -2.0]]]])
+    >>> average_inside(x, (1, 2), (1, 2), (0, 0), False, True, 0, "half_away", -128, 127).tolist()
+    [[[[-3.0]]]]
+    """
+    if codes.ndim == 3:
+        kernel, stride, padding, rows = (1, *kernel), (1, *stride), (0, *padding), codes.unsqueeze(-2)
+        return average_inside(rows, kernel, stride, padding, ceil_mode, pads, fill, rounding, low, high, centred).squeeze(-2)
+    image = torch.ones_like(codes[:1, :1]).double()
+    pool = torch.nn.functional.avg_pool2d
+
+    def summed(x: Tensor) -> Tensor:
+        return pool(x, kernel, stride, padding, ceil_mode, True, 1)  # type: ignore[arg-type]
+
+    inside, around = summed(image).round(), float(math.prod(kernel))
+    count = torch.full_like(inside, around) if pads and not ceil_mode else inside
+    off = fill if centred else 0
+    total = summed(codes.double() - off) + (count - inside) * (fill - off)
+    return (round_by(total / count, rounding) + off).clamp(low, high).float()
+
+
+def hard_swish16(codes: Tensor, zero_in: int, scale_in: float, scale: float, zero_point: int, low: int, high: int) -> Tensor:
+    """Codes of hardswish in 16 bits: see `specs.HardSwish16`.
+
+    >>> hard_swish16(torch.tensor([-8.0, 0.0, 8.0]), 0, 0.5, 0.5, 0, -128, 127).tolist()
+    [0.0, 0.0, 8.0]
+    """
+    f32 = torch.float32
+    fine = float(torch.tensor(1 / 128, dtype=f32) * torch.tensor(scale_in, dtype=f32))
+    sixth = float(torch.tensor(3.0, dtype=f32) / torch.tensor(32768.0, dtype=f32))
+    (m_y, e_y), (m_6, e_6) = (_sixteen(fine / s) for s in (scale, sixth))
+    x = (codes - zero_in).long() << 7
+    height = _high16(x, m_y)
+    share = _saturated(x << (e_6 - 1)) if e_6 > 0 else x
+    share = _high16(share, m_6)
+    share = _saturated(share << 1) if e_6 > 0 else shift_right(share, torch.tensor(-e_6), "half_away")
+    share = (share + 2**15) >> 1
+    cut = torch.div(share * height, 2**15, rounding_mode="trunc")
+    value = shift_right(cut << max(e_y, 0), torch.tensor(max(-e_y, 0)), "half_away")
+    return (value + zero_point).clamp(low, high).float()
+
+
+def _sixteen(real: float) -> tuple[int, int]:
+    # (m of 15 bits, e) with real ~ m 2^(e - 15): that of 31 bits, rounded half up and saturated.
+    m, e = (int(v) for v in fixed_multiplier(torch.tensor(real, dtype=torch.float64)))
+    return min((m + 2**15) >> 16, 2**15 - 1), 31 - e
+
+
+def _saturated(x: Tensor) -> Tensor:
+    return x.clamp(-(2**15), 2**15 - 1)
+
+
+def _high16(x: Tensor, m: int) -> Tensor:
+    # The saturating rounding doubling high multiply of 16 bits.
+    product = x * m
+    return _saturated(torch.div(product + torch.where(product >= 0, 2**14, 1 - 2**14), 2**15, rounding_mode="trunc"))
+
+
+def sloped(x: Tensor, below: Tensor, multipliers: list[float], zero_point: int, low: int, high: int, rounding: str) -> Tensor:
+    """Codes of a prelu: requantize(x, M), and where x < 0 requantize(x * slope, M of the slope), in float32."""
+    above, under = (
+        integer.requantize(v, torch.tensor(m), zero_point, low, high, rounding, "after")
+        for v, m in zip((x, below), multipliers, strict=True)
+    )
+    return torch.where(x >= 0, above, under)
+
+
+def along_channels(x: Tensor, slope: Tensor) -> Tensor:
+    """x times a number for each channel, axis 1, or one for all."""
+    return x * (slope.reshape(-1, *[1] * (x.ndim - 2)) if x.ndim > 1 else slope)

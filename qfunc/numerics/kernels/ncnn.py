@@ -1,0 +1,142 @@
+"""Ops of ncnn in float32 as its kernels for x86-64 with FMA compute them, without the packed layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qfunc.numerics.kernels.integer import average_pool_real, fma
+
+
+def mean_of_image(input: Tensor, keepdim: bool, dim: Any = (-2, -1)) -> Tensor:
+    """The mean over height and width: four sums along memory, then what is left over, times float32(1/n).
+
+    Entry i belongs to sum i mod 4; the sums are joined as (s0 + s2) + (s1 + s3).
+    Source: ncnn, src/layer/x86/pooling_x86.cpp, global pooling; the order is measured on 1.0.20261020.
+
+    >>> mean_of_image(torch.arange(6.0).reshape(1, 1, 2, 3), False).tolist()
+    [[2.5]]
+    """
+    flat = input.flatten(-2).float()
+    count = flat.shape[-1]
+    four = torch.zeros(*flat.shape[:-1], 4, dtype=torch.float32, device=flat.device)
+    for at in range(0, count // 4 * 4, 4):
+        four = four + flat[..., at : at + 4]
+    total = (four[..., 0] + four[..., 2]) + (four[..., 1] + four[..., 3])
+    for at in range(count // 4 * 4, count):
+        total = total + flat[..., at]
+    mean = total * (1 / torch.tensor(float(count)))
+    return mean[..., None, None] if keepdim else mean
+
+
+def average(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = None,
+) -> Tensor:  # fmt: skip
+    """Average pooling summed in window order: divided by the number inside, or times float32(1/n) where padding counts.
+
+    Source: ncnn, src/layer/pooling.cpp; measured on 1.0.20261020.
+
+    >>> average(torch.arange(4.0).reshape(1, 1, 1, 4), (1, 2)).tolist()
+    [[[[0.5, 2.5]]]]
+    """
+    rank = input.ndim - 2
+    kernel, steps, around = (_each(v, rank) for v in (kernel_size, stride or kernel_size, padding))
+    counts_all = count_include_pad and any(around)
+    if not counts_all:
+        return average_pool_real(input.float(), kernel, steps, around, ceil_mode, False)
+    return _sum(input.float(), kernel, steps, around) * (1 / torch.tensor(float(math.prod(kernel))))
+
+
+def _sum(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...]) -> Tensor:
+    # In window order, row by row.
+    x = torch.nn.functional.pad(x, [p for q in reversed(padding) for p in (q, q)])
+    if len(kernel) == 1:
+        return _sum(x.unsqueeze(-2), (1, *kernel), (1, *stride), (0, 0)).squeeze(-2)
+    height, width = ((n - k) // s + 1 for n, k, s in zip(x.shape[-2:], kernel, stride, strict=True))
+    total = torch.zeros(*x.shape[:-2], height, width, dtype=torch.float32, device=x.device)
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            rows, columns = slice(i, i + (height - 1) * stride[0] + 1, stride[0]), slice(j, None, stride[1])
+            total = total + x[..., rows, columns][..., :width]
+    return total
+
+
+def average_to(input: Tensor, output_size: Any) -> Tensor:
+    """Average pooling to a size: over everything as `mean_of_image`, else windows that do not overlap as `average`.
+
+    >>> average_to(torch.arange(4.0).reshape(1, 1, 2, 2), 1).tolist()
+    [[[[1.5]]]]
+    """
+    spatial = input.shape[2:]
+    sizes = _each(output_size, len(spatial))
+    wanted = [n if s is None else s for s, n in zip(sizes, spatial, strict=True)]
+    if all(s == 1 for s in wanted):
+        mean = mean_of_image(input if len(wanted) == 2 else input.unsqueeze(-2), True)
+        return mean if len(wanted) == 2 else mean.squeeze(-2)
+    kernel = tuple(n // s for n, s in zip(spatial, wanted, strict=True))
+    return average(input, kernel)
+
+
+def hard_swish(input: Tensor) -> Tensor:
+    """x * clamp(fma(x, 1/6, 1/2), 0, 1).
+
+    >>> hard_swish(torch.tensor([-4.0, 3.0])).tolist()
+    [-0.0, 3.0]
+    """
+    return input * hard_sigmoid(input)
+
+
+def hard_sigmoid(input: Tensor) -> Tensor:
+    """clamp(fma(x, 1/6, 1/2), 0, 1).
+
+    >>> hard_sigmoid(torch.tensor([-4.0, 0.0])).tolist()
+    [0.0, 0.5]
+    """
+    return fma(input.float(), torch.tensor(1 / 6), torch.tensor(0.5)).clamp(0.0, 1.0)
+
+
+def exp(x: Tensor) -> Tensor:
+    """exp(x) by the polynomial of Cephes, evaluated with FMA; x is kept within +-88.3762626647949.
+
+    Source: ncnn, src/layer/x86/avx_mathfun.h, exp256_ps.
+
+    >>> exp(torch.tensor([0.0])).tolist()
+    [1.0]
+    """
+    x = x.float().clamp(-88.3762626647949, 88.3762626647949)
+    power = torch.floor(fma(x, torch.tensor(1.44269504088896341), torch.tensor(0.5)))
+    x = fma(-power, torch.tensor(0.693359375), x)
+    x = fma(-power, torch.tensor(-2.12194440e-4), x)
+    value = torch.full_like(x, 1.9875691500e-4)
+    for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        value = fma(value, x, torch.tensor(c))
+    return torch.ldexp(fma(value, x * x, x) + 1, power.int())
+
+
+def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """x, and alpha * (exp(x) - 1) below 0.
+
+    >>> elu(torch.tensor([2.0])).tolist()
+    [2.0]
+    """
+    return torch.where(input > 0, input, (exp(input) - 1) * alpha)
+
+
+def _each(value: Any, rank: int) -> tuple[Any, ...]:
+    if isinstance(value, list | tuple):
+        return tuple(value) if len(value) == rank else (value[0],) * rank
+    return (value,) * rank
+
+
+FORMS: dict[str, Callable[..., Tensor]] = {
+    "global_avg_pool": mean_of_image, "avg_pool": average, "adaptive_avg_pool": average_to, "hardswish": hard_swish,
+    "hardsigmoid": hard_sigmoid, "elu": elu, "exp": exp,
+}  # fmt: skip
+"""By the kind of op."""
+
+__all__ = ["FORMS", "average", "average_to", "elu", "exp", "hard_sigmoid", "hard_swish", "mean_of_image"]

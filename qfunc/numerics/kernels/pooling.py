@@ -1,0 +1,123 @@
+"""Average pools of codes as pure tensor functions."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qfunc.errors import EmulationError
+from qfunc.numerics.kernels import activations as fixed_curves
+from qfunc.numerics.kernels import integer
+from qfunc.numerics.kernels.integer import average_pool_real
+from qfunc.numerics.kernels.xnnpack import average_by_nines
+from qfunc.numerics.rounding import round_by
+
+
+def mean_scaled(
+    codes: Tensor, zero_in: int, scale_in: float, dims: list[int], keep: bool, scale: float, zero_point: int, low: int,
+    high: int, rounding: str, place: str,
+) -> Tensor:  # fmt: skip
+    """Codes of a mean: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n))."""
+    total = (codes - zero_in).double().sum(dims, keepdim=keep)
+    count = torch.tensor(float(codes.numel() // max(total.numel(), 1)))
+    multiplier = torch.tensor(scale_in) / (torch.tensor(scale) * count)
+    return integer.requantize(total, multiplier, zero_point, low, high, rounding, place)
+
+
+def average_to(codes: Tensor, size: list[int], fill: int, rounding: str, low: int, high: int, centred: bool) -> Tensor:
+    """Codes averaged over windows that do not overlap, to a size that divides theirs."""
+    kernel = [n // s for n, s in zip(codes.shape[2:], size, strict=True)]
+    return fixed_curves.average_inside(codes, kernel, kernel, [0] * len(size), False, True, fill, rounding, low, high, centred)
+
+
+def quantize_interior(
+    real: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str
+) -> Tensor:
+    """clamp(R(v/s) + z), or clamp(R(v/s + z)) with place "before": see `specs.Interior`."""
+    if place == "after":
+        return integer.quantize_codes(real, scale, zero_point, low, high, rounding, division)
+    s = torch.tensor(scale, dtype=torch.float32)
+    return round_by((real / s if division else real * (1 / s)) + zero_point, rounding, low).clamp(low, high)
+
+
+def average_pool_codes(
+    codes: Tensor, scale_in: float, zero_in: int, kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool,
+    include_pad: bool, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str,
+    nines: bool,
+) -> Tensor:  # fmt: skip
+    """Codes of average pooling in float; in window order, a window over everything is a global average of codes."""
+    if list(codes.shape[2:]) == kernel and not any(padding) and codes.ndim == 4 and not nines:
+        return integer.global_average_codes(codes, zero_in, scale_in, scale, zero_point, low, high, rounding, True)
+    real, average = integer.dequantize_codes(codes, scale_in, zero_in), average_by_nines if nines else average_pool_real
+    mean = average(real, tuple(kernel), tuple(stride), tuple(padding), ceil_mode, include_pad)
+    return quantize_interior(mean, scale, zero_point, low, high, rounding, division, place)
+
+
+def adaptive_pool_codes(
+    codes: Tensor, scale_in: float, zero_in: int, size: Any, scale: float, zero_point: int, low: int, high: int, rounding: str,
+    division: bool, place: str, nines: bool, path: str,
+) -> Tensor:  # fmt: skip
+    """Codes of average pooling to a size that divides the input's: windows that do not overlap.
+
+    Raises:
+        EmulationError: another size, whose windows are no average pool of any runtime.
+    """
+    spatial = list(codes.shape[2:])
+    wanted = (
+        [size] * len(spatial)
+        if isinstance(size, int)
+        else [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
+    )
+    if any(n % s for n, s in zip(spatial, wanted, strict=True)):
+        raise EmulationError(
+            where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(wanted)}", wanted="whole windows",
+            do="Resize the input, or pool to a divisor of its size.",
+        )  # fmt: skip
+    kernel = [n // s for n, s in zip(spatial, wanted, strict=True)]
+    none = [0] * len(kernel)
+    return average_pool_codes(
+        codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding, division, place,
+        nines,
+    )  # fmt: skip
+
+
+def average_codes(
+    codes: Tensor, zero_in: int, rank: int, pool: Any, keep: bool, ratio: float, table: list[Any], bits: int | None,
+    rounding: str, zero_point: int, low: int, high: int,
+) -> Tensor:  # fmt: skip
+    """Codes of an integer average: clamp(R(sum / count * ratio) + z), or R(sum * k / 2^n * ratio): `specs.AveragePool`.
+
+    `pool`: kernel, stride and padding, which counts as the zero point; None: everything, whose axes go without `keep`.
+    """
+    image = (codes - zero_in).double()
+    window = list(codes.shape[-rank:]) if pool is None else pool[0]
+    if pool is None:
+        total = image.sum(tuple(range(-rank, 0)), keepdim=keep)
+    elif rank == 1:
+        kernel, stride, padding = [1, *pool[0]], [1, *(pool[1] or pool[0])], [0, *pool[2]]
+        total = F.avg_pool2d(image.unsqueeze(-2), kernel, stride, padding, divisor_override=1).squeeze(-2)
+    else:
+        each = F.avg_pool3d if rank == 3 else F.avg_pool2d
+        total = each(image, pool[0], pool[1] or pool[0], pool[2], divisor_override=1)
+    k, n = reciprocal(window, table, bits)
+    mean = total * ratio / math.prod(window) if n is None else total * k * 2.0**-n * ratio
+    return (round_by(mean, rounding, low - zero_point) + zero_point).clamp(low, high).float()
+
+
+def reciprocal(window: list[int], table: list[Any], bits: int | None) -> tuple[int, int | None]:
+    """(k, n) of the k / 2^n that stands for 1 / count; n is None where hardware divides.
+
+    >>> reciprocal([3, 3], [[[3, 3], 7, 6]], 7), reciprocal([2, 4], [], 7), reciprocal([2, 3], [], 7)
+    ((7, 6), (1, 3), (85, 9))
+    """
+    listed = next(((k, n) for kernel, k, n in table if list(kernel) == list(window)), None)
+    if listed is not None or bits is None:
+        return listed or (1, None)
+    count = math.prod(window)
+    tries = [(round(Fraction(2**n, count)), n) for n in range(bits + (count - 1).bit_length())]
+    return min(tries, key=lambda pair: abs(Fraction(pair[0], 2 ** pair[1]) - Fraction(1, count)))

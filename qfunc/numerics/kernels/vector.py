@@ -1,0 +1,68 @@
+"""Codes and real values by vector kernels: whole runs of lanes one way, the entries left over another."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qfunc.numerics.kernels.integer import quantize_codes
+from qfunc.numerics.rounding import round_by
+
+
+def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int) -> Tensor:
+    """Real values of codes in float32 by q*s + (-z*s), (q - z)*s for the last n mod `lanes`: see `specs.DequantizeSum`.
+
+    >>> dequantize_sum(torch.tensor([4.0]), 0.25, 3, 16).tolist()
+    [0.25]
+    """
+    s, flat = torch.tensor(scale), codes.contiguous().reshape(-1)
+    runs = torch.arange(flat.numel()) < flat.numel() // lanes * lanes
+    return torch.where(runs, flat * s + s * -float(zero_point), (flat - zero_point) * s).reshape(codes.shape)
+
+
+def quantize_lanes(
+    x: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, rest: str, lanes: int
+) -> Tensor:
+    """Codes as of `quantize_codes`, those of the last n mod `lanes` from x / s in float64: see `specs.QuantizeLanes`.
+
+    >>> quantize_lanes(torch.tensor([0.5, 0.5, 0.5]), 1.0, 3, 0, 255, "half_even", False, "half_away", 2).tolist()
+    [3.0, 3.0, 4.0]
+    """
+    flat = x.contiguous().reshape(-1)
+    whole = flat.numel() // lanes * lanes
+    runs = quantize_codes(flat[:whole], scale, zero_point, low, high, rounding, division)
+    last = (round_by(flat[whole:].double() / scale, rest, low - zero_point) + zero_point).clamp(low, high)
+    return torch.cat([runs, last.float()]).reshape(x.shape)
+
+
+def in_runs(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
+    """Which entries of a sum of two tensors a vector kernel makes: see `specs.SumShifted`; of shapes as they lie in memory.
+
+    Rows of equal trailing sizes are gone through one after the other, each by whole runs of `lanes`.  Where one number
+    joins many, or the axes that broadcast change sides twice, there are no vectors.
+
+    >>> in_runs((2, 5), (5,), 2).long().tolist()
+    [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]]
+    """
+    rank = max(len(a), len(b))
+    first, second = ((1,) * (rank - len(given)) + tuple(given) for given in (a, b))
+    pairs = list(zip(first, second, strict=True))
+    shape = [n if m == 1 else m for m, n in pairs]
+    axes = [pair for pair in pairs if pair != (1, 1)][::-1]
+    groups = [(kind, math.prod(map(max, some))) for kind, some in itertools.groupby(axes, _kind)]
+    sides = [kind for kind, _ in groups if kind]
+    by_rows = bool(groups) and not groups[0][0] and len(set(sides)) == len(sides)
+    run = groups[0][1] if by_rows else 0
+    return torch.arange(math.prod(shape)).view(shape) % max(run, 1) < run // lanes * lanes
+
+
+def _kind(sizes: tuple[int, int]) -> str:
+    # Which of two tensors is repeated along an axis.
+    return "" if sizes[0] == sizes[1] else "first" if sizes[0] == 1 else "second"
+
+
+__all__ = ["dequantize_sum", "in_runs", "quantize_lanes"]

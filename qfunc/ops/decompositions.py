@@ -1,0 +1,47 @@
+"""Attention written as two products, a scale, masks and a softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from qfunc.ops.float_ops import masked, scaled
+
+__all__ = ["attend"]
+
+
+Emit = Callable[..., Any]
+"""emit(function, *arguments) -> the value of a new call."""
+
+
+def attend(
+    emit: Emit,
+    query: Any,
+    key: Any,
+    value: Any,
+    masks: tuple[Any, ...] = (),
+    causal: bool = False,
+    factor: float | None = None,
+    dropped: Callable[[Any], Any] | None = None,
+) -> tuple[Any, Any]:
+    """The value of softmax(factor * query key^T + masks) value, and the softmax.
+
+    Args:
+        emit: Writes a call.
+        query: [..., L, E]; key and value are [..., S, E].
+        masks: What to add to the scores, or booleans: True takes part.
+        causal: Whether position i sees positions up to i only.
+        factor: None for 1 / sqrt(E).
+        dropped: What becomes of the softmax in training.
+
+    >>> q = torch.ones(1, 2, 3)
+    >>> attend(lambda f, *a: f(*a), q, q, q)[0].shape
+    torch.Size([1, 2, 3])
+    """
+    scores = emit(scaled, emit(torch.matmul, query, emit(torch.transpose, key, -2, -1)), query, factor)
+    for mask, triangle in ((None, True),) * causal + tuple((m, False) for m in masks if m is not None):
+        scores = emit(masked, scores, mask, triangle)
+    weights = emit(torch.softmax, scores, -1)
+    return emit(torch.matmul, weights if dropped is None else dropped(weights), value), weights

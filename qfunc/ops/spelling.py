@@ -1,0 +1,187 @@
+"""From a traced call, however it is spelled, to the canonical op and its arguments."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from qfunc.ops.index_spellings import CASTS, OPERATORS, cast_of
+from qfunc.ops.indexing import Call, element
+from qfunc.ops.rewrites import REWRITES, bind
+from qfunc.ops.vocabulary import BY_NAME
+
+_RENAMED = {"self": "input", "axis": "dim", "x": "input", "a": "input", "b": "other", "mat2": "other"}
+_IGNORED = ("inplace", "_stacklevel", "out", "memory_format", "half_to_float", "cudnn_enable", "cudnn_enabled", "implicit")
+IN_PLACE_FUNCTIONS = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"}
+DROPOUTS: dict[str, type[nn.Module]] = {
+    "dropout": nn.Dropout,
+    "dropout1d": nn.Dropout1d,
+    "dropout2d": nn.Dropout2d,
+    "dropout3d": nn.Dropout3d,
+    "feature_dropout": nn.Dropout2d,
+    "alpha_dropout": nn.AlphaDropout,
+    "feature_alpha_dropout": nn.FeatureAlphaDropout,
+}
+"""The functions that drop at random, and the modules that they become."""
+
+
+def short_name(node: fx.Node) -> str | None:
+    """The bare name of a torch function, method or aten op; None for anybody else's callable.
+
+    In-place spellings keep their trailing underscore.
+
+    >>> g = fx.symbolic_trace(lambda x: x.clamp_(max=6)).graph
+    >>> short_name([*g.nodes][1])
+    'clamp_'
+    """
+    if node.op == "call_method":
+        return str(node.target)
+    if node.op != "call_function":
+        return None
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        space, name, *_ = str(target).split(".")
+        return name if space == "aten" else None
+    module = str(getattr(target, "__module__", "") or "")
+    known = (
+        getattr(torch.Tensor, getattr(target, "__name__", ""), None) is target
+        or module.split(".")[0] == "torch"
+        or module in ("_operator", "builtins", "math")
+        or target in _BUILTINS
+    )
+    return str(getattr(target, "__name__", "")) if known else None
+
+
+# torch's own builtins, torch.conv2d for one, have no __module__.
+_BUILTINS = {f for space in (torch, F) for f in vars(space).values() if callable(f) and getattr(f, "__module__", 0) is None}
+
+
+def argument(node: fx.Node, index: int, *names: str) -> Any:
+    """An argument of a traced call, by position or by one of its names; None if it is not given."""
+    if len(node.args) > index:
+        return node.args[index]
+    return next((node.kwargs[name] for name in names if name in node.kwargs), None)
+
+
+def is_in_place(node: fx.Node) -> bool:
+    """Whether a traced call writes into its first argument.
+
+    >>> g = fx.symbolic_trace(lambda x: F.relu(x, inplace=True)).graph
+    >>> [is_in_place(n) for n in g.nodes]
+    [False, True, False]
+    """
+    name = short_name(node)
+    if name is None or node.target in OPERATORS:
+        return False
+    if node.kwargs.get("inplace") is True or (name in _FLAG_AT and argument(node, _FLAG_AT[name]) is True):
+        return not str(getattr(node.target, "__module__", "")).startswith("_operator")
+    if name in IN_PLACE_FUNCTIONS:
+        return not is_number(node)
+    dunder = name.startswith("__") or name.endswith("__")
+    return name in ("setitem", "__setitem__") or (name.endswith("_") and not dunder)
+
+
+# Where functions of torch.nn.functional take `inplace` by position.
+_FLAG_AT = {
+    "relu": 1,
+    "relu6": 1,
+    "silu": 1,
+    "hardswish": 1,
+    "hardsigmoid": 1,
+    "mish": 1,
+    "leaky_relu": 2,
+    "elu": 2,
+    "hardtanh": 3,
+    "dropout": 3,
+    "dropout1d": 3,
+    "dropout2d": 3,
+    "dropout3d": 3,
+    "alpha_dropout": 3,
+    "feature_alpha_dropout": 3,
+    "celu": 2,
+    "selu": 1,
+    "threshold": 3,
+    "rrelu": 4,
+}
+_LENGTH = {"layer_norm": 5, "group_norm": 5}  # what follows chooses a library, not a value
+_SIZES = ("size", "sym_size", "dim", "ndimension", "numel", "sym_numel", "__len__", "element_size")
+_ARITHMETIC = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "neg",
+    "getitem",
+    "min",
+    "max",
+    "floor",
+    "ceil",
+    "round",
+    "int",
+    *IN_PLACE_FUNCTIONS,
+)
+
+
+def is_number(node: Any) -> bool:
+    """Whether a traced value is a size, or numbers computed from sizes, and no tensor.
+
+    >>> g = fx.symbolic_trace(lambda x: x.view(x.size(0) * 2, x.shape[1])).graph
+    >>> [n.name for n in g.nodes if is_number(n)]
+    ['size', 'mul', 'getattr_1', 'getitem']
+    """
+    if not isinstance(node, fx.Node):
+        return isinstance(node, int | float | slice) or (isinstance(node, list | tuple) and all(map(is_number, node)))
+    name = short_name(node)
+    if name in _SIZES or (name == "getattr" and node.args[1] in ("shape", "ndim")):
+        return True
+    return name in _ARITHMETIC and all(map(is_number, (*node.args, *node.kwargs.values())))
+
+
+def canonical(node: fx.Node) -> Call | None:
+    """The canonical callable and its full positional arguments, or None if the vocabulary lacks the op.
+
+    >>> g = fx.symbolic_trace(lambda x: x.clamp_(max=6)).graph
+    >>> canonical([*g.nodes][1])[1][1:]
+    (None, 6)
+    """
+    name = short_name(node)
+    if name is None:
+        return None
+    name = name.removesuffix("_") if is_in_place(node) or node.target in OPERATORS else name
+    args, kwargs = node.args, {_RENAMED.get(k, k): v for k, v in node.kwargs.items() if k not in _IGNORED}
+    if is_number(node):
+        return _size(node)
+    if node.target is F.unfold:
+        name = "im2col"  # the method unfold makes windows of one axis
+    if name in CASTS:
+        return cast_of(node, name)
+    if name == "where" and node.op == "call_method" and len(args) == 3:
+        args = args[1], args[0], args[2]  # x.where(condition, other)
+    if name == "embedding" and node.target is not F.embedding:
+        name = "aten.embedding"  # torch.embedding and aten's take the table first, torch.nn.functional's the indices
+    if name in REWRITES:
+        return REWRITES[name](args, kwargs)
+    if kwargs.pop("dtype", None) is not None:
+        return None
+    op = BY_NAME.get(name)
+    return None if op is None else bind(op, args[: _FLAG_AT.get(name, _LENGTH.get(name, len(args)))], kwargs)
+
+
+def _size(node: fx.Node) -> Call | None:
+    # x.shape[0], x.size()[0] and x.size(0) alike; other arithmetic on sizes stays as it is.
+    name = short_name(node)
+    if name in ("size", "sym_size"):
+        dim = argument(node, 1, "dim")
+        return (torch.Tensor.size, (node.args[0],)) if dim is None else (torch.Tensor.size, (node.args[0], dim))
+    if name == "getattr" and node.args[1] == "shape":
+        return torch.Tensor.size, (node.args[0],)
+    if name == "getitem":
+        return element, node.args
+    return (getattr(operator, name.removeprefix("i")), node.args) if name in IN_PLACE_FUNCTIONS else None

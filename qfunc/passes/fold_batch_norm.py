@@ -1,0 +1,224 @@
+"""Folding: what scales and shifts channels by constants becomes part of the op beside it, with evaluation semantics.
+
+With factor f and shift s per channel (of a BatchNorm: f = gamma / sqrt(running_var + eps), s = beta - running_mean * f):
+behind an op,  w' = w * f  along the outputs  and  b' = s + b * f;  before one,  w' = w * f  along the inputs  and
+b' = b + sum(w * s),  which is exact only where the op reads no padding, or s = 0.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from attrs import evolve
+from torch import fx, nn
+
+from qfunc.errors import SpecError
+from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
+from qfunc.graph.constants import value_of
+from qfunc.graph.linear_op import LINEAR_KINDS, LinearOp, after, before, linear_op
+from qfunc.graph.record import attach, record_of
+from qfunc.graph.selectors import Context, matches
+from qfunc.ops.vocabulary import kind_of, slots
+from qfunc.passes.share_folded_constants import SharedConstants
+from qfunc.specs import Step, Target
+
+_RANKS: dict[Any, tuple[int, ...]] = {nn.BatchNorm1d: (0, 1), nn.BatchNorm2d: (2,), nn.BatchNorm3d: (3,)}
+
+
+def fold_batch_norm(model: fx.GraphModule, target: Target | None = None) -> fx.GraphModule:
+    """A copy whose BatchNorms are folded into the conv, transposed conv or linear beside them.
+
+    So are frozen BatchNorms written as arithmetic, x * scale + bias with constants, and the steps of the
+    target's fusions that say how (`Step.fold`).  A BatchNorm with nothing before it folds into the op that alone
+    reads it, where that is exact.  A BatchNorm1d beside a linear is taken to norm the linear's features, as it
+    does on inputs of rank 2; `calibrate` refuses others.  A BatchNorm2d that cannot fold becomes a depthwise 1x1
+    conv of the same function; other BatchNorms stay.  Computed in float64, stored in the weight's dtype.  Ops
+    that share a weight share it still where the same is folded into each; else each gets its own, in the graph's order.
+
+    Raises:
+        SpecError: a `Step.fold` of the target gives something else than a weight and a bias.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> net = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval())
+    >>> [n.name for n in fold_batch_norm(net).graph.nodes]
+    ['input_1', '_0_weight', '_0_bias', '_0', 'output']
+    """
+    model = copy.deepcopy(model)
+    folding = _Folding(model, target)
+    folding.run()
+    model.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+    model.delete_all_unused_submodules()
+    model.recompile()
+    record = record_of(model)
+    if record is not None:
+        names = {n.name for n in model.graph.nodes}
+        kept = {k: v for k, v in record.facts.items() if k in names}
+        unfolded = (*record.unfolded, *dict.fromkeys(folding.misses))
+        attach(model, evolve(record, facts=kept, rank_two=(*record.rank_two, *folding.linears), unfolded=unfolded))
+    return model
+
+
+class _Folding:
+    """One pass over one graph, which it changes; `misses` are (op, step, why) in the user's paths."""
+
+    def __init__(self, model: fx.GraphModule, target: Target | None) -> None:
+        self.model, self.norms = model, ChannelAffines(model)
+        self.joining = SharedConstants(model, self.norms.constant)
+        self.context = Context(model, () if target is None else target.ops)
+        own = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
+        self.own, self.kinds = own, () if target is None else tuple(op.name for op in target.ops)
+        self.linears: list[str] = []
+        self.misses: list[tuple[str, str, str]] = []
+
+    def run(self) -> None:
+        """Folds everything that folds."""
+        for node in list(self.model.graph.nodes):
+            while kind_of(node) in LINEAR_KINDS and self._behind(node):
+                pass
+        for node in reversed(list(self.model.graph.nodes)):
+            norm = self.norms.at(node)
+            if norm is not None and not self._before(node, norm) and isinstance(self._module(node), nn.BatchNorm2d):
+                self._as_conv(node, norm)
+        for node in self.model.graph.nodes:
+            self._stays(node)
+        self.joining.run()
+
+    def _stays(self, node: fx.Node) -> None:
+        # An op of the user's own that a fusion folds, but not from where it stands.
+        fusion = next((f for f, s in self.own if matches(s.op, node, self.context)), None)
+        if fusion is None or self.context.kind(node) not in self.kinds or not node.all_input_nodes:
+            return
+        if not matches(fusion.root, source := node.all_input_nodes[0], self.context):
+            self._miss(source, node, f"{source.name!r}, which it follows, is not {fusion.root!r}")
+
+    def _behind(self, node: fx.Node) -> bool:
+        # Whether something behind an op was folded into it; there may be more.
+        op, readers = linear_op(self.model, node), list(node.users)
+        for reader in readers:
+            step, norm = self._step(node, reader), self.norms.at(reader)
+            if step is None and norm is None:
+                continue
+            if len(readers) > 1:
+                self._miss(node, reader, f"{node.name!r} is read {len(readers)} times, and a fused op may be read once")
+            elif op is None:
+                self._miss(node, reader, f"the weight or bias of {node.name!r} is computed, not a parameter")
+            elif step is not None:
+                return self._own(op, reader, step)
+            elif norm is not None and self._fits(op, reader, norm, op.bias().numel()):
+                self._take(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
+                return True
+        if op is None or len(readers) != 1:
+            return False
+        norm = self.norms.behind(node, op.bias().numel(), op.spatial, op.stored.dtype)
+        if norm is not None:
+            self._take(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
+        return norm is not None
+
+    def _before(self, node: fx.Node, norm: ChannelAffine) -> bool:
+        # Whether a norm was folded into the op that alone reads it.
+        readers = list(node.users)
+        op = linear_op(self.model, readers[0]) if len(readers) == 1 else None
+        if op is None or [s for s, n in slots(op.node) if n is node] != ["input"]:
+            return False
+        if not self._fits(op, node, norm, op.inputs):
+            return False
+        if op.pads and bool(norm.shift.count_nonzero()):
+            self._miss(op.node, node, "the op reads padding, which the norm before it does not shift")
+            return False
+        folded = before(op.weight(), op.bias(), norm.factor, norm.shift, op.groups)
+        self.joining.put(op, norm.nodes, *folded)
+        if op.kind == "linear":
+            self.linears.append(op.node.name)
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        self.model.graph.erase_node(node)
+        return True
+
+    def _fits(self, op: LinearOp, node: fx.Node, norm: ChannelAffine, channels: int) -> bool:
+        ranks = _RANKS.get(type(self._module(node)), (op.spatial,))
+        if norm.factor.numel() == channels and op.spatial in ranks:
+            return True
+        found = f"it norms {norm.factor.numel()} entries of axis 1, which are not the channels of {op.node.name!r}"
+        self._miss(op.node, node, found)
+        return False
+
+    def _take(self, op: LinearOp, norm: ChannelAffine, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        self.joining.put(op, norm.nodes, weight, bias)
+        if op.kind == "linear" and self.norms.at(norm.nodes[0]) is not None:
+            self.linears.append(op.node.name)
+        self._absorb(op.node, norm.nodes)
+
+    def _absorb(self, op: fx.Node, nodes: tuple[fx.Node, ...]) -> None:
+        nodes[-1].replace_all_uses_with(op)
+        for node in reversed(nodes):
+            self.model.graph.erase_node(node)
+
+    def _step(self, op: fx.Node, reader: fx.Node) -> Step | None:
+        for fusion, step in self.own:
+            if not matches(fusion.root, op, self.context) or not matches(step.op, reader, self.context):
+                continue
+            if fusion.when is None or matches(fusion.when, op, self.context):
+                return step
+            self._miss(op, reader, f"the fusion asks for {fusion.when!r}")
+        return None
+
+    def _own(self, op: LinearOp, node: fx.Node, step: Step) -> bool:
+        operands = [a for a in node.args if a is not op.node]
+        constants = all(n in self.norms.constant for n in node.all_input_nodes if n is not op.node)
+        if not constants or len(operands) != len(node.args) - 1:
+            self._miss(op.node, node, f"{node.name!r} reads more than {op.node.name!r} and constants")
+            return False
+        read = lambda n: value_of(self.model, n, self.norms.known).clone()  # noqa: E731
+        args, kwargs = fx.map_arg((tuple(operands), node.kwargs), read)
+        module = self._module(node)
+        given = args if module is None else (copy.deepcopy(module).double().eval(), *args)
+        weight, bias = op.weight(), op.bias()
+        found = _folded(step, weight, bias, given, kwargs, self.context.fact(op.node).path)
+        self.joining.put(op, (node,), *(v.detach().double() for v in found))
+        self._absorb(op.node, (node,))
+        return True
+
+    def _as_conv(self, node: fx.Node, norm: ChannelAffine) -> None:
+        held: Any = self._module(node)
+        path, holder = str(node.target), nn.Module()
+        holder.weight = nn.Parameter(norm.factor.reshape(-1, 1, 1, 1).to(held.running_var.dtype))
+        holder.bias = nn.Parameter(norm.shift.to(held.running_var.dtype))
+        self.model.set_submodule(path, holder)
+        with self.model.graph.inserting_before(node):
+            weight, bias = (self.model.graph.get_attr(f"{path}.{n}") for n in ("weight", "bias"))
+            args = (node.args[0], weight, bias, 1, 0, 1, norm.factor.numel())
+            conv = self.model.graph.call_function(torch.conv2d, args)
+        record = record_of(self.model)
+        if record is not None and node.name in record.facts:
+            attach(self.model, evolve(record, facts={**record.facts, conv.name: record.facts[node.name]}))
+        self._absorb(conv, (node,))
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def _miss(self, op: fx.Node, step: fx.Node, why: str) -> None:
+        self.misses.append((self.context.fact(op).path, self.context.fact(step).path, why))
+
+
+def _folded(step: Step, weight: torch.Tensor, bias: torch.Tensor, given: Any, named: Any, path: str) -> Any:
+    # What a fold of the user's gives, which must be like what it was given.
+    where = f"Step.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}"
+    shapes = [tuple(v.shape) for v in (weight, bias)]
+    wanted, do = (
+        f"a finite weight of shape {shapes[0]} and a bias of shape {shapes[1]}",
+        "Return (weight, bias), the output channels first.",
+    )
+    try:
+        found = step.fold(weight.clone(), bias.clone(), *given, **named) if step.fold is not None else None
+    except Exception as e:
+        do = "It is called with weight, bias, and the step's module or constants."
+        raise SpecError(where=where, found=f"{type(e).__name__}: {e}", wanted=wanted, do=do) from e
+    if isinstance(found, tuple | list) and [tuple(getattr(v, "shape", (-1,))) for v in found] == shapes:
+        if all(isinstance(v, torch.Tensor) and bool(v.isfinite().all()) for v in found):
+            return found
+        shown = "NaN or infinite values"
+    else:
+        parts = found if isinstance(found, tuple | list) else [found]
+        shown = ", ".join(str(tuple(v.shape)) if isinstance(v, torch.Tensor) else type(v).__name__ for v in parts)
+    raise SpecError(where=where, found=shown, wanted=wanted, do=do)

@@ -1,0 +1,97 @@
+"""Weights that a model computes from its tensors alone (weight norms, parts of a joint projection) become constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.graph.constants import read_attr, store
+from qfunc.graph.record import path_of
+from qfunc.ops.vocabulary import attribute, kind_of, op_of, slots
+
+_BY_CHANCE = ("rand", "bernoulli", "normal", "multinomial", "dropout", "poisson", "exponential")
+
+
+def fold_constant_weights(network: fx.GraphModule) -> fx.GraphModule:
+    """The (own) network whose ops read constants where their weight or bias was computed from constants.
+
+    The value is that of evaluation; a weight that two ops read stays one.  What it was computed from stays in the
+    state_dict and trains no more.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> class Twice(torch.nn.Linear):
+    ...     def forward(self, x): return torch.nn.functional.linear(x, self.weight * 2)
+    >>> [n.target for n in fold_constant_weights(capture()(Twice(2, 3))).graph.nodes if n.op == "get_attr"]
+    ['weight_of_linear']
+    """
+    computed = _computed(network.graph)
+    made: dict[fx.Node, str] = {}
+    values: dict[fx.Node, Any] = {}
+    for node in list(network.graph.nodes):
+        if op_of(node) is None:
+            continue
+        for slot, producer in _read(node):
+            if slot == "input" or producer.op == "get_attr" or producer not in computed:
+                continue
+            if producer not in made:
+                made[producer] = _stored(network, node, slot, _value(network, producer, values))
+            with network.graph.inserting_before(node):
+                node.replace_input_with(producer, network.graph.get_attr(made[producer]))
+    if made:
+        network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+        network.recompile()
+    return network
+
+
+def _read(node: fx.Node) -> list[tuple[str, fx.Node]]:
+    # The second operand of a product is its weight once it is a constant.
+    other = attribute(node, "other") if kind_of(node) == "matmul" else None
+    return [("weight" if n is other else slot, n) for slot, n in slots(node)]
+
+
+def _stored(network: fx.GraphModule, node: fx.Node, slot: str, value: Tensor) -> str:
+    # Beside the op, in the module around it: "attention.linear" has its weight in "attention.weight_of_linear".
+    owner, _, word = path_of(network, node).rpartition(".")
+    while owner and not _is_module(network, owner):
+        owner, _, above = owner.rpartition(".")
+        word = f"{above}_{word}"
+    trained = value.is_floating_point() and any(p.requires_grad for p in network.parameters())
+    reader = store(network, node, f"{owner}.{slot}_of_{word}".lstrip("."), value, None, trained)
+    path = str(reader.target)
+    network.graph.erase_node(reader)
+    return path
+
+
+def _is_module(network: fx.GraphModule, path: str) -> bool:
+    try:
+        return isinstance(network.get_submodule(path), torch.nn.Module)
+    except AttributeError:
+        return False
+
+
+def _computed(graph: fx.Graph) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        inputs = node.all_input_nodes
+        word = str(getattr(node.target, "__name__", node.target))
+        pure = node.op in ("call_function", "call_method") and not any(c in word for c in _BY_CHANCE)
+        if node.op == "get_attr" or (pure and bool(inputs) and found.issuperset(inputs)):
+            found.add(node)
+    return found
+
+
+def _value(network: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    if node not in known:
+        if node.op == "get_attr":
+            known[node] = read_attr(network, node).detach()
+        else:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: _value(network, n, known))
+            call: Any = node.target if node.op == "call_function" else getattr(torch.Tensor, str(node.target))
+            with torch.no_grad():
+                known[node] = call(*args, **kwargs)
+    return known[node]
+
+
+__all__ = ["fold_constant_weights"]

@@ -1,0 +1,21 @@
+"""The passes that run before placement, in order."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from qfunc.passes.decompose_attention import decompose_attention
+from qfunc.passes.decompose_products import decompose_products
+from qfunc.passes.fold_constant_weights import fold_constant_weights
+from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.passes.match_epsilon_guards import match_epsilon_guards
+from qfunc.passes.match_masks import match_masks
+from qfunc.specs import Target
+
+__all__ = ["prepare"]
+
+
+def prepare(network: fx.GraphModule, target: Target) -> fx.GraphModule:
+    """The (own) network as placement wants it: products opened, norms, masks, guards named, computed weights constants."""
+    named = fuse_norms(decompose_products(decompose_attention(network, target)))
+    return match_epsilon_guards(match_masks(fold_constant_weights(named)))

@@ -1,0 +1,266 @@
+"""Whether the hardware takes what placement decided: every site and op of a plan against target.legality."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import frozen
+from torch import fx
+
+from qfunc.errors import SpecError
+from qfunc.graph.data_movement import TRANSPARENT
+from qfunc.graph.selectors import Context, attributes, constant_shape, matches, names_one_op
+from qfunc.ops.vocabulary import channel_axis, kind_of, slots
+from qfunc.placement.feasibility import infeasibility
+from qfunc.placement.fusion import FusedGroup
+from qfunc.placement.place import PlacedSite, Plan
+from qfunc.quantizers.site import Site
+from qfunc.specs import (
+    AllOf,
+    AnyOf,
+    Attr,
+    Format,
+    Int,
+    Keep,
+    Not,
+    PerTensor,
+    PerToken,
+    Refuse,
+    Require,
+    Scheme,
+    Selector,
+    Target,
+)
+from qfunc.specs.scheme import Granularity
+
+_LISTED = 5
+"""How many rules a message lists; each names as many places."""
+_ALONE = " To simulate it without a file, use attrs.evolve(target, lowering=None)."
+
+
+@frozen
+class Violation:
+    """What the hardware refuses at one place, in words: the op and tensor, what they have, what they should, the cure."""
+
+    op: str
+    slot: str
+    tensor: str
+    found: str
+    wanted: str
+    do: str
+
+    @property
+    def place(self) -> str:
+        """The op, and the tensor if it is one that is refused."""
+        return f"op {self.op!r}" + (f", {self.slot} {self.tensor!r}" if self.slot else "")
+
+
+def require_legal(plan: Plan, target: Target) -> None:
+    """Refuses what the target's `legality` or its lowering does, and what is not feasible at all.
+
+    Raises:
+        SpecError: names every op and tensor that is refused (a handful, then a count), the vendor's rule and the
+            cure.
+    """
+    found = violations(plan, target)
+    if not found:
+        return
+    same: dict[tuple[str, str, str], list[Violation]] = {}
+    for breach in found:
+        same.setdefault((breach.found, breach.wanted, breach.do), []).append(breach)
+    if len(same) == 1:
+        had, wanted, do = next(iter(same))
+        raise SpecError(where=f"target {target.name!r}, {_places(found)}", found=had, wanted=wanted, do=do)
+    lines = [f"{_places(all_)}: found {had}, wanted {wanted}. {do}" for (had, wanted, do), all_ in same.items()]
+    rest = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    raise SpecError(
+        where=f"target {target.name!r}",
+        found=f"{len(found)} things that it refuses, for {len(same)} reasons",
+        wanted="none",
+        do="\n  ".join(["Cure each:", *lines[:_LISTED], *rest]),
+    )
+
+
+def _places(found: Sequence[Violation]) -> str:
+    more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
+    return "; ".join([*(b.place for b in found[:_LISTED]), *more])
+
+
+def violations(plan: Plan, target: Target) -> tuple[Violation, ...]:
+    """Everything that the hardware refuses, in the order of the graph; a tensor once for each reason.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> from qfunc.placement.place import plan
+    >>> from qfunc.targets import tensorrt
+    >>> from torch import nn
+    >>> violations(plan(capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())), tensorrt), tensorrt)
+    ()
+    """
+    found: dict[tuple[str, str, str], Violation] = {}
+    for breach in _all(plan, target):
+        found.setdefault((breach.tensor or breach.op, breach.found, breach.wanted), breach)
+    return tuple(found.values())
+
+
+def _all(plan: Plan, target: Target) -> Iterator[Violation]:
+    check = _Check(plan, target)
+    for group in plan.groups.groups:
+        for node in group.nodes:
+            yield from check.op(group, node)
+            for slot, producer in slots(node):
+                if producer not in group.nodes and (placed := check.read_by(node, producer)):
+                    yield from check.tensor(group, (node,), slot, placed)
+        for placed in plan.placed:
+            if placed.tensor is group.output and placed.site.slot == "output":
+                yield from check.tensor(group, group.nodes, "output", placed)
+
+
+class _Check:
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self.context: Context = plan.context
+        self.target = target
+        self.overridden = any(o.bits for o in target.overrides)
+        self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
+
+    def read_by(self, reader: fx.Node, tensor: fx.Node) -> PlacedSite | None:
+        """The site of a tensor as a reader sees it, perhaps behind ops that only move its codes."""
+        while (tensor, reader) not in self.read:
+            inputs = [n for s, n in slots(tensor) if s == "input"]
+            if self.context.kind(tensor) not in (*self.target.commuting, *TRANSPARENT) or len(inputs) != 1:
+                return None
+            reader, tensor = tensor, inputs[0]
+        return self.read[tensor, reader]
+
+    def op(self, group: FusedGroup, node: fx.Node) -> Iterator[Violation]:
+        if _counts(node):
+            return
+        elsewhere = self._kept(group, "input") and self._kept(group, "output")
+        lowering = self.target.lowering
+        said = (
+            (self.target.legality, "an op that it runs", ""),
+            (getattr(lowering, "legality", ()), f"an op that {lowering!r} writes", _ALONE),
+        )
+        for rules, asked, more in said if not elsewhere else ():
+            refused = [r for r in rules if isinstance(r, Refuse) and matches(r.select, node, self.context)]
+            for rule in refused:
+                yield Violation(
+                    self._path(node), "", "", self._what(node, rule.select), f"{asked}: {rule.because}", rule.do + more
+                )  # fmt: skip
+            if refused:
+                return
+
+    def _what(self, node: fx.Node, select: Selector) -> str:
+        # The kind, and the attributes that the rule looks at.
+        kind, has = self.context.kind(node), attributes(node)
+        if kind == "unknown":
+            return f"{getattr(node.target, '__name__', node.target)}, an op of no known kind"
+        told = [f"{name}={has[name]!r}" for name in dict.fromkeys(_named(select)) if name in has]
+        return f"the kind {kind!r}" + (f" with {', '.join(told)}" if told else "")
+
+    def tensor(self, group: FusedGroup, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[Violation]:
+        """What is wrong with a site as one slot of an op, or of a fused group."""
+        if self._kept(group, slot):
+            return
+        site, op = placed.site, self._path(nodes[0])
+        found = [*self._by_rules(nodes, slot, placed)] or [*infeasibility(site, placed.tensor, self.target)]
+        for had, wanted, do in found or self._by_lowering(site):
+            yield Violation(op, slot, site.name, had, wanted, do)
+
+    def _by_rules(self, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[tuple[str, str, str]]:
+        for rule in self.target.legality:
+            if not isinstance(rule, Require) or slot not in rule.slots:
+                continue
+            if any(matches(rule.select, n, self.context) for n in nodes):
+                for found, wanted, edit in _wrong(rule, placed, channel_axis(nodes[0]), self.overridden):
+                    yield found, f"{wanted}: {rule.because}", _cure(edit, slot, placed.site.value)
+
+    def _by_lowering(self, site: Site) -> Iterator[tuple[str, str, str]]:
+        refuses = getattr(self.target.lowering, "refuses", None)
+        if refuses is not None and (wanted := refuses(site.scheme, site.constant)):
+            found = f"{site.scheme.format!r} for {self.target.lowering!r}"
+            yield found, wanted, "Give edit.deploy(...) that, or edit the scheme."
+
+    def _kept(self, group: FusedGroup, slot: str) -> bool:
+        # The first rule that speaks for the whole slot says Keep: the op runs in float, elsewhere, on purpose.
+        for rule in self.target.rules:
+            nodes = group.nodes if names_one_op(rule.select) else (group.root,)
+            if getattr(rule, slot) is None or rule.edges is not None:
+                continue
+            if any(matches(rule.select, n, self.context) for n in nodes):
+                return isinstance(getattr(rule, slot), Keep)
+        return False
+
+    def _path(self, node: fx.Node) -> str:
+        return self.context.fact(node).path
+
+
+def _counts(node: fx.Node) -> bool:
+    # Arithmetic of sizes, which no chip is asked for: the op and all that it reads are numbers of the graph.
+    return kind_of(node) == "size" or (
+        kind_of(node) == "unknown" and bool(node.all_input_nodes) and all(map(_counts, node.all_input_nodes))
+    )
+
+
+def _named(select: Selector) -> Iterator[str]:
+    match select:
+        case Attr(name):
+            yield name
+        case AllOf(of) | AnyOf(of):
+            for one in of:
+                yield from _named(one)
+        case Not(of):
+            yield from _named(of)
+
+
+def _wrong(rule: Require, placed: PlacedSite, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:
+    # (what was found, what is wanted, the keyword of edit.weights or edit.activations that cures it)
+    site, scheme = placed.site, placed.site.scheme
+    fmt, zero_point, shared = scheme.format, scheme.zero_point, scheme.scale.shared
+    if rule.formats and not any(_holds(wanted, fmt, site.constant and rule.narrower) for wanted in rule.formats):
+        yield repr(fmt), _either(rule.formats), _keyword(rule.formats[0], fmt, site.slot == "weight" and not overridden)
+    never = zero_point is None or zero_point.value == 0 or getattr(site.value, "zero_point", None) == 0
+    if rule.zero_point is False and not never:
+        yield "a zero point", "none", "symmetric=True"
+    if rule.zero_point and isinstance(fmt, Int) and zero_point is None:
+        yield "no zero point", "one", "symmetric=False"
+    if rule.power_of_two and not scheme.scale.power_of_two:
+        yield "scales of any size", "powers of two", "power_of_two=True"
+    rank = len(constant_shape(placed.tensor) or ())
+    if rule.shared and not any(_same(wanted, shared, axis, rank) for wanted in rule.shared):
+        yield f"scales {shared!r}", _either(rule.shared), f"granularity={rule.shared[0]!r}"
+
+
+def _either(values: tuple[Any, ...]) -> str:
+    return " or ".join(map(repr, values))
+
+
+def _holds(wanted: Format, fmt: Format, fewer: bool) -> bool:
+    # A constant is written offline, so fewer codes are no matter, unless the rule says so; the chip clamps activations.
+    if not fewer or not isinstance(wanted, Int) or not isinstance(fmt, Int):
+        return wanted == fmt
+    return wanted.signed == fmt.signed and wanted.qmin <= fmt.qmin and fmt.qmax <= wanted.qmax
+
+
+def _same(wanted: Granularity, shared: Granularity, axis: int, rank: int) -> bool:
+    if type(wanted) is not type(shared) or isinstance(wanted, PerTensor | PerToken):
+        return wanted == shared
+    assert not isinstance(shared, PerTensor | PerToken)
+    ours = [axis if g.axis == "channel" else int(g.axis) for g in (wanted, shared)]
+    sizes = getattr(wanted, "size", 0) == getattr(shared, "size", 0)
+    return sizes and len({a % rank if rank else a for a in ours}) == 1
+
+
+def _keyword(wanted: Format, fmt: Format, fixed_width: bool) -> str:
+    # Empty where no keyword of edit gives the format: the `bits` of weights widen only what an edit has narrowed.
+    if not isinstance(wanted, Int) or not isinstance(fmt, Int) or (fixed_width and wanted.bits != fmt.bits):
+        return ""
+    changed = [f"{n}={getattr(wanted, n)}" for n in ("bits", "signed") if getattr(wanted, n) != getattr(fmt, n)]
+    return ", ".join(changed)
+
+
+def _cure(keyword: str, slot: str, value: Any) -> str:
+    role = {"weight": "weights", "input": "activations", "output": "activations"}.get(slot)
+    if role is None or not keyword or not isinstance(value, Scheme):
+        return "Edit the rule that quantizes it, or leave the op in float by edit.skip."
+    return f"Use edit.{role}({keyword}), or leave the op in float by edit.skip."

@@ -1,0 +1,131 @@
+"""Fusion: which nodes run as one unit, decided by structure alone, before calibration."""
+
+from __future__ import annotations
+
+from attrs import evolve, field, frozen
+from torch import fx
+
+from qfunc.graph.selectors import Context, matches
+from qfunc.ops.vocabulary import kind_of, slots
+from qfunc.specs import Fusion
+
+MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "pad", "expand", "dropout")
+
+
+@frozen
+class FusedGroup:
+    """The nodes of one unit, root first, and the fusion that joined them (None: a node alone)."""
+
+    nodes: tuple[fx.Node, ...]
+    fusion: Fusion | None = None
+
+    @property
+    def root(self) -> fx.Node:
+        """The op that names the unit."""
+        return self.nodes[0]
+
+    @property
+    def output(self) -> fx.Node:
+        """The node whose value the unit produces."""
+        return self.nodes[-1]
+
+
+@frozen
+class NearMiss:
+    """A fusion that almost joined a node, and why it did not."""
+
+    node: fx.Node
+    step: fx.Node
+    reason: str
+
+
+@frozen
+class FusedGroups:
+    """All groups in topological order, and the near misses."""
+
+    groups: tuple[FusedGroup, ...]
+    misses: tuple[NearMiss, ...] = field(default=(), eq=False)
+
+
+def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
+    """The groups of a graph: for each root in topological order, the first fusion that joins anything.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> from qfunc.specs import Op, Step
+    >>> from torch import nn
+    >>> model = capture()(nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU()))
+    >>> found = match_fusions(Context(model), (Fusion(Op("conv"), (Step(Op("relu")),)),))
+    >>> [[n.name for n in g.nodes] for g in found.groups]
+    [['_0', '_1']]
+    """
+    nodes = [n for n in context.model.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
+    order = {n: i for i, n in enumerate(context.model.graph.nodes)}
+    taken: set[fx.Node] = set()
+    groups: list[FusedGroup] = []
+    misses: list[NearMiss] = []
+    for node in nodes:
+        if node in taken:
+            continue
+        group = FusedGroup((node,))
+        for fusion in fusions:
+            if not matches(fusion.root, node, context):
+                continue
+            if fusion.when is not None and not matches(fusion.when, node, context):
+                if would := (_follow(node, fusion, context, order, taken, []) or ())[1:]:
+                    misses.append(NearMiss(node, would[0], f"the fusion asks for {fusion.when!r}"))
+                continue
+            joined = _follow(node, fusion, context, order, taken, misses)
+            if joined is not None and len(joined) > 1:
+                group = FusedGroup(joined, fusion)
+                break
+        taken.update(group.nodes)
+        groups.append(group)
+    groups.sort(key=lambda g: order[g.output])
+    root = {n: g.root for g in groups for n in g.nodes}
+    return FusedGroups(tuple(groups), tuple(dict.fromkeys(m for m in misses if root.get(m.step) is not m.node)))
+
+
+def _follow(
+    root: fx.Node, fusion: Fusion, context: Context, order: dict[fx.Node, int], taken: set[fx.Node], misses: list[NearMiss]
+) -> tuple[fx.Node, ...] | None:
+    joined = [root]
+    steps = [s for s in fusion.then if s.fold is None]  # the others are folded, or no part of the unit
+    for place, step in enumerate(steps):
+        users = list(joined[-1].users)
+        fitting = [u for u in users if matches(step.op, u, context)]
+        reason = "" if fitting else f"{step.op!r} must stand between them"
+        if fitting and len(users) > 1:
+            reason = f"{joined[-1].name!r} is read {len(users)} times, and a fused op may be read once"
+        elif fitting and fitting[0] in taken:
+            reason = f"{fitting[0].name!r} is part of another unit"
+        elif fitting and not _joins(fitting[0], joined[-1], order[root], order):
+            reason = f"another input of {fitting[0].name!r} is not computed before {root.name!r}"
+        if not reason:
+            joined.append(fitting[0])
+            continue
+        # What does not follow is missed only where the chain cannot go on without it.
+        near = fitting or ([] if step.optional else [u for u in users if any(matches(s.op, u, context) for s in steps[place:])])
+        if near:
+            misses.append(NearMiss(root, near[0], reason))
+        if not step.optional:
+            return None
+    return tuple(joined)
+
+
+def _joins(node: fx.Node, chain: fx.Node, root: int, order: dict[fx.Node, int]) -> bool:
+    # A binary step joins only the later of its producers, so that its other input is ready.
+    others = [_origin(n) for _, n in slots(node) if n is not chain and n.op != "get_attr"]
+    twice = sum(n is chain for _, n in slots(node)) > 1
+    return not twice and all(order[n] < root for n in others)
+
+
+def _origin(tensor: fx.Node) -> fx.Node:
+    # Ops that only move values compute nothing: what counts is when their input was ready.
+    while kind_of(tensor) in MOVES and len(inputs := [n for s, n in slots(tensor) if s == "input"]) == 1:
+        tensor = inputs[0]
+    return tensor
+
+
+def with_roots(context: Context, found: FusedGroups) -> Context:
+    """The context that also knows the root of each fused node."""
+    return evolve(context, roots={n: g.root for g in found.groups for n in g.nodes})

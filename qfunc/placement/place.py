@@ -1,0 +1,266 @@
+"""Placement: from a float graph and a target to groups and sites, as one frozen plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import evolve, field, frozen
+from torch import fx
+
+from qfunc import functions
+from qfunc.errors import SpecError
+from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, only_moves_codes
+from qfunc.graph.dtypes import is_integer, position_nodes
+from qfunc.graph.record import record_of
+from qfunc.graph.selectors import Context, constant_shape, matches, names_one_op
+from qfunc.ops.vocabulary import channel_axis, is_constant, slots
+from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
+from qfunc.placement.slot_values import narrow, with_axis
+from qfunc.placement.ties import with_shared_algorithms
+from qfunc.placement.unmatched_selectors import require_matches
+from qfunc.quantizers.site import Site
+from qfunc.specs import Cases, Derived, Fixed, Override, Rule, Scheme, Target
+
+
+@frozen
+class PlacedSite:
+    """A site, the node whose value it quantizes, and the (reader, producer) edges that see the quantized value."""
+
+    site: Site
+    tensor: fx.Node
+    readers: tuple[fx.Node, ...]
+
+
+@frozen
+class Plan:
+    """Everything that placement decided."""
+
+    groups: FusedGroups
+    placed: tuple[PlacedSite, ...]
+    context: Context = field(eq=False)
+
+
+def plan(model: fx.GraphModule, target: Target) -> Plan:
+    """The groups and sites of a float graph on a target.
+
+    First fusion, then the outputs of groups, then their inputs, weights and biases; a tensor that already
+    has a site, perhaps behind ops that only move codes, gets no second one.
+
+    Raises:
+        SpecError: a selector of the user matches nothing, or two rules want one tensor in two formats.
+    """
+    (made,) = plans([model], target)
+    require_matches(target, [made.context])
+    return made
+
+
+def plans(models: Sequence[fx.GraphModule], target: Target) -> list[Plan]:
+    """As `plan`, of several float graphs of one model, in some of which a selector of the user's may match nothing."""
+    bare = [Context(model, target.ops) for model in models]
+    found = [(context, match_fusions(context, target.fusions)) for context in bare]
+    fused = [(groups, with_roots(context, groups)) for context, groups in found]
+    return [Plan(groups, _Placement(context, target, groups).sites(), context) for groups, context in fused]
+
+
+class _Placement:
+    def __init__(self, context: Context, target: Target, groups: FusedGroups) -> None:
+        self.context, self.target, self.groups = context, target, groups
+        self.made: dict[tuple[fx.Node, Any], PlacedSite] = {}
+        self.of_tensor: dict[fx.Node, PlacedSite] = {}
+        self.positions, self.record = position_nodes(context.model), record_of(context.model)
+
+    def sites(self) -> tuple[PlacedSite, ...]:
+        for node in self.context.model.graph.nodes:
+            if node.op == "placeholder" and self._read_as_input(node):
+                self._output(FusedGroup((node,)))
+        for group in self.groups.groups:
+            self._output(group)
+        for group in self.groups.groups:
+            for node in group.nodes:
+                self._inputs(group, node)
+        self._ties()
+        order = {n: i for i, n in enumerate(self.context.model.graph.nodes)}
+        placed = sorted(self.made.values(), key=lambda p: order[p.tensor])
+        return tuple(
+            evolve(p, site=site) for p, site in zip(placed, with_shared_algorithms([p.site for p in placed]), strict=True)
+        )
+
+    def _read_as_input(self, node: fx.Node) -> bool:
+        # Token ids and masks are no activations: a graph input counts if an op reads it as one.
+        return not _is_number(node) and any(s == "input" and n is node for user in node.users for s, n in slots(user))
+
+    def _output(self, group: FusedGroup) -> None:
+        value, rule = self._speaks("output", group)
+        if isinstance(value, Scheme | Fixed) and group.output.users and not self._of_no_data(group.output):
+            placed = self._place(group.output, group, "output", value, rule, tuple(group.output.users))
+            self.of_tensor[group.output] = placed
+
+    def _inputs(self, group: FusedGroup, node: fx.Node) -> None:
+        # What follows from masks and positions alone is no activation, unless one that is reads it.
+        for slot, producer in slots(node) if node not in self.positions else ():
+            if producer in group.nodes or _is_number(producer) or is_integer(producer, self.record):
+                continue
+            source = self.source(producer)
+            value, rule = self._speaks(slot, group, source if slot == "input" else None, producer)
+            if slot == "bias":
+                self._bias(group, node, producer, value, rule)
+            elif isinstance(value, Scheme | Fixed):
+                self._edge(group, node, slot, producer, source, value, rule)
+
+    def _of_no_data(self, node: fx.Node) -> bool:
+        return node in self.positions or is_integer(node, self.record)
+
+    def _edge(
+        self, group: FusedGroup, node: fx.Node, slot: str, producer: fx.Node, source: fx.Node, value: Any, rule: int
+    ) -> None:
+        there = self.of_tensor.get(source)
+        if there is not None:
+            have, want = there.site.scheme.format, value.scheme.format if isinstance(value, Fixed) else value.format
+            if have != want and not isinstance(there.site.value, Fixed):  # what the hardware fixes is read as it is
+                raise SpecError(
+                    where=f"target {self.target.name!r}, tensor {self.context.fact(source).path!r}",
+                    found=f"{have} by its producer's rule and {want} by the rule of {self.context.fact(node).path!r}",
+                    wanted="one format, for no two quantizers stand in series",
+                    do="Edit one of the two rules.",
+                )
+            return
+        if slot == "weight":
+            if not is_constant(producer):
+                return
+            value = with_axis(value, channel_axis(node), len(constant_shape(producer) or ()))
+        elif source.op != "get_attr" and self._follows_alone(source, producer, value):
+            # What only moves codes stands behind the quantizer, as in the runtime.
+            path = [n for n in movement_chain(source, producer) if moved_input(n) is source]
+            producer, node = (source, path[0]) if path else (producer, node)
+        self._place(producer, group, slot, value, rule, (node,))
+
+    def _follows_alone(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
+        # Through ops that only move codes, a tensor without a site reaches readers that all want this value.
+        chain = movement_chain(source, producer)
+        group = {n: g for g in self.groups.groups for n in g.nodes}
+        readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in slots(u))]
+        wanted = [self._speaks("input", group[u], source, producer)[0] if u in group else None for u in readers]
+        return all(len(n.users) == 1 for n in chain[1:]) and all(w == value for w in wanted)
+
+    def _bias(self, group: FusedGroup, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
+        if not isinstance(value, Derived | Scheme) or not is_constant(producer):
+            return
+        if isinstance(value, Derived) and not self._quantized_product(node):
+            return
+        self._place(producer, group, "bias", value, rule, (node,))
+
+    def _quantized_product(self, node: fx.Node) -> bool:
+        # A derived bias needs the static scales of the input and of the weight; the products of one sum with scales
+        # of their own, as inputs by the channel have, have no common one.
+        tensors = {slot: n for slot, n in slots(node) if slot in ("input", "weight")}
+        weight = next((p for p in self.made.values() if p.tensor is tensors.get("weight") and node in p.readers), None)
+        given = self.of_input(tensors["input"], node)
+        if weight is None or given is None or given.site.dynamic or given.site.by_channel:
+            return False
+        return weight.site.of_outputs(channel_axis(node), len(constant_shape(weight.tensor) or ()))
+
+    def _place(
+        self, tensor: fx.Node, group: FusedGroup, slot: str, value: Any, rule: int, readers: tuple[fx.Node, ...]
+    ) -> PlacedSite:
+        # A bias belongs to one op even when its tensor is shared; other sites are shared by (tensor, scheme).
+        key = (tensor, (value, readers) if slot == "bias" else value)
+        if key in self.made:
+            old = self.made[key]
+            self.made[key] = evolve(old, readers=(*old.readers, *(r for r in readers if r not in old.readers)))
+            return self.made[key]
+        site = self._site(tensor, group, slot, value, rule)
+        self.made[key] = PlacedSite(site, tensor, readers)
+        return self.made[key]
+
+    def _site(self, tensor: fx.Node, group: FusedGroup, slot: str, value: Any, rule: int) -> Site:
+        constant = is_constant(tensor)
+        role = slot if slot in ("weight", "bias") else "activation"
+        algorithm = getattr(self.target, role) or self.target.weight
+        estimator, function = algorithm.estimator, algorithm.function
+        bits = None
+        for change in self.target.overrides:  # later edits win
+            if change.role == role and self._touches(change, tensor, group):
+                estimator, function = change.estimator or estimator, change.function or function
+                bits = change.bits or bits
+        value = value if bits is None else narrow(value, bits)
+        if isinstance(value, Fixed | Derived):  # the hardware dictates these scales: nothing trains them
+            function = functions.Fixed()
+        path = self.context.fact(tensor).path if tensor.op != "get_attr" else self.context.path(str(tensor.target))
+        taken = {p.site.name for p in self.made.values()}
+        name = path if path not in taken else f"{path}@{self.context.fact(group.root).path}"
+        return Site(name, self.context.fact(group.root).path, slot, value, rule, estimator, function, constant)
+
+    def _touches(self, change: Override, tensor: fx.Node, group: FusedGroup) -> bool:
+        return any(matches(change.select, n, self.context) for n in (*group.nodes, tensor))
+
+    def source(self, tensor: fx.Node) -> fx.Node:
+        """The tensor whose codes this one carries: behind every op that only moves them."""
+        while self.context.kind(tensor) in (*self.target.commuting, *TRANSPARENT) and tensor not in self.of_tensor:
+            inputs = [n for s, n in slots(tensor) if s == "input"]
+            if len(inputs) != 1 or not only_moves_codes(tensor):
+                break
+            tensor = inputs[0]
+        return tensor
+
+    def _speaks(
+        self, slot: str, group: FusedGroup, edge: fx.Node | None = None, tensor: fx.Node | None = None
+    ) -> tuple[Any, int]:
+        for index, rule in enumerate(self.target.rules):
+            value = getattr(rule, slot)
+            if value is None or not applies_to(rule, group, self.context):
+                continue
+            if rule.edges is not None and edge is not None and not matches(rule.edges, edge, self.context):
+                continue
+            return self._case(value, tensor if tensor is not None else group.output), index
+        return None, -1
+
+    def _case(self, value: Any, tensor: fx.Node) -> Any:
+        if not isinstance(value, Cases):
+            return value
+        chosen = (v for selector, v in value.cases if matches(selector, tensor, self.context))
+        return next(chosen, value.default)
+
+    def _ties(self) -> None:
+        for tie in self.target.ties:
+            for group in self.groups.groups:
+                if not matches(tie.select, group.root, self.context):
+                    continue
+                members = [self.of_input(n, group.root) for s, n in slots(group.root) if s == "input" and "input" in tie.slots]
+                if "output" in tie.slots:
+                    members.append(self.of_tensor.get(group.output))
+                # No kernel runs on codes with a scale a channel, and joined tensors need not have equally many.
+                self._tie([m for m in members if m is not None and not m.site.by_channel], group.root.name, tie.leader)
+
+    def of_input(self, tensor: fx.Node, reader: fx.Node) -> PlacedSite | None:
+        """The site of a tensor as a reader sees it."""
+        source, edges = self.source(tensor), [(tensor, reader)]
+        for node in movement_chain(source, tensor):
+            edges.append((moved_input(node), node))
+        direct = (p for t, r in edges for p in self.made.values() if p.tensor is t and r in p.readers)
+        return next(direct, None) or self.of_tensor.get(source)
+
+    def _tie(self, members: list[PlacedSite], name: str, leader: str) -> None:
+        if len(members) < 2:
+            return
+        names = {m.site.tie for m in members if m.site.tie} or {name}
+        one = sorted(names)[0]
+        for key, placed in list(self.made.items()):
+            if placed in members or placed.site.tie in names:
+                self.made[key] = evolve(placed, site=evolve(placed.site, tie=one, leader=leader))
+                if self.of_tensor.get(placed.tensor) is placed:
+                    self.of_tensor[placed.tensor] = self.made[key]
+
+
+def applies_to(rule: Rule, group: FusedGroup, context: Context) -> bool:
+    """Whether a rule speaks of a group: names may point at any node of it, kinds at its root."""
+    nodes = group.nodes if names_one_op(rule.select) else (group.root,)
+    return any(matches(rule.select, n, context) for n in nodes)
+
+
+def _is_number(node: fx.Node) -> bool:
+    # def forward(self, x, gain=1.0): what has a number as default is no tensor.
+    return node.op == "placeholder" and any(isinstance(default, int | float) for default in node.args)
+
+
+__all__ = ["PlacedSite", "Plan", "plan", "plans", "applies_to"]

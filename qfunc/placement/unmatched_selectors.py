@@ -1,0 +1,136 @@
+"""Selectors of the user's that match nothing are errors, which list near names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import fields, has
+
+from qfunc.errors import SpecError
+from qfunc.graph.selectors import Context, matches, names_one_op
+from qfunc.ops.vocabulary import MODULE_KINDS, OPS
+from qfunc.specs import Target
+from qfunc.specs import selectors as s
+
+KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "constant", "output", "size", "unknown"))
+"""Every kind of op that selectors can name."""
+
+ATTRIBUTES = frozenset(
+    (*(name for op in OPS for name in op.parameters), "kernel", "depthwise", "out_channels", "spatial", "constant", "square")
+)
+"""Every attribute of an op that selectors can name."""
+
+
+def require_match(selector: s.Selector, contexts: Sequence[Context], where: str, constants: bool = True) -> None:
+    """A selector that matches nothing in any of a model's graphs is an error; unless `constants`, a weight is nothing.
+
+    So is one that is composed of a name or class that matches nothing.
+
+    Raises:
+        SpecError: lists the names nearest to each pattern.
+    """
+    words = [leaf for leaf in atoms(selector) if leaf is not selector and isinstance(leaf, s.Name | s.ModuleType)]
+    for leaf in words:
+        require_match(leaf, contexts, where)
+    nodes = [(n, c) for c in contexts for n in c.model.graph.nodes if n.op != "output"]
+    if any(matches(selector, n, context) for n, context in nodes if constants or n.op != "get_attr"):
+        return
+    paths = sorted({context.fact(n).path for n, context in nodes if n.op != "get_attr"})
+    classes = sorted({kind.rpartition(".")[2] for n, context in nodes for kind in context.fact(n).modules})
+    near = [p for word in _words(selector, s.Name) for p in _near(word.strip("*."), paths)]
+    near += [p for word in _words(selector, s.ModuleType) for p in _near(word.rpartition(".")[2], classes)]
+    every = paths if _words(selector, s.Name) or not _words(selector, s.ModuleType) else classes
+    alone = not constants and any(matches(selector, n, context) for n, context in nodes)
+    raise SpecError(
+        where=where,
+        found=f"{selector!r}, which matches {'weights alone' if alone else 'nothing in the model'}",
+        wanted="a selector that matches an op" if alone else "a selector that matches an op or a tensor",
+        do=f"Near names: {', '.join(near or every[:6])}.",
+    )
+
+
+def require_matches(target: Target, contexts: Sequence[Context], unfolded: Sequence[Context] = ()) -> None:
+    """Each selector of the user's in a target matches in one of a model's graphs, and each kind and attribute exists.
+
+    Fusions may name what folds away: they are looked up in the `unfolded` graphs, too.
+
+    Raises:
+        SpecError: one does not.
+    """
+    for part in _PARTS:
+        where, graphs = f"target {target.name!r}, {part}", [*contexts, *unfolded] if part == "fusions" else contexts
+        for value in getattr(target, part):
+            for selector in _selectors(value):
+                _require_kinds(selector, target, where)
+                for leaf in atoms(selector):
+                    if isinstance(leaf, s.Name | s.ModuleType):
+                        require_match(leaf, graphs, where)
+            if part == "overrides" or (part in ("rules", "legality") and names_one_op(value.select)):
+                require_match(value.select, contexts, where, constants=part != "rules")
+
+
+_PARTS = ("rules", "fusions", "ties", "limits", "legality", "overrides")
+
+
+def _selectors(value: Any) -> Iterator[s.Selector]:
+    # The outermost selectors in a rule, a fusion and so on.
+    if isinstance(value, s.Selector):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _selectors(one)
+    elif has(type(value)):
+        for each in fields(type(value)):
+            yield from _selectors(getattr(value, each.name))
+
+
+def atoms(selector: Any) -> Iterator[s.Selector]:
+    """The selectors of which one is composed.
+
+    >>> list(atoms(s.Op("conv") & ~s.Name("head.*")))
+    [Op('conv'), Name('head.*')]
+    """
+    match selector:
+        case s.AllOf(of) | s.AnyOf(of):
+            for one in of:
+                yield from atoms(one)
+        case s.Not(of) | s.From(of) | s.AnyInput(of):
+            yield from atoms(of)
+        case _:
+            yield selector
+
+
+def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
+    known = KINDS | {own.name for own in target.ops}
+    for leaf in atoms(selector):
+        for kind in leaf.kinds if isinstance(leaf, s.Op) else ():
+            if kind not in known:
+                wanted, do = (
+                    "a kind of the vocabulary or of the target's ops",
+                    "An op of your own needs its OpKind in the target's ops.",
+                )
+                raise _unknown(kind, "kind of op", wanted, known, do, where)
+        if isinstance(leaf, s.Attr) and leaf.name not in ATTRIBUTES:
+            raise _unknown(
+                leaf.name, "attribute of an op", "an attribute of the vocabulary", ATTRIBUTES, "Use edit.where.", where
+            )
+
+
+def _unknown(word: str, what: str, wanted: str, known: frozenset[str], otherwise: str, where: str) -> SpecError:
+    near = _near(word, sorted(known))
+    do = f"Near names: {', '.join(near)}." if near else otherwise
+    return SpecError(where=where, found=f"{word!r}, which is no {what}", wanted=wanted, do=do)
+
+
+def _near(word: str, words: Sequence[str]) -> list[str]:
+    return difflib.get_close_matches(word, words, 3, 0.4)
+
+
+def _words(selector: s.Selector, kind: type[s.Name] | type[s.ModuleType]) -> list[str]:
+    words = (leaf for leaf in atoms(selector) if isinstance(leaf, kind))
+    return [leaf.glob if isinstance(leaf, s.Name) else leaf.name for leaf in words]
+
+
+__all__ = ["ATTRIBUTES", "KINDS", "atoms", "require_match", "require_matches"]

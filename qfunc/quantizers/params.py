@@ -1,0 +1,38 @@
+"""Parameters of quantize functions: NamedTuples of tensors, perhaps nested, as named tensors and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+
+def flatten(params: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Tensor]]:
+    """The tensors of params with their names: fields of a nested NamedTuple are joined, `inner_scale`.
+
+    >>> import torch
+    >>> from qfunc.numerics.qparams import Affine
+    >>> [name for name, _ in flatten(Affine(torch.ones(()), torch.zeros(())))]
+    ['scale', 'zero_point']
+    """
+    if isinstance(params, Tensor):
+        return [("_".join(path) or "value", params)]
+    fields = zip(getattr(params, "_fields", ()), params, strict=True) if isinstance(params, tuple) else ()
+    return [pair for name, value in fields for pair in flatten(value, (*path, name))]
+
+
+def template(params: Any, path: tuple[str, ...] = ()) -> Any:
+    """params with each tensor replaced by its name: what `unflatten` needs."""
+    if isinstance(params, Tensor):
+        return "_".join(path) or "value"
+    if not isinstance(params, tuple):
+        return params
+    return type(params)(*(template(value, (*path, name)) for name, value in zip(params._fields, params, strict=True)))  # type: ignore[attr-defined]
+
+
+def unflatten(kept: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """The params again, from a template and the tensors by name."""
+    if isinstance(kept, str):
+        return tensor(kept)
+    return type(kept)(*(unflatten(value, tensor) for value in kept)) if isinstance(kept, tuple) else kept

@@ -1,0 +1,165 @@
+"""Which tensors flow between the units of a network, and the regions between them."""
+
+from __future__ import annotations
+
+from attrs import frozen
+from torch import fx
+
+from qfunc.graph.dtypes import is_integer, position_nodes
+from qfunc.graph.record import record_of
+from qfunc.ops.vocabulary import attribute, kind_of, slots
+
+__all__ = ["DataFlow", "Region", "LINEAR_KINDS", "dominators", "is_gate", "regions"]
+
+
+LINEAR_KINDS = ("conv", "conv_transpose", "linear", "matmul", "lstm", "gru")
+"""Ops whose weights have a rounding to learn."""
+
+
+class DataFlow:
+    """The data of a network: its nodes in order, and between them `before` and `behind`.
+
+    Constants, sizes, positions, masks and what follows from them alone are no data: each unit computes them where it
+    needs them.  So are inputs that only join what comes from others, as a mask of numbers that is added to scores does.
+    An edge by which an op asks for a size or a mask leads nowhere.
+
+    >>> import torch
+    >>> from qfunc.frontend.capture import capture
+    >>> class Net(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.relu(x).reshape(x.shape[0], -1)
+    >>> [n.name for n in DataFlow(capture()(Net())).nodes]
+    ['x', 'relu', 'reshape']
+    """
+
+    def __init__(self, network: fx.GraphModule) -> None:
+        self.network = network
+        self.order = {n: i for i, n in enumerate(network.graph.nodes)}
+        record, positions = record_of(network), position_nodes(network)
+        self.free: set[fx.Node] = set()
+        for node in self.order:
+            if node in positions or is_integer(node, record) or _follows(node, self.free):
+                self.free.add(node)
+        self.free |= self._beside()
+        self.nodes = [n for n in self.order if n not in self.free and n.op != "output"]
+        self.before = {n: [p for p in _read(n) if p not in self.free] for n in self.nodes}
+        self.behind: dict[fx.Node, list[fx.Node]] = {n: [] for n in self.nodes}
+        for reader, nodes in self.before.items():
+            for node in nodes:
+                self.behind[node].append(reader)
+        self.returned = {n for node in self.order if node.op == "output" for n in node.all_input_nodes}
+
+    def _beside(self) -> set[fx.Node]:
+        # Inputs, and what follows from each alone, of which no op with weights reads; none if that are all of them.
+        given = [n for n in self.order if n.op == "placeholder" and n not in self.free]
+        alone = {n: self._alone(n) for n in given}
+        weighed = [n for n in self.order if self.weighed(n)]
+        beside = [n for n in given if all(alone[n].isdisjoint(w.all_input_nodes) for w in weighed)]
+        return set().union(*(alone[n] for n in beside)) if len(beside) < len(given) else set()
+
+    def _alone(self, start: fx.Node) -> set[fx.Node]:
+        found = {start}
+        for node in self.order:
+            inputs = set(node.all_input_nodes) - self.free
+            if inputs and inputs <= found and node.op != "output" and not self.weighed(node):
+                found.add(node)
+        return found
+
+    def weighed(self, node: fx.Node) -> bool:
+        """Whether an op has a weight that is a constant."""
+        return kind_of(node) in LINEAR_KINDS and any(slot == "weight" and p in self.free for slot, p in slots(node))
+
+
+def _follows(node: fx.Node, free: set[fx.Node]) -> bool:
+    # From constants and sizes alone.
+    if node.op == "placeholder":
+        return any(not isinstance(default, fx.Node) for default in node.args)  # def forward(self, x, gain=1.0)
+    if node.op == "output":
+        return False
+    if node.op == "get_attr" or kind_of(node) in ("size", "full", "arange"):
+        return True
+    inputs = node.all_input_nodes
+    return bool(inputs) and all(n in free for n in inputs)
+
+
+def _read(node: fx.Node) -> list[fx.Node]:
+    match kind_of(node):
+        case "mask":
+            return [n for n in node.args[:1] if isinstance(n, fx.Node)]
+        case "sdpa":
+            return list(dict.fromkeys(attribute(node, name) for name in ("query", "key", "value")))
+    return node.all_input_nodes
+
+
+@frozen(eq=False)
+class Region:
+    """The ops between `entry` (outside; None: the inputs of the model) and `exit` (inside), in graph order."""
+
+    entry: fx.Node | None
+    exit: fx.Node
+    nodes: tuple[fx.Node, ...]
+
+
+def dominators(flow: DataFlow) -> dict[fx.Node, fx.Node | None]:
+    """The immediate dominator of each node: the last one through which every path from the inputs to it goes.
+
+    None stands before all inputs.  The graph has no cycle, so that one pass in order is enough.
+
+    Source: Cooper, Harvey, Kennedy: A simple, fast dominance algorithm (2001).
+    """
+    found: dict[fx.Node, fx.Node | None] = {}
+    depth: dict[fx.Node | None, int] = {None: 0}
+    for node in flow.nodes:
+        before = flow.before[node]
+        common: fx.Node | None = before[0] if before else None
+        for other in before[1:]:
+            right: fx.Node | None = other
+            while common is not right:  # None, before all, has depth 0
+                if common is not None and depth[common] >= depth[right]:
+                    common = found[common]
+                elif right is not None:
+                    right = found[right]
+        found[node] = common
+        depth[node] = depth[common] + 1
+    return found
+
+
+def regions(flow: DataFlow) -> list[Region]:
+    """For each op that joins several values, the region between it and its immediate dominator, if only it is read outside.
+
+    Nothing enters such a region but by its entry, for a path beside it would contradict the dominator.
+
+    >>> import torch
+    >>> from qfunc.frontend.capture import capture
+    >>> class Net(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         x = torch.tanh(x)
+    ...         return torch.relu(x + torch.sigmoid(torch.exp(x)))
+    >>> [(r.entry.name, [n.name for n in r.nodes]) for r in regions(DataFlow(capture()(Net())))]
+    [('tanh', ['exp', 'sigmoid', 'add'])]
+    """
+    above, found = dominators(flow), []
+    for join in flow.nodes:
+        if len(flow.before[join]) < 2:
+            continue
+        inside = _between(above[join], join, flow)
+        inner = inside - {join}
+        if all(user in inside for node in inner for user in flow.behind[node]) and not inner & flow.returned:
+            ordered = sorted((n for n in inside if n.op != "placeholder"), key=flow.order.__getitem__)
+            found.append(Region(above[join], join, tuple(ordered)))
+    return found
+
+
+def is_gate(region: Region, flow: DataFlow) -> bool:
+    """Whether a region multiplies the value of its entry by what it makes of it: x * f(x)."""
+    return kind_of(region.exit) == "mul" and region.entry is not None and region.entry in flow.before[region.exit]
+
+
+def _between(entry: fx.Node | None, exit_: fx.Node, flow: DataFlow) -> set[fx.Node]:
+    inside, todo = {exit_}, [exit_]
+    while todo:
+        for node in flow.before[todo.pop()]:
+            if node is not entry and node not in inside:
+                inside.add(node)
+                todo.append(node)
+    return inside

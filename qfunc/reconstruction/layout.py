@@ -1,0 +1,158 @@
+"""The batch axis and the memory order of each tensor of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx
+
+from qfunc.errors import CalibrationError, first_line
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.record import path_of
+
+__all__ = [
+    "Layout",
+    "MixedBatchAxis",
+    "NoTensor",
+    "BatchAxis",
+    "NoBatchAxis",
+    "flatten_memory",
+    "inner",
+    "is_channels_last",
+    "layouts",
+    "unflatten_memory",
+]
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """sum a b, a scalar; both of one shape.
+
+    >>> inner(torch.ones(2, 3), torch.full((2, 3), 2.0)).item()
+    12.0
+    """
+    if a.dtype != b.dtype or a.stride() != b.stride():
+        return (a * b).sum()
+    return torch.dot(flatten_memory(a), flatten_memory(b))
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Whether channels, axis 1 of images, lie side by side in memory."""
+    return x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def flatten_memory(x: Tensor, like: Tensor | None = None) -> Tensor:
+    """The elements in the order in which those of `like`, by default x, lie in memory: [n].
+
+    >>> x = torch.arange(8.0).view(1, 2, 2, 2)
+    >>> flatten_memory(x, x.contiguous(memory_format=torch.channels_last)).tolist()
+    [0.0, 4.0, 1.0, 5.0, 2.0, 6.0, 3.0, 7.0]
+    """
+    return (x.permute(0, 2, 3, 1) if is_channels_last(x if like is None else like) else x).reshape(-1)
+
+
+def unflatten_memory(line: Tensor, like: Tensor) -> Tensor:
+    """A view of such a line, in the shape and the order of `like`.
+
+    >>> unflatten_memory(flatten_memory(torch.eye(2)), torch.empty(2, 2)).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if not is_channels_last(like):
+        return line.view(like.shape)
+    n, c, h, w = like.shape
+    return line.view(n, h, w, c).permute(0, 3, 1, 2)
+
+
+_FEW, _FEWER = 3, 2
+
+
+@frozen
+class BatchAxis:
+    """A tensor whose axis `axis` has `each` entries for every image, image after image: windows, say.
+
+    >>> rows = BatchAxis(axis=1, each=2)
+    >>> rows.split(torch.zeros(5, 6, 7)).shape, rows.join(torch.zeros(3, 2, 5, 7)).shape
+    (torch.Size([3, 2, 5, 7]), torch.Size([5, 6, 7]))
+    """
+
+    axis: int = 0
+    each: int = 1
+
+    def split(self, value: Tensor) -> Tensor:
+        """[images, each, ...] of a tensor."""
+        first = value.movedim(self.axis, 0)
+        return first.reshape(-1, self.each, *first.shape[1:])
+
+    def join(self, rows: Tensor) -> Tensor:
+        """The tensor again."""
+        return rows.flatten(0, 1).movedim(0, self.axis)
+
+
+@frozen
+class NoBatchAxis:
+    """A tensor that is the same whatever the images: positions."""
+
+
+@frozen
+class MixedBatchAxis:
+    """A tensor that has no part of its own for each image."""
+
+
+@frozen
+class NoTensor:
+    """A number, a size, a tuple."""
+
+
+Layout = BatchAxis | NoBatchAxis | MixedBatchAxis | NoTensor
+
+
+def layouts(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str]) -> dict[str, Layout]:
+    """The layout of every value of a float network, by node name.
+
+    Args:
+        inputs: The values of the placeholders on three images or more.
+        split: Those of them whose first axis runs over the images.
+    Raises:
+        CalibrationError: the network does not run on fewer images.
+    """
+    seen = [_values(network, inputs, split, count) for count in (_FEW, _FEWER)]
+    return {name: _layout(value, seen[1][name]) for name, value in seen[0].items()}
+
+
+def _values(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str], count: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    walk = ObservingInterpreter(network, found.__setitem__)
+    walk.extra_traceback = False
+    given = [v[:count] if name in split else v for name, v in inputs.items()]
+    try:
+        with torch.no_grad():
+            walk.run(*given, enable_io_processing=False)
+    except Exception as e:
+        raise CalibrationError(
+            where=f"reconstruct, op {path_of(network, walk.at) if walk.at else 'inputs'!r}",
+            found=f"on {count} images {first_line(e)}",
+            wanted="a model that runs on any number of images",
+            do="Capture it by qfunc.quantize(target)(model), or export it with a dynamic first axis.",
+        ) from e
+    return found
+
+
+def _layout(few: Any, fewer: Any) -> Layout:
+    if not isinstance(few, Tensor) or few.ndim != fewer.ndim:
+        return MixedBatchAxis() if isinstance(few, Tensor) else NoTensor()
+    axes = [i for i in range(few.ndim) if few.shape[i] != fewer.shape[i]]
+    if not axes:
+        return NoBatchAxis() if torch.equal(few, fewer) else MixedBatchAxis()
+    axis, each = axes[0], few.shape[axes[0]] // _FEW
+    if len(axes) > 1 or (few.shape[axis], fewer.shape[axis]) != (each * _FEW, each * _FEWER):
+        return MixedBatchAxis()
+    same = few.narrow(axis, 0, each * _FEWER)
+    if not few.is_floating_point():
+        return BatchAxis(axis, each) if torch.equal(same, fewer) else MixedBatchAxis()
+    # Sums of another order for another number of images differ by roundings; other images differ by much more.
+    size = float(fewer.abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if fewer.numel() else 0.0
+    return (
+        BatchAxis(axis, each) if torch.allclose(same, fewer, rtol=1e-3, atol=1e-3 * size, equal_nan=True) else MixedBatchAxis()
+    )

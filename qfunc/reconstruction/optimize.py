@@ -1,0 +1,126 @@
+"""The optimisation of one unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from zlib import crc32
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx
+from torch.optim import Adam
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from qfunc.numerics.qparams import Affine
+from qfunc.ops.vocabulary import kind_of
+from qfunc.reconstruction.cache import Cache, Key
+from qfunc.reconstruction.methods import Method
+from qfunc.reconstruction.random_drop import DropRate, mix
+from qfunc.reconstruction.steps import Step
+from qfunc.reconstruction.trainable import Trainable
+
+
+@frozen(eq=False)
+class Optimized:
+    """What a unit learned: of each rounded weight whether it goes up, of each learned activation its qparams, by path."""
+
+    up: dict[str, Tensor]
+    qparams: dict[str, Affine]
+
+
+class Distance:
+    """The loss of a unit's outputs: the sum over the tensors that it should match."""
+
+    def __init__(self, step: Step, method: Method, cache: Cache) -> None:
+        self.targets, self.loss, self.cache = step.targets, method.loss, cache
+        # Channels lie along axis 1 behind convolutions, else along the last.
+        kinds = {kind_of(n) for n in step.real.graph.nodes}
+        self.axis = 1 if kinds & {"conv", "conv_transpose"} else -1
+        self.places = [step.outputs.index(name) for name in step.targets]
+
+    def of(self, outputs: Sequence[Tensor], take: Callable[[Key], Tensor]) -> Tensor:
+        """A scalar; `take` gives what the cache has of the same images."""
+        total = torch.zeros((), device=outputs[0].device)
+        for name, place in zip(self.targets, self.places, strict=True):
+            found, wanted = outputs[place], take(Key("float", name))
+            if found.is_floating_point():
+                importance = take(Key("gradient", name)) if self.loss.weighted else None
+                channels = found.shape[self.axis] if found.ndim > 1 else 1
+                total = total + self.loss.of(found, wanted, channels, importance)
+        return total
+
+
+def optimise(
+    step: Step,
+    rounded: Sequence[str],
+    learning: Sequence[str],
+    method: Method,
+    cache: Cache,
+    told: Callable[[int, Tensor], None],
+) -> Optimized:
+    """Learns the rounding of a unit's weights, and scales, from the cached tensors; changes nothing but the cache's pages.
+
+    Args:
+        step: The unit.
+        rounded, learning: Paths of quantizers in it.
+        told: Called after each iteration, with its number and the loss.
+    """
+    # Of each unit its own, so that a run that goes on from files draws what the whole run drew.
+    order, device = torch.Generator().manual_seed(_seed(method, step, "order")), _device(step, cache)
+    chance = torch.Generator(device).manual_seed(_seed(method, step, "chance"))
+    quantized = DropRate(1 - method.drop, chance) if method.drop else None
+    unit = Trainable(step.simulated, rounded, learning, quantized)
+    rounding, distance = unit.rounding, Distance(step, method, cache)
+    optimizer = Adam(rounding.v, lr=method.rounding_lr, fused=device.type in ("cpu", "cuda"))
+    scales = unit.scales() if method.scale_lr is not None else []
+    slower = Adam(scales, lr=method.scale_lr or 0.0, fused=device.type in ("cpu", "cuda")) if scales else None
+    falling = CosineAnnealingLR(slower, method.iterations) if slower is not None else None
+    size = min(method.batch, cache.images)
+    with torch.enable_grad():
+        for i in range(method.iterations):
+            index = torch.randperm(cache.images, generator=order)[:size]
+            rounding.soften()
+            outputs = unit.module(*(_given(name, index, quantized, cache) for name in step.inputs))
+            loss = distance.of(outputs, partial(_taken, cache, index))
+            for scale in scales:
+                scale.grad = None
+            loss.backward()  # type: ignore[no-untyped-call]
+            rounding.differentiate(method.regulariser.weight, method.regulariser.exponent(i, method.iterations))
+            optimizer.step()
+            if slower is not None and falling is not None:
+                slower.step()
+                falling.step()
+            told(i, loss.detach())
+    up = dict(zip(unit.paths, rounding.decided(), strict=True))
+    return Optimized(up, {path: a.qparams() for path, a in unit.activations.items()} if scales else {})
+
+
+def _taken(cache: Cache, index: Tensor, key: Key) -> Tensor:
+    return cache.take(key, index)
+
+
+def _given(name: str, index: Tensor, quantized: DropRate | None, cache: Cache) -> Tensor:
+    value = cache.take(Key("quantized", name), index)
+    if quantized is None or not value.is_floating_point() or cache.alike(Key("quantized", name), Key("float", name)):
+        return value
+    return mix(cache.take(Key("float", name), index), value, quantized(value))
+
+
+def _seed(method: Method, step: Step, what: str) -> int:
+    # 32 bits, for torch's generator on the CPU takes no more of them.
+    return crc32(f"{method.seed} {what} {' '.join(step.unit.nodes if step.unit else ())}".encode())
+
+
+def _device(step: Step, cache: Cache) -> torch.device:
+    none = torch.zeros(1, dtype=torch.int64)
+    return cache.take(Key("quantized", step.inputs[0]), none).device
+
+
+def run(module: fx.GraphModule, names: Sequence[str], stream: str, cache: Cache, start: int, stop: int) -> tuple[Tensor, ...]:
+    """What a step's module gives for the images from start to stop of a stream."""
+    found: tuple[Tensor, ...] = module(*(cache.part(Key(stream, name), start, stop) for name in names))
+    return found
+
+
+__all__ = ["Distance", "Optimized", "optimise", "run"]

@@ -1,0 +1,117 @@
+"""Activations of a unit while it trains: some elements quantized and some not, by chance; scales that learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qfunc.functions import Lsq
+from qfunc.functions._steps import quantized_step, through_magnitude
+from qfunc.numerics.qparams import Affine
+from qfunc.reconstruction.layout import inner, unflatten_memory
+from qfunc.specs import Int, Scheme
+
+LEARNED = Lsq(gradient_scale=False)  # Adam divides by the gradient's size anyway
+
+
+class DropRate:
+    """Tensors of ones with a probability, to 2^-16 exact, and zeros.
+
+    Args:
+        one: The probability.
+        generator: On the device of the tensors; what it drew before decides.
+
+    >>> DropRate(0.25, torch.Generator().manual_seed(0))(torch.empty(1000)).sum()
+    tensor(237.)
+    """
+
+    def __init__(self, one: float, generator: torch.Generator) -> None:
+        self.generator = generator
+        # As few random bits for each element as its probability takes: one for 1/2.
+        self.bits = next((n for n in (1, 2, 4, 8) if (one * 2**n).is_integer()), 16)
+        self.below = round(one * 2**self.bits)
+
+    def __call__(self, like: Tensor) -> Tensor:
+        """In the shape, layout and dtype of a tensor; numbers, for choosing by booleans is far slower than `lerp`."""
+        words = torch.empty(-(-like.numel() * self.bits // 64), dtype=torch.int64, device=like.device)
+        words.random_(torch.iinfo(torch.int64).min, None, generator=self.generator)
+        if self.bits == 16:
+            found = torch.lt(
+                words.view(torch.int16), self.below - (1 << 15), out=words.new_empty(4 * len(words), dtype=like.dtype)
+            )
+        else:
+            digits, mask = words.view(torch.uint8), (1 << self.bits) - 1
+            found = words.new_empty(8 // self.bits, len(digits), dtype=like.dtype)
+            for i, some in enumerate(found):
+                torch.lt(digits.bitwise_right_shift(i * self.bits).bitwise_and_(mask), self.below, out=some)
+        return unflatten_memory(found.view(-1)[: like.numel()], like)
+
+
+class _Stepped(torch.autograd.Function):
+    """LSQ with one scale and zero point, of the elements where `mask` (None: all) is 1; the others stay."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tensor | None) -> Tensor:
+        qparams, fmt = quantized_step(scale, torch.zeros_like(scale), scheme), scheme.format
+        assert isinstance(fmt, Int)
+        step = qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
+        ctx.ends, ctx.scheme = (fmt.qmin - zero, fmt.qmax - zero), scheme
+        value = torch.div(x, step).round_().clamp_(*ctx.ends).mul_(step)
+        if mask is not None:
+            torch.lerp(x, value, mask, out=value)
+        ctx.save_for_backward(x, value, scale, step, mask)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,), (x, value, scale, step, mask) = grad_outputs, ctx.saved_tensors
+        low, high = (end * float(step) for end in ctx.ends)
+        through = torch.ops.aten.hardtanh_backward(grad, x, low, high)
+        if mask is not None:
+            torch.lerp(grad, through, mask, out=through)
+        # Where x passes d/ds is (x_hat - x) / s, which is 0 of what is not quantized, and elsewhere x_hat / s.
+        total = (inner(grad, value) - inner(through, x)) / step
+        return through, through_magnitude(total, scale, ctx.scheme), None, None, None
+
+
+def is_plain(dtype: torch.dtype, scale: Tensor, scheme: Scheme) -> bool:
+    """Whether `drop_steps` computes what LSQ does: one scale of integers, rounded to the nearest even before the zero point."""
+    zero = scheme.zero_point
+    return (
+        scale.ndim == 0
+        and dtype == torch.float32
+        and isinstance(scheme.format, Int)
+        and scheme.format.bits <= 16
+        and scheme.rounding == "half_even"
+        and scheme.division
+        and (zero is None or zero.added == "after")
+    )
+
+
+def drop_steps(x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tensor | None) -> Tensor:
+    """x by LSQ where the mask is 1, else x: the values and gradients of `Lsq` in few passes over memory.
+
+    What quantizing does not change passes its gradient, also on the edge of the range.
+
+    >>> x, scale = torch.tensor([0.3, 0.8, 9.0]), torch.tensor(0.5, requires_grad=True)
+    >>> drop_steps(x, scale, 0.0, Scheme(Int(4)), torch.tensor([1.0, 0.0, 1.0])).tolist()
+    [0.5, 0.800000011920929, 3.5]
+    """
+    result: Tensor = _Stepped.apply(x, scale, zero, scheme, mask)  # type: ignore[no-untyped-call]
+    return result
+
+
+def mix(x: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """The value where the mask is 1, else x."""
+    return value if mask is None else torch.lerp(x, value, mask)
+
+
+def learned_qparams(params: Any, scheme: Scheme) -> Affine:
+    """The qparams of LSQ's parameters."""
+    given = type(params)(*(p.detach() for p in params))
+    return LEARNED.export(given, given.scale, scheme)[1]
+
+
+__all__ = ["LEARNED", "DropRate", "is_plain", "learned_qparams", "mix", "drop_steps"]

@@ -1,0 +1,194 @@
+"""The reconstruction of one quantized graph: its units one after the other, each tensor computed once in each stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.graph.constants import read_attr
+from qfunc.graph.float_network import float_network, network_so_far
+from qfunc.graph.record import path_of, record_of
+from qfunc.graph.selectors import Context, matches
+from qfunc.graph.sites import QuantizerNode, quantizer_nodes
+from qfunc.numerics.qparams import Affine
+from qfunc.ops.vocabulary import kind_of
+from qfunc.reconstruction.cache import Cache, Inputs, Key
+from qfunc.reconstruction.checkpoint import Checkpoint, digest
+from qfunc.reconstruction.data_flow import DataFlow
+from qfunc.reconstruction.layout import BatchAxis, NoBatchAxis, NoTensor, layouts
+from qfunc.reconstruction.losses import Fisher, importances
+from qfunc.reconstruction.methods import Method
+from qfunc.reconstruction.optimize import Distance, Optimized, optimise, run
+from qfunc.reconstruction.partition import Unit, units_of
+from qfunc.reconstruction.rounding import harden, rounds_up
+from qfunc.reconstruction.steps import Step, steps
+from qfunc.reconstruction.trainable import learnable, roundable, with_adaround
+from qfunc.specs import to_json
+from qfunc.specs.selectors import Selector
+
+Observe = Callable[[str, int, Tensor | None], None]
+
+
+class Subgraph:
+    """A calibrated graph of its own, whose weights `run` rounds.
+
+    Args:
+        model: It is changed.
+        select: Which ops' weights are rounded; None: all.
+    """
+
+    def __init__(self, model: fx.GraphModule, method: Method, inputs: Inputs, select: Selector | None, memory: int) -> None:
+        self.model, self.method, self.inputs, self.select, self.memory = model, method, inputs, select, memory
+        self.before = self._digest()
+        network = float_network(model)
+        flow, record = DataFlow(network), record_of(model)
+        self.units = units_of(flow, method.unit)
+        context = Context(network, record.target.ops if record and record.target else ())
+        nodes = {n.name: n for n in network.graph.nodes}
+        rounded = roundable(network, quantizer_nodes(model))
+        self.ops = list(dict.fromkeys(path_of(network, nodes[reader]) for s in rounded for reader in s.readers))
+        chosen = [s for s in rounded if select is None or any(matches(select, nodes[r], context) for r in s.readers)]
+        of_unit = {name: unit for unit in self.units for name in unit.nodes}
+        self.weights: dict[str, list[str]] = {}  # of each unit those that no earlier one rounds
+        for seat in chosen:
+            first = min((of_unit[r] for r in seat.readers if r in of_unit), key=self.units.index, default=None)
+            if first is not None:
+                self.weights.setdefault(first.name, []).append(seat.path)
+        self.units = [u for u in self.units if u.name in self.weights]
+
+    @property
+    def count(self) -> int:
+        """How many units there are."""
+        return len(self.units)
+
+    def belongs(self) -> dict[str, str]:
+        """What the result depends on, in digests."""
+        batches = digest(self.inputs.values)
+        return {"model": self.before, "method": f"{self.method!r}, {self.select!r}", "set of images": batches}
+
+    def _digest(self) -> str:
+        record = record_of(self.model)
+        assert record is not None
+        graph = "\n".join(f"{n.name} {n.op} {tuple(n.args)}" for n in self.model.graph.nodes)
+        tensors = {str(n.target): read_attr(self.model, n) for n in self.model.graph.nodes if n.op == "get_attr"}
+        held = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
+        return digest({**held, **self.model.state_dict()}, graph, to_json(record.target))
+
+    def run(self, finished: Checkpoint, tell: Observe) -> None:
+        """Rounds the weights of all units."""
+        with_adaround(self.model, {path for paths in self.weights.values() for path in paths})
+        flow, quantized = DataFlow(float_network(self.model)), network_so_far(self.model)
+        self.layout = layouts(flow.network, self.inputs.few(), set(self.inputs.split))
+        inline = frozenset(name for name, layout in self.layout.items() if isinstance(layout, NoTensor))
+        ordered = steps(flow, quantized, self.units, inline)
+        last = {name: step for step in ordered for name in step.inputs}
+        places = {s.path: s for s in quantizer_nodes(self.model)}
+        learned: set[str] = set()
+        with Cache(self.inputs.images, self.memory) as cache:
+            self._fill(cache)
+            if isinstance(self.method.loss, Fisher):
+                names = dict.fromkeys(name for step in ordered for name in step.targets if step.unit)
+                inputs, damping = list(self.inputs.values), self.method.loss.damping
+                importances(flow.network, quantized, inputs, list(names), self.layout, cache, self.inputs.batch, damping)
+            number = 0
+            for step in ordered:
+                self._advance(step, "float", cache)
+                if step.unit is None:
+                    self._advance(step, "quantized", cache)
+                else:
+                    learning = self._learning(step, places, learned)
+                    self._unit(step, number, learning, places, cache, finished, tell)
+                    number += 1
+                done = {*(n for n in step.inputs if last[n] is step), *(n for n in step.outputs if n not in last)}
+                for key in (Key(stream, name) for name in done for stream in ("float", "quantized")):
+                    cache.drop(key)
+                for name in step.targets:
+                    cache.drop(Key("gradient", name))
+
+    def _fill(self, cache: Cache) -> None:
+        convolves = any(kind_of(n) == "conv" for n in self.model.graph.nodes)
+        for name, value in self.inputs.values.items():
+            if convolves and value.ndim == 4 and value.device.type == "cpu":
+                value = value.contiguous(memory_format=torch.channels_last)  # convolutions are faster, and keep it
+            layout = BatchAxis() if name in self.inputs.split else NoBatchAxis()
+            cache.write(Key("float", name), 0, value, layout)
+            cache.same(Key("quantized", name), Key("float", name))
+
+    def _chunks(self) -> list[tuple[int, int]]:
+        images, size = self.inputs.images, self.inputs.batch
+        return [(start, min(start + size, images)) for start in range(0, images, size)]
+
+    def _advance(self, step: Step, stream: str, cache: Cache, distance: Distance | None = None) -> float:
+        # All images through a step, once; the sum of the losses of the chunks.
+        module, total = step.real if stream == "float" else step.simulated, 0.0
+        for start, stop in self._chunks():
+            with torch.no_grad():
+                values = run(module, step.inputs, stream, cache, start, stop)
+                for name, value in zip(step.outputs, values, strict=True):
+                    cache.write(Key(stream, name), start, value, self.layout[name])
+                if distance is not None:
+                    total += (stop - start) * float(distance.of(values, partial(_part, cache, start, stop)))
+        return total
+
+    def _learning(self, step: Step, places: dict[str, QuantizerNode], learned: set[str]) -> list[str]:
+        # The quantizers of activations that no earlier unit has read.  What enters the network keeps its scale, which would
+        # cost the first layer the gradient of the images.
+        paths = dict.fromkeys(str(n.target) for n in step.simulated.graph.nodes if str(n.target) in places)
+        fresh = [p for p in paths if p not in learned and places[p].tensor not in self.inputs.values
+                 and not places[p].module.site.constant]  # fmt: skip
+        learned.update(fresh)
+        return [p for p in fresh if self.method.scale_lr is not None and learnable(places[p].module)]
+
+    def _unit(
+        self,
+        step: Step,
+        number: int,
+        learning: list[str],
+        places: dict[str, QuantizerNode],
+        cache: Cache,
+        finished: Checkpoint,
+        tell: Observe,
+    ) -> None:
+        assert step.unit is not None
+        name, rounded, distance = step.unit.name, self.weights[step.unit.name], Distance(step, self.method, cache)
+        found = finished.read(number)
+        if found is not None:
+            _take(self.model, found)
+            self._advance(step, "quantized", cache)
+            tell(name, self.method.iterations, None)
+            return
+        nearest = Optimized(
+            {path: rounds_up(places[path].module) for path in rounded},
+            {path: places[path].module.qparams() for path in learning},
+        )
+        _take(self.model, Optimized(nearest.up, {}), decided=False)
+        before = self._advance(step, "quantized", cache, distance)
+        found = optimise(step, rounded, learning, self.method, cache, lambda i, loss: tell(name, i, loss))
+        _take(self.model, found)
+        after = self._advance(step, "quantized", cache, distance)
+        if not after <= before:
+            found = nearest
+            _take(self.model, found)
+            self._advance(step, "quantized", cache)
+        losses = {"unit": name, "nearest": f"{before / cache.images!r}", "reconstructed": f"{after / cache.images!r}"}
+        finished.write(number, found, losses)
+
+
+def _part(cache: Cache, start: int, stop: int, key: Key) -> Tensor:
+    return cache.part(key, start, stop)
+
+
+def _take(model: fx.GraphModule, found: Optimized, decided: bool = True) -> None:
+    # Gives the model's quantizers what was found.
+    places = {s.path: s.module for s in quantizer_nodes(model)}
+    for path, up in found.up.items() if decided else ():
+        harden(places[path], up.to(places[path].get_parameter("v").device))
+    for path, qparams in found.qparams.items():
+        device = places[path].qparams().scale.device
+        places[path].hold(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
+
+
+__all__ = ["Subgraph", "Unit"]

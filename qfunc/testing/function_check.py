@@ -1,0 +1,159 @@
+"""check_function: what our own quantize functions pass, and what users run on theirs."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from qfunc.errors import a_or_an
+from qfunc.quantizers.params import flatten
+from qfunc.specs import Scheme, from_json, to_json
+from qfunc.specs._frozen import mutability_error
+from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, Case, cases, each, same
+from qfunc.testing.laws.function_gradients import GRADIENTS
+from qfunc.testing.laws.function_values import VALUES
+from qfunc.testing.validate import require_examples, require_methods
+
+
+def check_function(
+    function: Any,
+    *,
+    role: str = "weight",
+    schemes: Iterable[Scheme] | None = None,
+    exempt: Mapping[str, str] | None = None,
+    examples: int = 3,
+) -> None:
+    """Checks that a quantize function keeps the library's promises; needs no test framework.
+
+    Laws, by the names that messages and `exempt` use:
+
+    * `value`: frozen all the way down; hash, equality, repr, pickle, deepcopy and JSON round trips;
+    * `parameters`: init gives finite float32 tensors in a NamedTuple; learned names are among them;
+    * `pure`: no argument changes, torch's generator is neither read nor moved, equal calls give equal bits;
+    * `codes`: codes lie in the format, qparams are float32 of the scheme's shape, scales not 0;
+    * `export`: dequantize(*export(x)) == apply(x) bit for bit, in float32, bfloat16, float16 and float64;
+    * `idempotent`: apply(x), taken up again with the exported qparams, stays as it is;
+    * `monotone`: x <= x' under one scale gives apply(x) <= apply(x'); `zero`: 0 becomes exactly 0;
+    * `dtype`: the dtype of x is kept, half precision is computed in float32;
+    * `channels`: one scale for each channel is the loop over channels; `permutation`: reversed axis 0 gives
+      the reversed result;
+    * `scaled`: by scaled(params, c), where the function has it, c x becomes c apply(params, x), c powers of two;
+    * `extremes`: empty, one element, constant, huge and denormal x give finite values that obey `export`;
+    * `nan`: NaN stays NaN and changes no other element; `infinity`: infinities are held as +-3e38 are;
+    * `gradient`: to x, finite and not always 0; `saturation`: 0 far outside the range;
+    * `learned`: every learned parameter gets a finite gradient that is not always 0;
+    * `relax`: the surrogate depends on its arguments alone, and is finite with a finite gradient;
+    * `func`: torch.func.vmap over parameters and x is the loop, torch.func.grad of it is autograd's;
+    * `compile`: torch.compile(fullgraph=True, backend="aot_eager") gives equal values and gradients.
+
+    Args:
+        function: The quantize function; a scheme that its init refuses by SpecError is passed over.
+        role: "weight": init sees x; "activation": init sees a scalar in place of x.
+        schemes: What to try on tensors [3, 5, 8]; None for eight weight or seven activation schemes of every
+            kind of format and granularity.
+        exempt: Laws that the method breaks by its nature, each with the reason.
+        examples: How many tensors for each scheme; half of their elements are ties, zeros or out of range.
+    Raises:
+        SpecError: no function, or no number of examples.
+        AssertionError: names the law, the scheme, the first element that differs and its x.
+
+    >>> from qfunc.functions import Fixed
+    >>> check_function(Fixed(), schemes=[Scheme()], examples=1)
+    """
+    require_methods(function, ("init", "apply", "export"), "check_function")
+    require_examples(examples, "check_function")
+    where, exempt = f"check_function({function!r})", dict(exempt or {})
+    if unknown := set(exempt) - {"value", *LAWS}:
+        raise AssertionError(f"{where}: exempt names no law: {', '.join(sorted(unknown))}; laws: value, {', '.join(LAWS)}")
+    if role not in ("weight", "activation"):
+        raise AssertionError(f"{where}: role is 'weight' or 'activation', not {role!r}")
+    if "value" not in exempt:
+        _asserted(f"{where}: value", _value, function)
+    constant, compiled = role == "weight", list[Scheme]()
+    for case in cases(function, (WEIGHTS if constant else ACTIVATIONS) if schemes is None else schemes, constant, examples):
+        for name, law in LAWS.items():
+            # Compiling costs a second: the first two schemes stand for all.
+            skipped = name == "compile" and (case.scheme in compiled or len(compiled) == 2)
+            if name not in exempt and not skipped:
+                _asserted(f"{where}: {name}, role {role}, {case.scheme!r}", law, case)
+        if case.scheme not in compiled and len(compiled) < 2:
+            compiled.append(case.scheme)
+
+
+def _asserted(where: str, law: Callable[[Any], str | None], given: Any) -> None:
+    try:
+        found = law(given)
+    except Exception as e:
+        raise AssertionError(f"{where}: raised {type(e).__name__}: {e}") from e
+    if found:
+        raise AssertionError(f"{where}: {found}")
+
+
+def _value(function: Any) -> str | None:
+    if bad := mutability_error(function):
+        return f"holds {bad}"
+    if " at 0x" in repr(function):
+        return "its repr shows an address, not the code that builds it"
+    again = {
+        "pickle": pickle.loads(pickle.dumps(function)),
+        "deepcopy": copy.deepcopy(function),
+        "JSON": from_json(to_json(function), tuple(set(_classes(function)))),
+    }
+    return next((f"{n} gives another value" for n, v in again.items() if v != function or hash(v) != hash(function)), None)
+
+
+def _classes(value: Any) -> Iterator[type]:
+    if isinstance(value, tuple):
+        for one in value:
+            yield from _classes(one)
+    elif attrs.has(type(value)):
+        yield type(value)
+        for name in attrs.fields_dict(type(value)):
+            yield from _classes(getattr(value, name))
+
+
+def _parameters(case: Case) -> str | None:
+    params = case.params()
+    if not hasattr(params, "_fields"):
+        return f"init gives {a_or_an(type(params))}, not a NamedTuple"
+    tensors = case.kept(params)[1]
+    for name, value in tensors.items():
+        if value.dtype != torch.float32 or not value.isfinite().all():
+            return f"parameter {name!r} is {value.dtype}, {value}, wanted finite float32"
+    missing = [name for name in case.learned() if name not in tensors]
+    return f"learned names {missing}, parameters are {list(tensors)}" if missing else None
+
+
+def _pure(case: Case) -> str | None:
+    x, qparams = case.x.clone(), each(Tensor.clone, case.qparams)
+    params = case.params()
+    before = {n: t.clone() for n, t in case.kept(params)[1].items()}
+    generator = torch.get_rng_state()
+    first = [case.apply(params, x), case.trained(params, x), *case.function.export(params, x, case.scheme)[:1]]
+    if not torch.equal(generator, torch.get_rng_state()):
+        return "torch's global generator was used"
+    torch.manual_seed(int(generator[:8].sum()) + 1)
+    second = [case.apply(params, x), case.trained(params, x), *case.function.export(params, x, case.scheme)[:1]]
+    torch.set_rng_state(generator)
+    after = {"x": (x, case.x), **{n: (t, before[n]) for n, t in case.kept(params)[1].items()}}
+    after |= {f"qparams.{n}": (a, b) for (n, a), (_, b) in zip(flatten(qparams), flatten(case.qparams), strict=True)}
+    changed = [n for n, (a, b) in after.items() if not same(a, b)]
+    if changed:
+        return f"changes its argument {', '.join(changed)}"
+    names = ("apply", "relax", "export")
+    return next(
+        (f"{n} gives other values the second time" for n, a, b in zip(names, first, second, strict=True) if not same(a, b)),
+        None,
+    )
+
+
+LAWS: dict[str, Callable[[Case], str | None]] = {"parameters": _parameters, "pure": _pure, **VALUES, **GRADIENTS}
+"""Name -> law, which says what is wrong or None; in the order in which they are tried."""
+
+__all__ = ["LAWS", "check_function"]

@@ -1,0 +1,178 @@
+"""What the arithmetic of a target keeps on one model: simulation, emulation and runtime, law by law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.analysis.verification_report import Report
+from qfunc.errors import EmulationError
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.ops.vocabulary import is_constant
+from qfunc.placement.encoding import Encoding
+from qfunc.placement.partition import Partition, Unit
+from qfunc.specs import AveragePool, Log, Target
+from qfunc.testing.pipeline import Pipeline
+from qfunc.transforms.emulate import emulate
+from qfunc.transforms.verify import verify
+
+
+def unknown_arithmetic_is_refused(trial: Pipeline) -> None:
+    """Where no arithmetic is public, emulate raises."""
+    if trial.public:
+        return
+    try:
+        emulate(trial.target)(trial.calibrated)
+    except EmulationError:
+        return
+    raise AssertionError("emulate accepts a target without public arithmetic")
+
+
+def emulates(trial: Pipeline) -> None:
+    """Every unit has an arithmetic that its op can have."""
+    if trial.public:
+        _ = trial.emulation
+
+
+def simulation_is_within_one_code(trial: Pipeline) -> None:
+    """Each unit of the simulation, given the emulation's own codes, within one code of the emulation."""
+    if trial.public:
+        _TeacherForced(trial.calibrated, trial.partition, trial.emulation).check(trial.example)
+
+
+def emulation_is_the_runtime(trial: Pipeline) -> None:
+    """Emulation equals the runtime, at the outputs and at every integer tensor that the runner shows.
+
+    A runner may have `flips`, the share of codes that its own order of float sums may move by one.
+    """
+    if not trial.public or trial.run is None:
+        return
+    report = verify(trial.target, trial.run)(trial.calibrated, [trial.example, 2 * trial.example.flip(0)])
+    good = report.verdict.startswith("bit-exact") or bool(report.incomparable)
+    if report.float_units and not hasattr(trial.run, "inside"):
+        # Nothing shows where the float units' freedom ends, so only coarse errors count.
+        good = not report.verdict.startswith("mismatch")
+    good = good or _within_flips(report, getattr(trial.run, "flips", 0.0))
+    assert good, f"emulation and runtime disagree: {report.verdict}\n{_first(report, trial.calibrated, trial.target)}"
+
+
+def _within_flips(report: Report, flips: float) -> bool:
+    # Each unit given the runner's own inputs: of its exact codes a few are one off, and of 1,000 codes one may be.
+    alone = report.of("alone")
+    exact = [r for r in alone if r.exact]
+    few = sum(r.mismatches for r in exact) <= flips * max(sum(r.elements for r in exact), 1000)
+    return bool(flips and alone and few and not report.disagreements) and all(r.largest_lsb <= 1 for r in alone)
+
+
+ARITHMETIC_LAWS: tuple[Callable[[Pipeline], None], ...] = (
+    unknown_arithmetic_is_refused,
+    emulates,
+    simulation_is_within_one_code,
+    emulation_is_the_runtime,
+)
+
+
+class _TeacherForced(fx.Interpreter):
+    """Runs the simulation, each quantizer replaced by the emulation's codes after comparing them."""
+
+    def __init__(self, simulation: fx.GraphModule, partition: Partition, emulation: fx.GraphModule) -> None:
+        super().__init__(simulation)
+        self.partition, self.emulation = partition, emulation
+        self.codes: dict[str, Tensor] = {}
+        self.beside = {u.group.output.name: side_by_side(u, partition.output_coding(u.group.output)) for u in partition.units}
+        outputs = {u.group.output for u in partition.units if u.integer}
+        self.integer = {n.name for n in outputs if partition.output_coding(n) is not None}
+        self.at = {str(n.target): n.name for n in simulation.graph.nodes if n.op == "call_module"}
+        self.seat = {self.at[s.path]: s for s in quantizer_nodes(simulation)}
+
+    def check(self, example: Tensor) -> None:
+        """Every unit of the simulation within one code of the emulation.
+
+        Raises:
+            AssertionError: the first unit that is not.
+        """
+        with torch.inference_mode():
+            ObservingInterpreter(self.emulation, self.codes.__setitem__).run(example, enable_io_processing=False)
+            self.run(example, enable_io_processing=False)
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        seat = self.seat.get(n.name)
+        if seat is None:
+            return value
+        if is_constant(n):
+            return value
+        coding, fmt = self.partition.at_path[seat.path], seat.module.site.scheme.format
+        if isinstance(fmt, Log):
+            return value  # encoded and decoded by both alike, and every op between in float
+        name = seat.tensor if seat.tensor in self.integer else self._quantizing(seat.tensor, coding)
+        if name not in self.codes:
+            return value
+        emulated = self.codes[name]
+        simulated = torch.round(value.double() / coding.scale) + coding.zero_point
+        far = (simulated - emulated).abs() > 1 + self.beside.get(seat.tensor, 0.0)
+        if bool(far.any()):
+            at = tuple(int(i) for i in far.nonzero()[0])
+            raise AssertionError(
+                f"simulation and emulation differ by more than 1 LSB at {seat.module.site.name!r}{list(at)}: codes "
+                f"{simulated[at]:g} and {emulated[at]:g} ({_described(coding)}); {int(far.sum())} of {far.numel()} elements"
+            )
+        return (emulated - coding.zero_point) * coding.qparams.scale
+
+    def _quantizing(self, tensor: str, coding: Encoding) -> str:
+        # Readers that want other codes of one tensor have quantizers of their own, named in the order of the graph.
+        mine = (coding.scale, coding.zero_point, coding.format.qmin, coding.format.qmax)
+        nodes = (n for n in self.emulation.graph.nodes if n.name.startswith(f"{tensor}_codes"))
+        return next((n.name for n in nodes if n.args[1:5] == mine), "")
+
+
+def side_by_side(unit: Unit, output: Encoding | None) -> float:
+    """How many codes an arithmetic may lie beside the real function, besides one rounding: the reciprocals of pools.
+
+    A pool that multiplies by k / 2^n has the relative error |count * k / 2^n - 1|; the best reciprocal of b bits at
+    most 2^-b.  It applies to codes less their zero point.
+    """
+    arithmetic = unit.kernel.arithmetic if unit.kernel is not None else None
+    if not isinstance(arithmetic, AveragePool) or output is None:
+        return 0.0
+    listed = [abs(h * w * k / 2.0**n - 1) for (h, w), k, n in arithmetic.reciprocals]
+    searched = 0.0 if arithmetic.reciprocal_bits is None else 2.0**-arithmetic.reciprocal_bits
+    return max([searched, *listed]) * max(output.format.qmax - output.zero_point, output.zero_point - output.format.qmin)
+
+
+def _first(report: Report, calibrated: fx.GraphModule, target: Target) -> str:
+    if report.disagreements:
+        return "\n".join(report.disagreements)
+    alone = [r for r in report.of("alone") if r.mismatches and r.exact]
+    first = alone[0] if alone else report.first
+    if first is None:
+        return ""
+    partition = Partition(calibrated, target)
+    unit = next((u for u in partition.units if first.name in (u.tensor, u.path)), None)
+    text = f"The first to differ: {first.name}, {first.mismatches} of {first.elements} elements, by {first.largest_lsb:.3g} LSB"
+    if unit is None:
+        return text
+    codings = [
+        (p.name, partition.coding(p, n)) for n in unit.group.nodes for p in n.all_input_nodes if p not in unit.group.nodes
+    ]
+    codings.append(("output", partition.output_coding(unit.group.output)))
+    return "\n".join(
+        (text, f"Its unit: {unit.path}, {unit.kernel!r}", *(f"  {n}: {_described(c)}" for n, c in codings if c is not None))
+    )
+
+
+def _described(coding: Encoding) -> str:
+    scale, zero = coding.qparams.scale.flatten().tolist(), coding.qparams.zero_point.flatten().tolist()
+    shown = (
+        f"{scale[0]!r}"
+        if len(scale) == 1
+        else f"[{', '.join(f'{s:.9g}' for s in scale[:4])}{', ...' if len(scale) > 4 else ''}]"
+    )
+    return f"scale {shown}, zero point {int(zero[0])}, codes {coding.format.qmin}..{coding.format.qmax}"
+
+
+__all__ = ["ARITHMETIC_LAWS"]

@@ -1,0 +1,223 @@
+"""What every estimator keeps, law by law: each a function of a case that raises AssertionError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from qfunc.numerics.qparams import Affine, qparams_shape
+from qfunc.specs import PerChannel, PerTensor, Scheme
+from qfunc.testing.laws.qparams import cancelled, close, feasible, leaves, plain, same
+
+
+@frozen
+class Case:
+    """An estimator, a scheme, and batches of one shape that are not empty."""
+
+    estimator: Any
+    scheme: Scheme
+    batches: tuple[Tensor, ...]
+
+    @property
+    def axis(self) -> int:
+        """The axis of channels: each in its turn, by the number of batches."""
+        return (len(self.batches) - 1) % self.batches[0].ndim
+
+    def fold(self, *batches: Tensor, scheme: Scheme | None = None) -> Any:
+        """The state after these batches."""
+        scheme = self.scheme if scheme is None else scheme
+        state = self.estimator.init(scheme, batches[0])
+        for x in batches:
+            state = self.estimator.update(state, x, scheme)
+        return state
+
+    def qparams(self, *batches: Tensor, scheme: Scheme | None = None) -> Affine:
+        """The qparams after these batches."""
+        scheme = self.scheme if scheme is None else scheme
+        found: Affine = self.estimator.finalize(self.fold(*batches, scheme=scheme), scheme)
+        wanted, shape = qparams_shape(scheme, tuple(batches[0].shape)), tuple(found.scale.shape)
+        assert shape == wanted, f"finalize gives a scale of shape {shape}, wanted {wanted} for {scheme.scale.shared}"
+        return found
+
+
+def init_reads_shapes_only(case: Case) -> None:
+    """init gives the same state whatever the values, and finalize takes it."""
+    x = case.batches[0]
+    empty, other = (case.estimator.init(case.scheme, like) for like in (x, torch.full_like(x, torch.nan)))
+    assert all(isinstance(leaf, Tensor) for leaf in leaves(empty)), "a state holds something that is no tensor"
+    assert same(empty, other), "init reads the values of `like`"
+    feasible(case.estimator.finalize(empty, case.scheme), case.scheme, tuple(x.shape), "before any data")
+
+
+def pure(case: Case) -> None:
+    """update, merge and finalize change neither state nor x; a state owns its memory."""
+    state, x = case.fold(*case.batches[:1]), case.batches[-1].clone()
+    kept, given = [leaf.clone() for leaf in leaves(state)], x.clone()
+    after = case.estimator.update(state, x, case.scheme)
+    assert same(kept, leaves(state)), "update changes the state that it was given"
+    assert same(given, x), "update changes x"
+    mine = {leaf.untyped_storage().data_ptr() for leaf in leaves(after) if leaf.numel()}
+    assert x.untyped_storage().data_ptr() not in mine, "the state shares its memory with x"
+    owned = [leaf.clone() for leaf in leaves(after)]
+    if merges(case.estimator):
+        case.estimator.merge(state, after)
+        assert same((kept, owned), (state, after)), "merge changes a state that it was given"
+    case.estimator.finalize(after, case.scheme)
+    assert same(owned, leaves(after)), "finalize changes the state"
+
+
+def empty_changes_nothing(case: Case) -> None:
+    """An update by a tensor without elements changes nothing, before and after data."""
+    x = case.batches[0]
+    for state in (case.estimator.init(case.scheme, x), case.fold(x)):
+        after = case.estimator.update(state, x.new_empty((0, *x.shape[1:])), case.scheme)
+        assert same(state, after), "an empty x changes the state"
+
+
+def deterministic(case: Case) -> None:
+    """The same batches give the same qparams, bit for bit, and finalize may be called twice."""
+    state = case.fold(*case.batches)
+    first, second = (case.estimator.finalize(state, case.scheme) for _ in range(2))
+    assert same(first, second), "finalize gives another result the second time"
+    assert same(first, case.qparams(*case.batches)), "the same batches give other qparams the second time"
+
+
+def finalize_is_feasible(case: Case) -> None:
+    """The qparams are ones that the scheme allows, after every batch."""
+    for count in range(1, len(case.batches) + 1):
+        found = case.qparams(*case.batches[:count])
+        feasible(found, case.scheme, tuple(case.batches[0].shape), f"after {count} batches")
+
+
+def channels_are_a_loop(case: Case) -> None:
+    """One update per channel equals the loop over the channels."""
+    axis, alone = case.axis, plain(case.scheme, PerTensor())
+    scheme = plain(case.scheme, PerChannel(axis))
+    together = case.qparams(*case.batches, scheme=scheme)
+    for i in range(case.batches[0].shape[axis]):
+        one = case.qparams(*(x.select(axis, i) for x in case.batches), scheme=alone)
+        mine = Affine(*(p.select(axis, i).reshape(()) for p in together[:2]))
+        close(mine, one, scheme, f"channel {i} of axis {axis} differs from the channel alone")
+
+
+def channels_permute(case: Case) -> None:
+    """Channels in another order give their qparams in that order."""
+    axis = case.axis
+    scheme, order = plain(case.scheme, PerChannel(axis)), torch.arange(case.batches[0].shape[axis]).roll(1)
+    straight = case.qparams(*case.batches, scheme=scheme)
+    rolled = case.qparams(*(x.index_select(axis, order) for x in case.batches), scheme=scheme)
+    expected = Affine(*(p.index_select(axis, order) for p in straight[:2]))
+    close(rolled, expected, scheme, f"qparams do not follow the channels of axis {axis}")
+
+
+def elements_permute(case: Case) -> None:
+    """The order of the elements inside a batch does not matter."""
+    scheme = plain(case.scheme, PerTensor())
+    straight = case.qparams(*case.batches, scheme=scheme)
+    moved = case.qparams(*(x.flatten().flip(0).roll(5).reshape(x.shape) for x in case.batches), scheme=scheme)
+    close(moved, straight, scheme, "the order of the elements matters")
+
+
+def merge_is_the_fold(case: Case) -> None:
+    """merge(fold(A), fold(B)) is fold(A + B), in this order; init is the identity."""
+    if not merges(case.estimator):
+        return
+    estimator, scheme = case.estimator, plain(case.scheme, case.scheme.scale.shared)
+    whole, nothing = case.fold(*case.batches, scheme=scheme), estimator.init(scheme, case.batches[0])
+    for cut in range(1, len(case.batches)):
+        parts = (case.fold(*part, scheme=scheme) for part in (case.batches[:cut], case.batches[cut:]))
+        found = estimator.finalize(estimator.merge(*parts), scheme)
+        what = f"merged after batch {cut} it is not the fold of all batches"
+        close(found, estimator.finalize(whole, scheme), scheme, what, cancelled(case.batches, scheme))
+    for merged in (estimator.merge(nothing, whole), estimator.merge(whole, nothing)):
+        assert same(merged, whole), "init is no identity of merge"
+
+
+def every_dtype(case: Case) -> None:
+    """bfloat16 and float64 give what the same values give in float32, in the same dtypes."""
+    scheme = plain(case.scheme, case.scheme.scale.shared)
+    rounded = [x.bfloat16() for x in case.batches]
+    state = case.fold(*(x.float() for x in rounded), scheme=scheme)
+    for dtype in (torch.bfloat16, torch.float64):
+        other = case.fold(*(x.to(dtype) for x in rounded), scheme=scheme)
+        assert [t.dtype for t in leaves(other)] == [t.dtype for t in leaves(state)], f"the state of {dtype} has other dtypes"
+        found, wanted = (case.estimator.finalize(s, scheme) for s in (other, state))
+        close(found, wanted, scheme, f"{dtype} differs from float32")
+
+
+def equivariant(case: Case) -> None:
+    """Values times a power of two give scales times it, where the scheme bounds no scale."""
+    scheme = plain(case.scheme, case.scheme.scale.shared)
+    small = case.qparams(*case.batches, scheme=scheme)
+    nothing = case.qparams(torch.zeros_like(case.batches[0]), scheme=scheme).scale  # it stands for scales near 0, too
+    for power in (2.0**-3, 2.0**4):
+        found = case.qparams(*(power * x for x in case.batches), scheme=scheme)
+        free = (found.scale != nothing) & (small.scale != nothing)
+        wanted = Affine(
+            torch.where(free, small.scale * power, found.scale), torch.where(free, small.zero_point, found.zero_point)
+        )
+        close(found, wanted, scheme, f"values times {power} do not give scales times {power}")
+
+
+def bad_values_show(case: Case) -> None:
+    """After NaN or an infinity a float of the state is not finite, so that calibrate can refuse it."""
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        x = case.batches[-1].clone()
+        x.view(-1)[x.numel() // 2] = bad
+        floats = [leaf for leaf in leaves(case.fold(case.batches[0], x)) if leaf.is_floating_point()]
+        assert not all(bool(leaf.isfinite().all()) for leaf in floats), f"{bad} in x does not show in the state"
+
+
+def extremes_are_feasible(case: Case) -> None:
+    """2^120 of either sign (above 2^126 the scale itself may leave float32), one element, and no axes have qparams."""
+    x, top = case.batches[0], 2.0**120
+    for value in (top, -top):
+        found = case.qparams(torch.full_like(x, value), scheme=case.scheme)
+        feasible(found, case.scheme, tuple(x.shape), f"after {value!r} everywhere")
+    found = case.qparams(torch.where(x > 0, top, -top), scheme=case.scheme)
+    feasible(found, case.scheme, tuple(x.shape), f"after {top!r} of either sign")
+    scheme = plain(case.scheme, PerTensor())
+    for one in (x.flatten()[:1], x.flatten()[0]):
+        feasible(case.qparams(one, scheme=scheme), scheme, tuple(one.shape), "after one element")
+
+
+def compiles(case: Case) -> None:
+    """update and finalize trace as one graph each; what they then compute is the same."""
+    scheme = plain(case.scheme, case.scheme.scale.shared)
+    update = compiled(lambda state, x: case.estimator.update(state, x, scheme))
+    finalize = compiled(lambda state: case.estimator.finalize(state, scheme))
+    state = case.estimator.init(scheme, case.batches[0])
+    try:
+        for x in case.batches:
+            state = update(state, x)
+        found = finalize(state)
+    except Exception as e:  # torch's own classes of these errors are private
+        raise AssertionError(
+            f"torch.compile(fullgraph=True) fails: {type(e).__name__}: {str(e).strip().splitlines()[0]}"
+        ) from e
+    close(found, case.qparams(*case.batches, scheme=scheme), scheme, "the compiled estimator differs")
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` traced as one graph, with nothing kept from earlier calls."""
+    torch.compiler.reset()
+    made: Callable[..., Any] = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
+    return made
+
+
+def merges(estimator: Any) -> bool:
+    """Whether the estimator offers merge."""
+    return callable(getattr(estimator, "merge", None))
+
+
+LAWS: tuple[Callable[[Case], None], ...] = (
+    init_reads_shapes_only, pure, empty_changes_nothing, deterministic, finalize_is_feasible, extremes_are_feasible,
+    channels_are_a_loop, channels_permute, elements_permute, merge_is_the_fold, every_dtype, equivariant, bad_values_show,
+)  # fmt: skip
+"""Checked on every case; `compiles` on a few, for it is slow."""
+
+__all__ = ["LAWS", "Case", "compiles"]

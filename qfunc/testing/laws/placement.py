@@ -1,0 +1,226 @@
+"""What a target keeps on one model before anything runs: placement and qparams, law by law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qfunc.errors import SpecError
+from qfunc.frontend.capture import capture
+from qfunc.frontend.options import present_arguments
+from qfunc.graph.constants import read_attr
+from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.module import in_evaluation_mode
+from qfunc.graph.selectors import matches
+from qfunc.graph.sites import QuantizerNode, quantizer_nodes
+from qfunc.numerics.affine import dequantize
+from qfunc.numerics.qparams import Affine
+from qfunc.ops.vocabulary import channel_axis, slots
+from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.placement.constraints import violations
+from qfunc.placement.encoding import Encoding
+from qfunc.placement.partition import Unit
+from qfunc.placement.place import plan
+from qfunc.placement.shift_limits import bounds
+from qfunc.specs import Derived, Fixed, FixedPoint, FloatMultiplier, Int, Levels, PerChannel, PerTensor
+from qfunc.testing.laws.qparams import feasible
+from qfunc.testing.pipeline import Pipeline
+
+_PRODUCTS = ("conv", "conv_transpose", "linear", "matmul")
+
+
+def legality_takes_its_own_rules(trial: Pipeline) -> None:
+    """What the rules put on a tensor is what `legality` and the lowering take."""
+    own = tuple(spelling for op in trial.target.ops for spelling in op.spellings)
+    try:
+        made = plan(
+            fold_batch_norm(capture(leaves=present_arguments(own, trial.model))(trial.model), trial.target), trial.target
+        )
+    except SpecError:
+        return  # rules that contradict each other have a law of their own
+    for breach in violations(made, trial.target):
+        # Without a slot it is an op that is refused, whatever the rules say.
+        assert not breach.slot, f"{breach.place}: the rules put {breach.found} there, wanted {breach.wanted}"
+
+
+def quantizes(trial: Pipeline) -> None:
+    """The rules place the model's tensors without contradiction."""
+    _ = trial.quantized
+
+
+def calibrates(trial: Pipeline) -> None:
+    """The estimators give every site its qparams."""
+    _ = trial.estimated
+
+
+def scales_are_allowed(trial: Pipeline) -> None:
+    """Qparams are what their scheme allows: finite, above 0, within bounds, powers of two where it says so, codes."""
+    for seat in _static(trial.estimated) if not trial.powers_of_two else ():
+        module = seat.module
+        if not isinstance(module.site.value, Derived):
+            feasible(module.qparams(), module.site.scheme, module.like, f"site {module.site.name!r}")
+
+
+def limits_hold(trial: Pipeline) -> None:
+    """Every limit of positions holds after calibration."""
+    partition, limited = trial.partition, trial.target.limits
+    held = {p: c for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1} if limited else {}
+    positions = {p: -float(torch.log2(c.qparams.scale)) for p, c in held.items()}
+    for bound in bounds(partition, {p: p for p in held}):
+        found = f"{bound.value(positions):g} at unit {bound.unit!r}, and {bound.limit!r}"
+        assert not bound.excess(positions), found
+
+
+def dictated_qparams_are_exact(trial: Pipeline) -> None:
+    """Qparams that the hardware dictates are exactly those."""
+    for seat in _static(trial.calibrated):
+        value, found = seat.module.site.value, seat.module.qparams()
+        if isinstance(value, Fixed):
+            exact = found.scale == torch.tensor(value.scale) and found.zero_point == value.zero_point
+            told = f"scale {found.scale.item()!r} and zero point {found.zero_point.item():g}"
+            assert bool(exact), f"site {seat.module.site.name!r} has {told}, and the hardware dictates {value!r}"
+
+
+def biases_have_the_product_of_scales(trial: Pipeline) -> None:
+    """A bias that is added to an accumulator has its scale, s_x * s_w in float32, and no zero point."""
+    for unit in trial.partition.units:
+        tensors = dict(_codings(trial, unit))
+        bias, factors = tensors.get("bias"), [c for c in (tensors.get("input"), tensors.get("weight")) if c is not None]
+        arithmetic = unit.kernel.arithmetic if unit.kernel is not None else None
+        if bias is None or len(factors) < 2 or not isinstance(arithmetic, FixedPoint | FloatMultiplier):
+            continue
+        wanted = factors[0].qparams.scale * factors[1].qparams.scale.flatten()
+        scale = bias.qparams.scale
+        same = bool((scale.flatten() == wanted).all()) and not bool(bias.qparams.zero_point.any())
+        found = f"the bias of {unit.path!r} has scale {scale.flatten()[0].item()!r}, its accumulator {wanted[0].item()!r}"
+        assert same, found
+
+
+def weights_scale_by_output_channel(trial: Pipeline) -> None:
+    """No scale changes inside the sum of a product: the weight's channels are the output's."""
+    for unit in trial.partition.units:
+        tensors = dict(_codings(trial, unit))
+        weight = tensors.get("weight")
+        if weight is None or "input" not in tensors or unit.kind not in _PRODUCTS:
+            continue
+        shared = weight.seat.module.site.scheme.scale.shared
+        if isinstance(shared, PerChannel) and weight.qparams.scale.numel() > 1:
+            rank = weight.qparams.scale.ndim
+            ours, wanted = int(shared.axis) % rank, channel_axis(unit.group.root) % rank
+            assert ours == wanted, f"the weight of {unit.path!r} has scales along axis {ours}, its output channels are {wanted}"
+
+
+def ties_share_qparams(trial: Pipeline) -> None:
+    """The tied tensors of an op have one format, scale and zero point."""
+    for tie in trial.target.ties:
+        for unit in trial.partition.units:
+            if not matches(tie.select, unit.group.root, trial.partition.context):
+                continue
+            tied = [c for slot, c in _codings(trial, unit) if slot in tie.slots]
+            for other in tied[1:]:
+                names = [c.seat.module.site.name for c in (tied[0], other)]
+                found = f"{names[0]!r} with {_told(tied[0])} and {names[1]!r} with {_told(other)}"
+                assert tied[0].same(other), f"{tie!r} at {unit.path!r} ties {found}"
+
+
+def moved_codes_keep_qparams(trial: Pipeline) -> None:
+    """An op that only moves codes has no other qparams behind it."""
+    partition, context = trial.partition, trial.partition.context
+    of_tensor: dict[str, list[Encoding]] = {}
+    for coding in partition.at_path.values():
+        of_tensor.setdefault(coding.seat.tensor, []).append(coding)
+    for node in partition.network.graph.nodes:
+        inputs = [n for s, n in slots(node) if s == "input"]
+        if context.kind(node) not in trial.target.commuting or len(inputs) != 1 or not only_moves_codes(node):
+            continue
+        before = partition.coding(inputs[0], node)
+        if before is None:
+            continue
+        for after in of_tensor.get(node.name, []):
+            found = f"{_told(before)} before it, {_told(after)} behind it"
+            assert before.same(after), f"{partition.path(node)!r} is said to move codes, with {found}"
+
+
+def zero_is_exact(trial: Pipeline) -> None:
+    """0 is a value of every activation."""
+    for seat in _static(trial.calibrated):
+        scheme = seat.module.site.scheme
+        if seat.module.site.constant or not isinstance(scheme.scale.shared, PerTensor) or isinstance(scheme.format, Levels):
+            continue
+        value = float(in_evaluation_mode(seat.module)(torch.zeros(())).detach())
+        assert value == 0, f"0 is held as {value!r} at {seat.module.site.name!r}"
+
+
+def exported_codes_are_the_simulations(trial: Pipeline) -> None:
+    """The codes that a function exports stand for the values that it simulates, bit for bit."""
+    constants = {n.target: n for n in trial.calibrated.graph.nodes if n.op == "call_module"}
+    for seat in _static(trial.calibrated):
+        module, site = seat.module, seat.module.site
+        if site.constant:
+            x = read_attr(trial.calibrated, constants[seat.path].all_input_nodes[0]).detach()
+        elif isinstance(site.scheme.scale.shared, PerTensor):
+            x = _probe(module.qparams(), site.scheme.format)
+        else:
+            continue
+        function: Any = site.function
+        with torch.no_grad():
+            simulated = function.apply(module.params(), x, site.scheme)
+            codes, qparams = module.export(x)
+            exported = dequantize(codes, qparams, site.scheme).to(x.dtype)  # 32-bit codes are float64
+        differ = int((simulated != exported).sum())
+        assert not differ, f"{differ} of {x.numel()} exported codes of {site.name!r} are not those of the simulation"
+
+
+def transforms_are_pure(trial: Pipeline) -> None:
+    """quantize, calibrate, emulate and deploy leave what they are given as it was."""
+    for name, changed in trial.changed.items():
+        assert not changed, f"{name} changed its input: {', '.join(changed[:3])}"
+
+
+TRIAL_LAWS: tuple[Callable[[Pipeline], None], ...] = (
+    legality_takes_its_own_rules,
+    quantizes,
+    calibrates,
+    scales_are_allowed,
+    limits_hold,
+    dictated_qparams_are_exact,
+    biases_have_the_product_of_scales,
+    weights_scale_by_output_channel,
+    ties_share_qparams,
+    moved_codes_keep_qparams,
+    zero_is_exact,
+    exported_codes_are_the_simulations,
+)
+"""In the order in which check_target asks them; `transforms_are_pure` is asked when all has run."""
+
+
+def _static(model: Any) -> list[QuantizerNode]:
+    return [s for s in quantizer_nodes(model) if not s.module.dynamic]
+
+
+def _codings(trial: Pipeline, unit: Unit) -> list[tuple[str, Encoding]]:
+    # What the root reads and the unit writes, where that carries qparams.
+    root = unit.group.root
+    found = [(slot, trial.partition.coding(n, root)) for slot, n in slots(root)]
+    found.append(("output", trial.partition.output_coding(unit.group.output)))
+    return [(slot, c) for slot, c in found if c is not None]
+
+
+def _told(coding: Encoding) -> str:
+    scale, zero = coding.qparams.scale.flatten()[0].item(), int(coding.qparams.zero_point.flatten()[0])
+    return f"{coding.seat.module.site.scheme.format!r}, scale {scale!r}, zero point {zero}"
+
+
+def _probe(qparams: Affine, fmt: Any) -> Tensor:
+    # Codes, ties and what lies beyond the ends; for other formats, magnitudes of all sizes.
+    if isinstance(fmt, Int):
+        halves = torch.arange(2 * fmt.qmin - 5, 2 * fmt.qmax + 6, (fmt.qmax - fmt.qmin) // 1024 * 2 + 1) / 2
+        return (halves - qparams.zero_point) * qparams.scale
+    magnitudes = qparams.scale * torch.exp2(torch.linspace(-4, 12, 500))
+    return torch.cat([-magnitudes, torch.zeros(1), magnitudes])
+
+
+__all__ = ["TRIAL_LAWS", "transforms_are_pure"]

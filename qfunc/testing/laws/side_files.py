@@ -1,0 +1,106 @@
+"""What the files beside a target's models say of tensors, law by law."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.lowering.artifact import REPORT
+from qfunc.specs import Log
+from qfunc.testing.pipeline import Pipeline
+
+SIDE = (".json", ".txt", ".scale")
+"""Files of qparams, by the ends of their names."""
+
+
+def side_files_hold_the_qparams(trial: Pipeline) -> None:
+    """What stands behind the name of an activation in a side file is said of its qparams.
+
+    An entry is the value of a JSON object's key, an object with a "name", or the rest of a line behind its first word.
+    One of its numbers, to a part in 2^20, is the scale of the activation or of one that a node of this name reads; or
+    the scale times an end of the codes, counted from the zero point or not, or times the number of steps or codes or
+    the half of them; of logarithms, the largest magnitude.
+    """
+    if trial.artifact is None:
+        return
+    told = _told(trial)
+    reads = dict(_reads(trial))
+    for file, content in trial.artifact.files.items():
+        if file == REPORT or not file.endswith(SIDE):
+            continue
+        entries = _entries(json.loads(content)) if file.endswith(".json") else _lines(content.decode())
+        for name, value in entries:
+            numbers = [abs(v) for v in _numbers(value) if v]
+            if name not in told or not numbers:
+                continue
+            wanted = [v for n in (name, *reads.get(name, ())) for v in told.get(n, ())]
+            near = any(abs(v - w) <= 2**-20 * w for v in numbers for w in wanted)
+            assert near, f"{file!r} says {numbers[:4]} of {name!r}, whose scale is {told[name][0]:.9g}"
+
+
+def _told(trial: Pipeline) -> dict[str, tuple[float, ...]]:
+    # Tensor -> the numbers by which its qparams may be told, its scale first.
+    assert trial.artifact is not None
+    formats = {s.module.site.name: s.module.site.scheme.format for s in quantizer_nodes(trial.calibrated)}
+    made: dict[str, tuple[float, ...]] = {}
+    for site in trial.artifact.report["tensors"]:
+        if site["role"] != "activation" or len(site["scale"]) != 1:
+            continue
+        (scale,), (zero,), low, high = site["scale"], site["zero_point"], site["low"], site["high"]
+        fmt: Any = formats.get(site["name"])
+        if isinstance(fmt, Log):
+            factors = [1.0, 2.0 ** (((1 << fmt.magnitude_bits) - 1) / fmt.steps_per_octave)]
+        else:
+            whole = high - low
+            factors = [1, high, low, high - zero, low - zero, whole, whole + 1, whole / 2, (whole + 1) / 2]
+        made |= dict.fromkeys(site["tensors"], tuple(scale * abs(f) for f in factors if f))
+    return made
+
+
+def _reads(trial: Pipeline) -> Iterator[tuple[str, list[str]]]:
+    # onnx is imported here, where it is first needed.
+    import onnx
+
+    assert trial.artifact is not None
+    for file, content in trial.artifact.files.items():
+        if file.endswith(".onnx"):
+            yield from ((n.name, list(n.input)) for n in onnx.load_from_string(content).graph.node)
+
+
+def _entries(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from value.items()
+        for one in value.values():
+            yield from _entries(one)
+    elif isinstance(value, list):
+        for one in value:
+            if isinstance(one, dict) and isinstance(one.get("name"), str):
+                yield one["name"], one
+            yield from _entries(one)
+
+
+def _lines(text: str) -> Iterator[tuple[str, Any]]:
+    for line in text.splitlines():
+        words = line.split()
+        if words:
+            yield words[0].removesuffix(":"), [v for word in words[1:] if (v := _number(word)) is not None]
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(one)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+__all__ = ["side_files_hold_the_qparams"]

@@ -1,0 +1,180 @@
+"""What every target keeps as a value, law by law: each a function of the target that raises AssertionError."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import attrs
+
+from qfunc import targets
+from qfunc.ops.vocabulary import MODULE_KINDS, OPS
+from qfunc.specs import (
+    Cases,
+    Derived,
+    Fixed,
+    Format,
+    GraphInput,
+    Int,
+    Op,
+    Refuse,
+    Scheme,
+    Selector,
+    Target,
+    Unknown,
+    from_json,
+    to_json,
+)
+from qfunc.specs._frozen import constructor_arguments
+from qfunc.specs.legality import never_an_op
+from qfunc.testing.laws.data_movement import commuting_ops_commute
+
+_KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values()))
+_SLOTS = ("input", "weight", "bias", "output")
+
+
+def round_trips(target: Target) -> None:
+    """JSON, pickle and deepcopy give back an equal target of the same hash; its repr is code."""
+    text = to_json(target)
+    again = from_json(text, tuple({v for v in _parts(target) if isinstance(v, type | FunctionType)}))
+    assert again == target, "from_json(to_json(target)) is another target"
+    assert to_json(again) == text, "to_json is not stable"
+    assert hash(again) == hash(target), "equal targets have different hashes"
+    assert pickle.loads(pickle.dumps(target)) == target, "pickle gives another target"
+    assert copy.deepcopy(target) == target, "deepcopy gives another target"
+    assert " at 0x" not in repr(target), "its repr shows an address, not the code that builds it"
+    assert attrs.evolve(target, name=f"{target.name}'") != target, "targets of different names are equal"
+
+
+def sources_are_told(target: Target) -> None:
+    """Every source has words."""
+    blank = [s for s in target.source if not any(c.isalpha() for c in s)]
+    assert not blank, f"source {blank[0]!r} has no words"
+
+
+def kinds_exist(target: Target) -> None:
+    """Every kind of op that is named anywhere is of the vocabulary or the target's own, or makes or reads codes."""
+    known = _KINDS | {"quantize", "dequantize"} | {op.name for op in target.ops}
+    named = [(k, repr(v)) for v in _parts(target) if isinstance(v, Op) for k in v.kinds]
+    named += [(k, "commuting") for k in target.commuting]
+    named += [(op.behaves_like, repr(op)) for op in target.ops if op.behaves_like]
+    for kind, where in named:
+        assert kind in known, f"{where} names {kind!r}, which is no kind of op"
+
+
+def selectors_can_match(target: Target) -> None:
+    """No rule, fusion, tie, limit or kernel selects by a contradiction."""
+    chosen: list[tuple[Any, Selector]] = [
+        *((r, r.select) for r in target.rules),
+        *((f, f.root if f.when is None else f.root & f.when) for f in target.fusions),
+        *((f, s.op) for f in target.fusions for s in f.then),
+        *((t, t.select) for t in target.ties),
+        *((limit, limit.select) for limit in target.limits),
+        *((k, k.unit) for k in target.kernels),
+    ]
+    for owner, selector in chosen:
+        of_inputs = any(isinstance(v, GraphInput) for v in _parts(selector))  # rules may speak of them
+        assert of_inputs or not never_an_op(selector), f"no op is {selector!r}, which {owner!r} selects"
+
+
+def formats_fit_kernels(target: Target) -> None:
+    """Every format that a rule puts on an op is one that a kernel of this op takes, if it has kernels.
+
+    Only rules and kernels that select by kind of op alone are compared.
+    """
+    for rule in target.rules:
+        for kind in _kinds(rule.select):
+            kernels = [k for k in target.kernels if kind in _kinds(k.unit) and not isinstance(k.arithmetic, Unknown)]
+            for slot in ("input", "weight", "output"):
+                for fmt in _formats(getattr(rule, slot)):
+                    accepted = [dict(k.formats).get(slot) for k in kernels]
+                    fits = any(a is None or _fits(fmt, a, slot) for a in accepted)
+                    found = f"a rule puts {fmt} on the {slot} of {kind}, and no kernel of {kind} takes it"
+                    assert not kernels or fits, found
+
+
+def derived_biases_have_sources(target: Target) -> None:
+    """Where a rule derives a scale, some rule speaks for each slot that it is derived from."""
+    for rule in target.rules:
+        for slot in _SLOTS:
+            value = getattr(rule, slot)
+            for kind in _kinds(rule.select) if isinstance(value, Derived) else ():
+                for source in value.of:
+                    told = any(getattr(r, source) is not None and kind in (_kinds(r.select) or (kind,)) for r in target.rules)
+                    found = f"the {slot} of {kind} is derived from its {source}, for which no rule speaks"
+                    assert told, found
+
+
+def refused_ops_have_no_rule(target: Target) -> None:
+    """No rule quantizes a kind of op that `legality` refuses altogether."""
+    for refuse in target.legality:
+        for kind in _kinds(refuse.select) if isinstance(refuse, Refuse) else ():
+            rules = [r for r in target.rules if kind in _kinds(r.select) and any(_formats(getattr(r, s)) for s in _SLOTS)]
+            assert not rules, f"legality refuses {kind}, and {rules[0]!r} quantizes it"
+
+
+def nearest_can_be_emulated(target: Target) -> None:
+    """What an unknown arithmetic names as nearest is a target of qfunc whose arithmetic is known."""
+    for kernel in target.kernels:
+        nearest = kernel.arithmetic.nearest if isinstance(kernel.arithmetic, Unknown) else None
+        if nearest:
+            found = getattr(targets, nearest, None)
+            assert isinstance(found, Target), f"{nearest!r} is no target of qfunc"
+            unknown = any(isinstance(k.arithmetic, Unknown) for k in found.kernels)
+            assert not unknown, f"the arithmetic of {nearest!r} is unknown too"
+
+
+TARGET_LAWS: tuple[Callable[[Target], None], ...] = (
+    round_trips,
+    sources_are_told,
+    kinds_exist,
+    selectors_can_match,
+    formats_fit_kernels,
+    derived_biases_have_sources,
+    refused_ops_have_no_rule,
+    nearest_can_be_emulated,
+    commuting_ops_commute,
+)
+"""In the order in which check_target asks them."""
+
+
+def _kinds(selector: Selector) -> tuple[str, ...]:
+    return selector.kinds if isinstance(selector, Op) else ()
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    # All that a value is made of, itself included, and the classes of what has fields, as from_json wants them.
+    yield value
+    fields = constructor_arguments(value)
+    if isinstance(value, tuple):
+        for one in value:
+            yield from _parts(one)
+    elif fields is not None:
+        yield type(value)
+        for one in fields.values():
+            yield from _parts(one)
+
+
+def _formats(value: Any) -> list[Format]:
+    match value:
+        case Scheme(format=fmt):
+            return [fmt]
+        case Fixed(scheme=scheme):
+            return [scheme.format]
+        case Cases(cases=cases, default=default):
+            return [f for v in (*(c[1] for c in cases), default) for f in _formats(v)]
+    return []
+
+
+def _fits(fmt: Format, accepted: tuple[Format, ...], slot: str) -> bool:
+    if slot == "weight" and isinstance(fmt, Int):
+        return any(
+            isinstance(a, Int) and a.signed == fmt.signed and a.qmin <= fmt.qmin and fmt.qmax <= a.qmax for a in accepted
+        )
+    return fmt in accepted
+
+
+__all__ = ["TARGET_LAWS"]

@@ -1,0 +1,116 @@
+"""One model on one target: quantized, calibrated, emulated and deployed, each when a law first asks for it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from attrs import evolve
+from torch import Tensor, fx, nn
+
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.lowering.artifact import Artifact
+from qfunc.placement.partition import Partition
+from qfunc.specs import Scheme, Target, Unknown
+from qfunc.transforms.calibrate import calibrate
+from qfunc.transforms.deploy import deploy
+from qfunc.transforms.emulate import emulate
+from qfunc.transforms.quantize import quantize
+from qfunc.transforms.reconcile import set_qparams
+
+
+class Pipeline:
+    """A model, an input, and a target with its runner; scales as calibrated, or rounded up to powers of two.
+
+    `changed` tells what each transform changed in what it was given.
+    """
+
+    def __init__(self, target: Target, run: Any, model: nn.Module, example: Tensor, powers_of_two: bool = False) -> None:
+        self.target, self.model, self.example, self.powers_of_two = target, model, example, powers_of_two
+        own = target.runtime.runner
+        self.run = run if run is not None or getattr(own, "missing", str)() else own
+        self.public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
+        self.changed: dict[str, list[str]] = {}
+
+    def __repr__(self) -> str:
+        scales = ", every scale rounded up to a power of two" if self.powers_of_two else ""
+        return f"The model: {self.model!r}\nIts input: {tuple(self.example.shape)}{scales}"
+
+    @cached_property
+    def quantized(self) -> fx.GraphModule:
+        """The model with its sites."""
+        made: fx.GraphModule = self._pure("quantize", quantize(self.target), self.model)
+        return made
+
+    @cached_property
+    def estimated(self) -> fx.GraphModule:
+        """As calibrated, before limits move anything."""
+        if not self.target.limits:
+            return self.calibrated
+        return calibrate([self.example], progress=False)(quantize(evolve(self.target, limits=()))(self.model))
+
+    @cached_property
+    def calibrated(self) -> fx.GraphModule:
+        """As calibrated on the input, or with every estimated scale rounded up to a power of two."""
+        made: fx.GraphModule = self._pure("calibrate", calibrate([self.example], progress=False), self.quantized)
+        return _rounded(made) if self.powers_of_two else made
+
+    @cached_property
+    def partition(self) -> Partition:
+        """The units and codings of the calibrated model, whose tensors it has copies of."""
+        return Partition(copy.deepcopy(self.calibrated), self.target)
+
+    @cached_property
+    def emulation(self) -> fx.GraphModule:
+        """What the chip computes, where that is public."""
+        made: fx.GraphModule = self._pure("emulate", emulate(self.target), self.calibrated)
+        return made
+
+    @cached_property
+    def artifact(self) -> Artifact | None:
+        """What the toolchain loads; None without a lowering."""
+        if self.target.lowering is None:
+            return None
+        made: Artifact = self._pure("deploy", deploy(self.target), self.calibrated)
+        return made
+
+    def _pure(self, name: str, transform: Callable[[Any], Any], model: nn.Module) -> Any:
+        before = _state(model) | {"its input": self.example.clone()}
+        result = transform(model)
+        after = _state(model) | {"its input": self.example}
+        self.changed[name] = [k for k, (a, b) in _pairs(before, after) if not _equal(a, b)]
+        return result
+
+
+def _rounded(calibrated: fx.GraphModule) -> fx.GraphModule:
+    twin = copy.deepcopy(calibrated)
+    places = quantizer_nodes(twin)
+    powers = {}
+    for seat in places:
+        if isinstance(seat.module.site.value, Scheme):
+            qparams = seat.module.qparams()
+            powers[seat.path] = qparams._replace(scale=torch.exp2(torch.ceil(torch.log2(qparams.scale))))
+    set_qparams(twin, powers)
+    return twin
+
+
+def _state(model: nn.Module) -> dict[str, Any]:
+    graph = {"the graph": str(model.graph)} if isinstance(model, fx.GraphModule) else {}
+    modes = {f"{n}.training": m.training for n, m in model.named_modules()}
+    return {**graph, **modes, **{k: v.detach().clone() for k, v in model.state_dict().items()}}
+
+
+def _pairs(a: dict[str, Any], b: dict[str, Any]) -> Sequence[tuple[str, tuple[Any, Any]]]:
+    return [(k, (a.get(k), b.get(k))) for k in a.keys() | b.keys()]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+    return bool(a == b)
+
+
+__all__ = ["Pipeline"]

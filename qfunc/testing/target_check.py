@@ -1,0 +1,112 @@
+"""check_target: what our own targets pass, and what vendors run on theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, given
+from hypothesis.strategies import SearchStrategy
+from torch import Tensor, nn
+
+from qfunc.specs import Target
+from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
+from qfunc.testing.laws.artifact import ARTIFACT_LAWS
+from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
+from qfunc.testing.laws.target import TARGET_LAWS
+from qfunc.testing.pipeline import Pipeline
+from qfunc.testing.strategies import small_models
+from qfunc.testing.validate import require_examples
+from qfunc.transforms.validate import require_target_value
+
+Model = tuple[nn.Module, Tensor]
+Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
+
+
+def check_target(
+    target: Target,
+    *,
+    run: Run | None = None,
+    models: Iterable[Model] | SearchStrategy[Model] | None = None,
+    examples: int = 15,
+    settings: hypothesis.settings | None = None,
+) -> None:
+    """Checks that a target keeps the library's promises, law by law; needs no test framework.
+
+    A message names the law.  Of the target as a value:
+
+    * round_trips, sources_are_told, kinds_exist, selectors_can_match, formats_fit_kernels,
+      derived_biases_have_sources, refused_ops_have_no_rule, nearest_can_be_emulated;
+    * commuting_ops_commute: Q(op(x)) = op(Q(x)) for each kind that it lists.
+
+    Then on each model, as calibrated and again with every scale rounded up to a power of two, where rounding
+    ties abound:
+
+    * placement: legality_takes_its_own_rules, quantizes, calibrates, ties_share_qparams, moved_codes_keep_qparams;
+    * qparams: scales_are_allowed, limits_hold, dictated_qparams_are_exact, biases_have_the_product_of_scales,
+      weights_scale_by_output_channel, zero_is_exact, exported_codes_are_the_simulations;
+    * simulation_is_within_one_code of the emulation, unit by unit, each given the emulation's own codes: both
+      round one real number to the nearest code, so they differ by one code at most as long as the float error of
+      the sum, below (K + 4) 2^-24 sum|x w| / s_y for K products, stays below one code; reciprocals of average
+      pools may add what they deviate;
+    * emulates, emulation_is_the_runtime: equal at the outputs, and at every integer tensor if the runner shows
+      them; unknown_arithmetic_is_refused where it is not public;
+    * the artifact: deploys, lowering_is_pure_and_deterministic, artifact_loads, artifact_holds_the_constants,
+      artifact_computes_the_simulation (what ONNX Runtime can run), side_files_name_tensors, side_files_hold_the_qparams;
+    * transforms_are_pure: quantize, calibrate, emulate and deploy leave their inputs as they were.
+
+    Args:
+        target: The hardware.
+        run: run(artifact, inputs) -> outputs, a chip or its simulator; None for the target's own runner.
+        models: (module, input) pairs, or a strategy of them; None for `strategies.small_models()`.
+        examples: How many models are drawn from a strategy.
+        settings: Hypothesis settings in place of `examples` derandomized examples.
+    Raises:
+        SpecError: no target, or no number of examples.
+        AssertionError: the law and what does not hold; for models the smallest one found, as code, the first unit that
+            differs, its codes and qparams.
+    """
+    require_target_value(target, "testing.check_target")
+    require_examples(examples, "check_target")
+    for law in TARGET_LAWS:
+        _keep(law, target, target)
+
+    def check(model: Model) -> None:
+        for powers in (False, True):
+            trial = Pipeline(target, run, *model, powers_of_two=powers)
+            for law in (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure):
+                _keep(law, trial, target, f"\n{trial}")
+
+    if models is not None and not isinstance(models, SearchStrategy):
+        for model in models:
+            check(model)
+        return
+    slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
+    chosen = settings or hypothesis.settings(
+        max_examples=examples, derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=False,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=slow,
+    )  # fmt: skip
+    strategy: SearchStrategy[Model] = small_models() if models is None else models
+    chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()
+
+
+def _keep(law: Callable[[Any], None], what: Any, target: Target, told: str = "") -> None:
+    try:
+        law(what)
+    except Exception as e:
+        found = str(e) if isinstance(e, AssertionError) else f"{type(e).__name__}: {e}"
+        raise AssertionError(f"check_target({target.name}), law {law.__name__!r}: {found}{told}") from e
+
+
+class _Shown:
+    """A drawn model that prints as code."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __repr__(self) -> str:
+        return f"({self.model[0]!r}, torch.randn({tuple(self.model[1].shape)}))"
+
+
+__all__ = ["check_target"]

@@ -1,0 +1,161 @@
+"""What `quantize` makes of BatchNorms, and what becomes of those that train."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import fx, nn
+from torch.optim import Optimizer
+
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.evaluation_form import evaluation_form, trained_norms
+from qfunc.graph.module import require_both_modes
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_stage
+from qfunc.graph.user_attributes import copy_user_attributes
+from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, trained_batch_norms
+from qfunc.quantizers.frozen_batch_norm import freeze
+
+
+@frozen
+class Folded:
+    """BatchNorms are folded into the weights before these are quantized, and train no more (the default).
+
+    >>> import qfunc
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=Folded())(net)
+    >>> [name for name, _ in quantized.named_parameters()]
+    ['0.weight', '0.bias']
+    """
+
+    def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
+        """The BatchNorms that stay: none."""
+        return ()
+
+
+@frozen
+class BatchStatistics:
+    """BatchNorms train: quantizers see the folded weights, and training normalises by the batch.
+
+    With f = gamma / sqrt(running_var + eps) and s = beta - running_mean f, training computes
+
+        y = norm(op(x; Q(w f) / f) + b) + Q(b f + s) - (b f + s);
+
+    evaluation, training with frozen statistics (`freeze_norms`) and the chip compute  y = op(x; Q(w f)) + Q(b f + s).
+    Where each channel of a weight has a scale s of its own that may be any number, s follows f: the quantizer holds
+    s' = s / max(|f|, 1e-3), and Q(w f; s' |f|) / f = Q(w; s') does not change with the statistics.  Elsewhere a channel
+    with |f| < 1e-3 trains on its float weight.  So gamma = 0 trains on every chip.  Tensors have the names and values of
+    the float model.  A BatchNorm that does not alone follow a conv, transposed conv or linear is folded as
+    by `Folded`.
+
+    Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
+
+    >>> import qfunc
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=BatchStatistics())(net)
+    >>> [name for name, _ in quantized.named_parameters()]
+    ['0.weight', '1.weight', '1.bias']
+    """
+
+    def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
+        """The BatchNorms that stay.
+
+        Raises:
+            CaptureError: the model is a program that was exported in evaluation mode.
+        """
+        require_both_modes(before, "quantize, norms=BatchStatistics()")
+        return trained_batch_norms(folded, before)
+
+
+def require_norms(value: Any) -> None:
+    """Refuses what is neither of the two.
+
+    Raises:
+        SpecError: another value.
+    """
+    if not isinstance(value, Folded | BatchStatistics):
+        found = value.__name__ if isinstance(value, type) else repr(value)
+        wanted, do = "qfunc.Folded() or qfunc.BatchStatistics()", "Write norms=qfunc.BatchStatistics()."
+        raise SpecError(where="quantize, norms", found=found, wanted=wanted, do=do)
+
+
+def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None = None) -> nn.Module:
+    """Lets BatchNorms that train normalise by their running statistics from now on, or after some steps.
+
+    As `.eval()` of a BatchNorm of torch.nn does; but a later `.train()` of the model keeps them frozen.  Statistics
+    are no more updated; gamma and beta train on.  The state_dict says which BatchNorms are frozen, so that a model into
+    which it is loaded goes on with the same bits, whether this function is called before `load_state_dict` or after it.
+
+    Args:
+        model: From `quantize(target, norms=BatchStatistics())`; it is changed, as by an optimizer.
+        after: How many batches a BatchNorm may see in training since the model was quantized; the state_dict holds the
+            count, so that a run that is resumed counts on.  Above 0 it is looked at after each step of `optimizer`, and
+            when a state_dict is loaded: an earlier one thaws what later steps had frozen.
+        optimizer: Any.
+    Returns:
+        The model.
+    Raises:
+        CalibrationError: nothing in the model trains as a BatchNorm, or something does that quantize did not make.
+        SpecError: `after` without an optimizer.
+
+    >>> import qfunc
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=BatchStatistics())(net)
+    >>> freeze_norms(quantized).get_submodule("1").frozen
+    True
+    """
+    norms = trained_norms(model)
+    if not norms:
+        do = (
+            "Quantize with norms=qfunc.BatchStatistics(); BatchNorms that do not alone follow a conv or linear are folded even "
+            "then, and all are by reconstruct, correct_bias and fold_norms."
+        )
+        raise CalibrationError(where="freeze_norms", found="no BatchNorm that trains", wanted="at least one", do=do)
+    other = next((type(n).__name__ for n in norms if not hasattr(n, "first_batch")), None)
+    if other is not None:
+        do = "Convert the float model, nn.SyncBatchNorm.convert_sync_batchnorm(model), before it is quantized."
+        raise CalibrationError(where="freeze_norms", found=f"a {other} of another's", wanted="norms that quantize made", do=do)
+    if type(after) is not int or after < 0 or (after > 0) != (optimizer is not None):
+        found, do = f"after={after!r}, optimizer={type(optimizer).__name__}", "Write freeze_norms(model, 1000, optimizer)."
+        raise SpecError(where="freeze_norms", found=found, wanted="a number of batches and an optimizer, or neither", do=do)
+
+    def look(*_: Any) -> None:
+        for norm in norms:
+            freeze(norm, after)
+
+    look()
+    if optimizer is not None:
+        optimizer.register_step_post_hook(look)
+    return model
+
+
+def fold_norms(model: fx.GraphModule) -> fx.GraphModule:
+    """A quantized model whose BatchNorms, trained with `BatchStatistics`, are folded into its weights for good.
+
+    It computes what the given one computes in evaluation, bit for bit; a model without such BatchNorms is copied.
+
+    Raises:
+        CalibrationError: the model is not quantized.
+
+    >>> import qfunc
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=BatchStatistics())(net)
+    >>> [name for name, _ in fold_norms(quantized).named_parameters()]
+    ['0.weight', '0.bias']
+    """
+    require_stage(model, "quantized", "fold_norms")
+    with torch.inference_mode(False):
+        folded = evaluation_form(model)
+        if folded is model:
+            return copy.deepcopy(model)
+        made = copy_user_attributes(copy.deepcopy(folded), model)
+        for seat in quantizer_nodes(made):
+            if seat.module.norm:
+                seat.module.settle()
+        return made
+
+
+__all__ = ["BatchStatistics", "Folded", "fold_norms", "freeze_norms", "require_norms"]

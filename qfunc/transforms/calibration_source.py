@@ -1,0 +1,79 @@
+"""Which network the values of a calibration pass come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+from torch import fx
+
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.float_network import float_network, network_so_far, same_network
+
+Models = tuple[fx.GraphModule, ...]
+Pass = tuple[fx.GraphModule, tuple[int, ...]]
+"""A network to run, and the models (by index) that its values serve."""
+
+
+@frozen
+class Float:
+    """The float network: the statistics do not depend on what is quantized already (the default of `calibrate`).
+
+    >>> import qfunc
+    >>> qfunc.calibrate([], through=qfunc.Float()).through
+    Float()
+    """
+
+    def passes(self, models: Models) -> tuple[Pass, ...]:
+        """One pass for all models.
+
+        Raises:
+            CalibrationError: models of different networks.
+        """
+        networks = [float_network(m) for m in models]
+        if not all(same_network(networks[0], n) for n in networks[1:]):
+            raise other_networks()
+        return ((networks[0], tuple(range(len(models)))),)
+
+
+@frozen
+class Quantized:
+    """The network as quantized so far: each site that has qparams quantizes, the others pass their values through.
+
+    From a model that is only quantized, activations are seen behind quantized weights; from a calibrated one, behind
+    all its quantizers, as they were.  A site's own statistics are those of the values before it.
+
+    >>> import qfunc, torch
+    >>> from qfunc import targets
+    >>> batches = [torch.randn(8, 3)]
+    >>> quantized = qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))
+    >>> one, other = (qfunc.calibrate(batches, through=t())(quantized) for t in (qfunc.Float, qfunc.Quantized))
+    >>> path = "quantizers.linear.output"
+    >>> bool(one.get_submodule(path).scale == other.get_submodule(path).scale)
+    False
+    """
+
+    def passes(self, models: Models) -> tuple[Pass, ...]:
+        """A pass for each model, all over the same batches."""
+        return tuple((network_so_far(model), (index,)) for index, model in enumerate(models))
+
+
+def other_networks() -> CalibrationError:
+    """What is wrong with a tuple of models that one pass cannot serve."""
+    found, do = "quantized models of different networks", "Calibrate them one by one."
+    return CalibrationError(where="calibrate", found=found, wanted="one network", do=do)
+
+
+def require_through(value: Any) -> None:
+    """Refuses what is neither of the two.
+
+    Raises:
+        SpecError: another value.
+    """
+    if not isinstance(value, Float | Quantized):
+        found = value.__name__ if isinstance(value, type) else repr(value)
+        do = "Write through=qfunc.Quantized()."
+        raise SpecError(where="calibrate, through", found=found, wanted="qfunc.Float() or qfunc.Quantized()", do=do)
+
+
+__all__ = ["Float", "Models", "Pass", "Quantized", "other_networks", "require_through"]

@@ -1,0 +1,162 @@
+"""mixed_precision: bits for each weight, within a budget, by integer programming."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from attrs import evolve, field, frozen
+from torch import nn
+
+from qfunc.analysis.bit_sensitivity import Key, Loss, OutputLoss, Watch
+from qfunc.analysis.budgets import Budget
+from qfunc.analysis.integer_program import minimize
+from qfunc.analysis.lockstep import Ops
+from qfunc.analysis.quantized_weights import Weight, weights_of
+from qfunc.analysis.report_format import table
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.execution.batches import require_batches
+from qfunc.execution.feed import feed_all
+from qfunc.graph.evaluation_form import evaluation_form
+from qfunc.graph.record import record_of
+from qfunc.graph.submodules import require_submodules
+from qfunc.specs import Override, Target
+from qfunc.specs.selectors import AnyOf, Name, Selector
+
+
+@frozen
+class Mixture:
+    """Bits for each weight, and how good the choice is.
+
+    Attributes:
+        target: The model's target, with an override for each weight that is narrowed; give it to `quantize`.
+        bits: (site of the weight, its bits) in the order of the graph.
+        loss: The sum of the losses of the choice, and `losses` those of each (site, bits).
+        cost, limit: Of the budget, in its `unit`.
+        gap: (loss - the solver's lower bound) / loss; 0 if no choice within the budget has a smaller sum of losses.
+    """
+
+    target: Target
+    bits: tuple[tuple[str, int], ...]
+    loss: float
+    cost: float
+    limit: float
+    unit: str
+    gap: float
+    losses: tuple[tuple[Key, float], ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        """A table: the bits of each weight, and its loss with each number of bits."""
+        found = dict(self.losses)
+        widths = sorted({b for _, b in found})
+        rows = [
+            [site, str(b), *(f"{found[site, w]:.3g}" if (site, w) in found else "" for w in widths)] for site, b in self.bits
+        ]
+        title = f"{self.target.name}: {self.cost:g} of {self.limit:g} {self.unit}, loss {self.loss:.4g}, gap {self.gap:.2g}"
+        return f"{title}\n{table(('weight', 'bits', *(f'loss, {w} bits' for w in widths)), rows, 220)}"
+
+
+def mixed_precision(
+    batches: Iterable[Any], bits: Sequence[int], budget: Budget, loss: Loss = OutputLoss(), progress: bool = True
+) -> Callable[[nn.Module], Mixture]:
+    """A function from a calibrated model to the bits of its weights that cost least at the outputs within a budget.
+
+        minimise sum_l L_l(b_l)  over  b_l in bits_l  subject to  sum_l C_l(b_l) <= limit
+
+    L_l the loss of weight l with b_l bits (`OutputLoss`, `HessianTrace`; losses of several weights are taken to
+    add up), C_l its cost (`Size`, `BitOperations`, `Latency`), bits_l those of `bits` below the target's own width,
+    and that width.  Solved exactly, as a 0-1 program.  The result is a target: quantize the float model with it.
+
+    Args:
+        batches: As for `calibrate`; gone through once.
+        bits: The widths to choose from, each from 2 to 16, such as (2, 4).
+        budget: What the weights may cost.
+        loss: How the losses are found.
+        progress: A progress bar, if standard error is a terminal.
+    Raises:
+        CalibrationError: no batches, or a model that is not calibrated.
+        SpecError: widths out of range, no weight that could be narrower, or a budget that not even the narrowest weights
+            keep to.
+        ImportError: scipy is not installed (`pip install qfunc-torch[mixed]`).
+    Source: Hubara et al., arXiv:2006.10518, section 4 (integer programming); Yao et al., arXiv:2011.10680, section 3.4.
+
+    >>> import qfunc, torch
+    >>> from qfunc import targets
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> x = torch.randn(16, 4)
+    >>> calibrated = qfunc.calibrate([x])(qfunc.quantize(targets.onnxruntime)(model))
+    >>> found = mixed_precision([x], bits=(2, 4), budget=qfunc.Size(mean_bits=5))(calibrated)
+    >>> found.cost <= 5 * 48, found.gap, sorted({site for site, _ in found.bits})
+    (True, 0.0, ['0.weight', '2.weight'])
+    >>> _ = qfunc.quantize(found.target)(model)
+    """
+    require_batches(batches, "mixed_precision", progress)
+    widths = list(bits) if isinstance(bits, Sequence) and not isinstance(bits, str) else []
+    if not widths or not all(type(b) is int and 2 <= b <= 16 for b in widths):
+        do = "Write bits=(2, 4)."
+        raise SpecError(where="mixed_precision, bits", found=repr(bits), wanted="a sequence of ints from 2 to 16", do=do)
+
+    def transform(calibrated: nn.Module) -> Mixture:
+        each = require_submodules(calibrated, "calibrated", "mixed_precision")
+        target = next(r.target for r in map(record_of, each.values()) if r and r.target)
+        watches = {path: _Watch(Ops(evaluation_form(part)), widths, loss) for path, part in each.items()}
+        count = feed_all(calibrated, {path: w.add for path, w in watches.items()}, batches, "mixed_precision", progress)
+        if not count:
+            do = "Give at least one batch."
+            raise CalibrationError(where="mixed_precision", found="no batches", wanted="batches of inputs", do=do)
+        weights = [w for watch in watches.values() for w in watch.weights]
+        losses = {key: value for watch in watches.values() for key, value in watch.losses().items()}
+        if not any(len(w.narrowed) > 1 for w in weights):
+            have = ", ".join(f"{w.site} {w.bits[-1]}" for w in weights[:3]) or "no integer weights"
+            wanted, do = f"weights of more than {min(widths)} bits", "Give fewer bits, or a target with wider weights."
+            raise SpecError(where="mixed_precision", found=have, wanted=wanted, do=do)
+        return _mixture(target, weights, losses, budget)
+
+    return transform
+
+
+class _Watch:
+    """Finds the weights with the first batch, and then their losses."""
+
+    def __init__(self, ops: Ops, bits: Sequence[int], loss: Loss) -> None:
+        self.ops, self.bits, self.loss = ops, bits, loss
+        self.weights: tuple[Weight, ...] = ()
+        self.of: Watch | None = None
+
+    def add(self, arguments: tuple[Any, ...], number: int) -> Any:
+        if self.of is None:
+            self.weights = tuple(weights_of(self.ops, self.bits, arguments))
+            self.of = self.loss.watch(self.ops, self.weights)
+        return self.of.add(arguments, number)
+
+    def losses(self) -> dict[Key, float]:
+        return {} if self.of is None else dict(self.of.losses())
+
+
+def _mixture(target: Target, weights: Sequence[Weight], losses: dict[Key, float], budget: Budget) -> Mixture:
+    costs = {(w.site, b): budget.cost(w, b) for w in weights for b in w.bits}
+    limit = budget.limit(weights)
+    lowest = sum(min(costs[w.site, b] for b in w.bits) for w in weights)
+    if lowest > limit:
+        found, wanted = f"{limit:g} {budget.unit}", f"at least {lowest:g}, which the narrowest weights cost"
+        raise SpecError(where="mixed_precision, budget", found=found, wanted=wanted, do="Allow more, or give fewer bits.")
+    bad = next((key for key, value in losses.items() if not math.isfinite(value)), None)
+    if bad is not None:
+        where, do = f"mixed_precision, {bad[0]!r} with {bad[1]} bits", "Look for NaN or infinities in the model's outputs."
+        raise CalibrationError(where=where, found=f"a loss of {losses[bad]}", wanted="a finite loss", do=do)
+    bits, gap = minimize([[(w.site, b) for b in w.bits] for w in weights], losses, costs, limit)
+    narrower = {site: b for w, (site, b) in zip(weights, bits, strict=True) if b < w.bits[-1]}
+    made = (Override(_named([s for s in narrower if narrower[s] == b]), "weight", bits=b) for b in sorted({*narrower.values()}))
+    edited = evolve(target, overrides=(*target.overrides, *made))
+    loss, cost = (sum(of[key] for key in bits) for of in (losses, costs))
+    return Mixture(edited, bits, loss, cost, limit, budget.unit, gap, tuple(losses.items()))
+
+
+def _named(sites: Sequence[str]) -> Selector:
+    names = tuple(Name(re.sub(r"([*?\[])", r"[\1]", site.partition("@")[0])) for site in sites)
+    return names[0] if len(names) == 1 else AnyOf(names)
+
+
+__all__ = ["Mixture", "mixed_precision"]

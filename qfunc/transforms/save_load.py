@@ -1,0 +1,179 @@
+"""save and load: a quantized model as safetensors and JSON, without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import asdict, evolve
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+
+from qfunc.errors import CalibrationError
+from qfunc.frontend.capture import capture
+from qfunc.frontend.options import Leaves
+from qfunc.graph.constants import read_attr
+from qfunc.graph.evaluation_form import trained_norms
+from qfunc.graph.record import TensorInfo, attach
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_stage
+from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.specs import from_json, to_json
+from qfunc.transforms.batch_norm import BatchStatistics, Folded
+from qfunc.transforms.deploy import require_whole
+from qfunc.transforms.insert_quantizers import placements, simulation
+from qfunc.transforms.quantize import quantize
+from qfunc.transforms.submodules import capture_submodule
+from qfunc.transforms.validate import require_directory
+
+_TENSORS = "model.safetensors"
+
+
+def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
+    """A function that writes a quantized model: "model.safetensors" and "qfunc.json", all or nothing.
+
+    Raises:
+        CalibrationError: the model is not quantized.
+        DeployError: the directory holds something else, or submodules are quantized, which are saved one by one.
+
+    >>> import qfunc, tempfile
+    >>> from qfunc import targets
+    >>> quantized = qfunc.quantize(targets.onnxruntime)(nn.Linear(3, 2))
+    >>> sorted(p.name for p in save(tempfile.mkdtemp())(quantized).iterdir())
+    ['model.safetensors', 'qfunc.json']
+    """
+
+    require_directory(directory, "save")
+
+    def write(model: fx.GraphModule) -> Path:
+        require_whole(model, "save")
+        record = require_stage(model, "quantized", "save")
+        state = {k: v.detach().clone().contiguous() for k, v in _tensors(model).items()}
+        report = {
+            "target": json.loads(to_json(record.target)),
+            "stage": record.stage,
+            "inputs": [asdict(i) for i in record.inputs],
+            "training": model.training,
+            **({"within": record.within, "around": list(record.around)} if record.within else {}),
+            **({"norms": "batch_statistics"} if trained_norms(model) else {}),
+            "graph": _described(model),
+        }
+        text = json.dumps(report, indent=1, sort_keys=True) + "\n"
+        return Artifact({_TENSORS: to_bytes(state), REPORT: text.encode()}).save(directory)
+
+    return write
+
+
+def _described(model: fx.GraphModule) -> list[str]:
+    # One line an op, the same in every process: a function's own repr would show an address.
+    names = {n: n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "") for n in model.graph.nodes}
+    return [f"{n.name} = {names[n]}{tuple(n.args)}" for n in model.graph.nodes]
+
+
+def load(
+    directory: str | os.PathLike[str],
+    example_inputs: tuple[Any, ...] | None = None,
+    classes: Iterable[Any] = (),
+    *,
+    leaves: Leaves = (),
+    concrete_args: Mapping[str, Any] | None = None,
+    tracer: fx.Tracer | type[fx.Tracer] | None = None,
+) -> Callable[[nn.Module | ExportedProgram], fx.GraphModule]:
+    """A transform from the float model to the quantized one that `save` wrote, bit-equal.
+
+    Args:
+        directory: Where `save` wrote.
+        example_inputs: As given to `quantize`, if it took the torch.export road; of a submodule, its own inputs.
+        classes: The user's own classes and functions in the target.
+        leaves: As given to `quantize`, and so are the two others.
+        concrete_args: As given to `quantize`.
+        tracer: As given to `quantize`.
+    Raises:
+        CalibrationError: no such files, or the model is not the one that was saved.
+    """
+
+    require_directory(directory, "load")
+
+    def read(model: nn.Module | ExportedProgram) -> fx.GraphModule:
+        place = Path(directory)
+        if isinstance(model, Tensor):
+            wanted, do = "the float model that was quantized, which the files do not hold", "Write load(directory)(model)."
+            raise CalibrationError(where=f"load({str(place)!r})", found="a Tensor", wanted=wanted, do=do)
+        report = _report(place)
+        target = from_json(json.dumps(report["target"]), classes)
+        norms = BatchStatistics() if report.get("norms") else Folded()
+        given: Any = model
+        if path := report.get("within", ""):
+            road = capture(example_inputs, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
+            captured = {path: capture_submodule(path, road, given, tuple(report.get("around", ())))}
+            quantized = simulation(placements(captured, target, norms)[path], target)
+        else:
+            how = quantize(target, example_inputs, norms=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
+            quantized = how(given)
+        state = _state(place)
+        for seat in quantizer_nodes(quantized):
+            seat.module.take_shape_of(state, f"{seat.path}.")
+        have = _tensors(quantized)
+        if wrong := _differs(have, state, _described(quantized), report["graph"]):
+            do = "Build the model as it was when it was saved, and give what quantize was given."
+            raise CalibrationError(where=f"load({str(place)!r})", found=wrong, wanted="the saved network", do=do)
+        kept = quantized.state_dict().keys()
+        with torch.no_grad():
+            quantized.load_state_dict({k: v for k, v in state.items() if k in kept})
+            for name in state.keys() - kept:
+                have[name].copy_(state[name])
+        inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"]) for i in report["inputs"])
+        record = require_stage(quantized, "quantized", "load")
+        return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])
+
+    return read
+
+
+def _report(place: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if (place / REPORT).is_file() and (place / _TENSORS).is_file():
+        try:
+            found = json.loads((place / REPORT).read_text())
+        except ValueError as e:
+            raise _broken(place, REPORT, e) from e
+    if not {"target", "stage", "inputs", "training", "graph"} <= found.keys():
+        wanted, do = f"{REPORT} and {_TENSORS}", "Pass the directory that qfunc.save wrote."
+        raise CalibrationError(where=f"load({str(place)!r})", found="no saved model", wanted=wanted, do=do)
+    return found
+
+
+def _state(place: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(place / _TENSORS)
+    except SafetensorError as e:
+        raise _broken(place, _TENSORS, e) from e
+
+
+def _broken(place: Path, name: str, error: Exception) -> CalibrationError:
+    found, do = f"a {name} that cannot be read: {error}", "Save the model again: files were cut or changed."
+    return CalibrationError(where=f"load({str(place)!r})", found=found, wanted="the files of qfunc.save", do=do)
+
+
+def _tensors(model: fx.GraphModule) -> dict[str, Tensor]:
+    # The state_dict, and what the graph reads besides: buffers that are not persistent, constants.
+    read = {str(n.target): read_attr(model, n) for n in model.graph.nodes if n.op == "get_attr"}
+    return {**{path: t.detach() for path, t in read.items() if isinstance(t, Tensor)}, **model.state_dict()}
+
+
+def _differs(have: dict[str, Tensor], state: dict[str, Tensor], graph: list[str], saved: list[str]) -> str:
+    # What the model has other than the saved one, or "".
+    wrong = sorted(have.keys() ^ state.keys())
+    both = sorted(have.keys() & state.keys())
+    wrong += [k for k in both if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)]
+    if wrong:
+        return f"other tensors than the saved ones: {', '.join(wrong[:5])}"
+    ops = [(a, b) for a, b in zip_longest(graph, saved, fillvalue="no op") if a != b]
+    return f"another op than the saved one: {ops[0][0]}, not {ops[0][1]}" if ops else ""

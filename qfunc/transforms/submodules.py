@@ -1,0 +1,267 @@
+"""Which submodules of an outer module are quantized, and what each of them is captured with."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from attrs import evolve
+from torch import fx, nn
+
+from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError, a_or_an, first_line
+from qfunc.execution.feed import positional
+from qfunc.frontend.options import leaf_classes, require_arguments
+from qfunc.frontend.source_location import has_module_name, qualified
+from qfunc.graph.hooks import without_hooks
+from qfunc.graph.record import attach, record_of, within_module
+from qfunc.graph.selectors import Context, matches
+from qfunc.graph.stages import kind_of_model
+from qfunc.graph.submodules import quantized_submodules, run_submodules
+from qfunc.graph.wrappers import unwrap
+from qfunc.quantizers.fake_quantize import FakeQuantize
+from qfunc.specs import Keep, Target
+
+__all__ = [
+    "Call",
+    "arguments_of",
+    "enclosing_classes",
+    "inputs_of",
+    "leaves_of",
+    "require_float_model",
+    "require_names",
+    "require_sites",
+    "submodules",
+    "capture_submodule",
+]
+
+
+_WHERE = "quantize, at"
+
+
+def require_names(at: Any) -> tuple[str, ...]:
+    """The paths and patterns of `at`.
+
+    Raises:
+        SpecError: something else than texts, or none.
+    """
+    names = (at,) if isinstance(at, str) else at
+    if not isinstance(names, tuple | list) or not names or not all(isinstance(n, str) for n in names):
+        do = "Write at='backbone' or at=('encoder', 'decoder.layers.*')."
+        raise SpecError(where=_WHERE, found=repr(at), wanted="a path of a submodule, or a tuple of them", do=do)
+    return tuple(names)
+
+
+def submodules(outer: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:
+    """The submodules that some paths and patterns name; of a pattern the outermost.
+
+    Raises:
+        SpecError: a name of nothing, of a container without a forward, or inside another, or one module twice.
+        CalibrationError: one that is quantized already.
+    """
+    modules = {path: m for path, m in outer.named_modules(remove_duplicate=False) if path}
+    chosen: dict[str, nn.Module] = {}
+    for name in names:
+        matching = [path for path in modules if fnmatchcase(path, name)]
+        found = [path for path in matching if not any(_inside(path, other) for other in matching)]
+        if not found:
+            raise SpecError(
+                where=_WHERE,
+                found=f"{name!r}, which is the path of no submodule",
+                wanted=f"paths of submodules of the {type(outer).__name__}",
+                do=f"Near names: {_near(name, outer)}.",
+            )
+        for path in found:
+            twin = next((other for other in chosen if chosen[other] is modules[path]), None)
+            if twin is None:
+                chosen[path] = modules[path]
+            elif path in (twin, name):  # of a pattern, a module that is shared counts once
+                do = "Name it once: it is replaced wherever the model refers to it."
+                found_ = f"{path!r} and {twin!r}, which are one module" if path != twin else f"{path!r} twice"
+                raise SpecError(where=_WHERE, found=found_, wanted="each submodule once", do=do)
+    for path, module in chosen.items():
+        around = next((other for other in chosen if _inside(path, other)), None)
+        if around is not None:
+            do = f"Name one of them: {around!r} has the other in it."
+            raise SpecError(where=_WHERE, found=f"{path!r} inside {around!r}", wanted="submodules side by side", do=do)
+        if type(module).forward is nn.Module.forward and "forward" not in vars(module):
+            raise SpecError(
+                where=_WHERE,
+                found=f"{path!r}, {a_or_an(type(module))} without a forward",
+                wanted="submodules that compute",
+                do=f"Name its entries: '{path}.*'.",
+            )
+    _require_float(outer, chosen)
+    return chosen
+
+
+def _inside(path: str, other: str) -> bool:
+    return path.startswith(f"{other}.")
+
+
+def _near(name: str, outer: nn.Module) -> str:
+    # Of submodules that have something to quantize in them.
+    paths = [path for path, m in outer.named_modules() if path not in ("", name) and any(True for _ in m.parameters())]
+    near = difflib.get_close_matches(name.strip("*."), paths, 3, 0.4)
+    return ", ".join(near or [path for path in paths if "." not in path][:6]) or "none has parameters"
+
+
+def _require_float(outer: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
+    for done in quantized_submodules(outer):
+        hit = next((path for path in chosen if path == done or _inside(path, done) or _inside(done, path)), None)
+        if hit is not None:
+            do = "Quantize the float model that it came from."
+            found = f"{done!r}, which is quantized already"
+            raise CalibrationError(where=f"quantize, at={hit!r}", found=found, wanted="a float submodule", do=do)
+
+
+def require_float_model(model: Any, whole: bool) -> None:
+    """Refuses a model that is quantized, or (as a whole) that has quantized submodules, and tensors that have no values here.
+
+    Raises:
+        CalibrationError: such a model.
+        CaptureError: tensors on the meta device, or sharded over processes.
+    """
+    record, do = record_of(model), "Quantize the float model that it came from."
+    if record is not None and record.target is not None:
+        raise CalibrationError(where="quantize", found=kind_of_model(record), wanted="a float model", do=do)
+    done = quantized_submodules(model) if whole else {}
+    for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        if whole and (path in done or isinstance(module, FakeQuantize)):
+            found = f"a model with a quantized submodule, {path!r}"
+            raise CalibrationError(where="quantize", found=found, wanted="a float model", do=do)
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            place = f"quantize, tensor {f'{path}.{name}'.lstrip('.')!r}"
+            if tensor is not None and tensor.is_meta:
+                do = "Load the weights first: model.to_empty(device='cpu'), then load_state_dict."
+                raise CaptureError(where=place, found="a tensor on the meta device", wanted="values", do=do)
+            if type(tensor).__name__ == "DTensor":
+                do = "Quantize the model before it is sharded, or a copy loaded from its full state_dict."
+                raise CaptureError(where=place, found="a part of a sharded tensor", wanted="the whole tensor", do=do)
+
+
+class Call(NamedTuple):
+    """A call's arguments by position; and the defaults of those that it left out before one that it named."""
+
+    inputs: tuple[Any, ...] | None = None
+    left_out: Mapping[str, Any] = MappingProxyType({})
+
+
+def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs: Any) -> dict[str, Call]:
+    """What each submodule is first called with when the outer module runs on the example inputs; {} without them.
+
+    Raises:
+        CaptureError: the outer module does not run, or does not call a submodule.
+    """
+    if example_inputs is None:
+        return {}
+    found: dict[str, Call] = {}
+    own = {path: unwrap(module).forward for path, module in chosen.items()}
+
+    def watching(path: str) -> Callable[..., Any]:
+        signature = inspect.signature(own[path])
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if path not in found:
+                bound = signature.bind(*args, **kwargs)
+                left = [p for p in signature.parameters.values() if p.name not in bound.arguments] if bound.kwargs else []
+                free = signature.replace(parameters=[p for p in signature.parameters.values() if p not in left])
+                found[path] = Call(positional(free, args, kwargs), {p.name: p.default for p in left})
+            return here[path](*args, **kwargs)
+
+        return forward
+
+    copied = run_submodules(outer, {})
+    here = {path: unwrap(copied.get_submodule(path)).forward for path in chosen}
+    for path in chosen:
+        vars(copied.get_submodule(path))["forward"] = watching(path)
+    where = "quantize, example_inputs"
+    try:
+        with torch.no_grad():
+            copied(*(example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)))
+    except QfuncError:
+        raise
+    except Exception as e:
+        do = f"Give the positional inputs of the {type(outer).__name__}, not those of the submodules."
+        raise CaptureError(where=where, found=first_line(e), wanted="inputs on which the model runs", do=do) from e
+    for path in chosen:
+        if path not in found:
+            do = "Give inputs for which it runs, or leave it out of `at`."
+            raise CaptureError(where=where, found=f"no call of {path!r}", wanted="a run of every submodule", do=do)
+    return found
+
+
+def leaves_of(part: nn.Module, given: tuple[Any, ...], chosen: Mapping[str, nn.Module]) -> tuple[Any, ...]:
+    """Those of the leaves that this submodule has; each must be in one of them."""
+    leaf_classes(given, nn.ModuleList(chosen.values()))
+    kinds = {type(m) for m in part.modules() if m is not part}
+    return tuple(leaf for leaf in given if leaf_classes((leaf,), nn.ModuleList(chosen.values())) & kinds)
+
+
+def arguments_of(part: nn.Module, concrete: Mapping[str, Any], chosen: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """Those of the fixed arguments that this submodule's forward has; each must be in one of them."""
+    each = [set(inspect.signature(unwrap(m).forward).parameters) for m in chosen.values()]
+    for name in concrete:
+        if not any(name in names for names in each):
+            require_arguments({name: concrete[name]}, unwrap(part))
+    mine = inspect.signature(unwrap(part).forward).parameters
+    return {name: value for name, value in concrete.items() if name in mine}
+
+
+def _kept(module: Any, target: Target) -> bool:
+    context = Context(module, target.ops)
+    keeping = [r for r in target.rules if any(isinstance(v, Keep) for v in (r.input, r.weight, r.bias, r.output))]
+    return any(matches(rule.select, node, context) for rule in keeping for node in module.graph.nodes)
+
+
+def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> None:
+    """Refuses a model, or submodules, in which the target quantizes nothing.
+
+    Raises:
+        SpecError: lists near names.
+    """
+    for path, module in made.items():
+        if not any(isinstance(m, FakeQuantize) for m in module.modules()):
+            if _kept(module, target):
+                continue  # edit.skip left it in float
+            if not path:
+                do = "Print the target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."
+                found, wanted = f"{a_or_an(type(outer))} in which the target quantizes nothing", "ops that it quantizes"
+                raise SpecError(where="quantize", found=found, wanted=wanted, do=do)
+            raise SpecError(
+                where=f"quantize, at={path!r}",
+                found=f"{a_or_an(type(unwrap(outer.get_submodule(path))))} in which the target quantizes nothing",
+                wanted="submodules with ops that it quantizes",
+                do=f"Near names: {_near(path, outer)}.",
+            )
+
+
+def enclosing_classes(outer: nn.Module, path: str) -> tuple[str, ...]:
+    """The classes of the modules around a submodule, the outermost first.
+
+    >>> enclosing_classes(nn.Sequential(nn.Sequential(nn.ReLU())), "0.0")
+    ('torch.nn.modules.container.Sequential', 'torch.nn.modules.container.Sequential')
+    """
+    words = path.split(".")
+    return tuple(qualified(type(outer.get_submodule(".".join(words[:i])))) for i in range(len(words)))
+
+
+def capture_submodule(
+    path: str, road: Callable[[nn.Module], fx.GraphModule], part: nn.Module, classes: tuple[str, ...]
+) -> fx.GraphModule:
+    """The captured submodule, whose tensors are named by their paths in the outer module, of which `classes` are around it."""
+    try:
+        captured = road(without_hooks(unwrap(part)))
+    except QfuncError as e:
+        e.add_note(f"in submodule {path!r}")
+        raise
+    record = record_of(captured)
+    assert record is not None
+    fact = record.facts.get(getattr(captured.graph.output_node().args[0], "name", ""))
+    inside = fact.modules if fact is not None else ()
+    bare = fact.path if fact is not None and len(inside) == 1 and has_module_name(inside[0]) else ""
+    return within_module(attach(captured, evolve(record, within=path, around=classes, bare=bare)), classes)
