@@ -6,8 +6,8 @@
 In each network of zoo_models.py, clips become ReLUs.  Then `equalize`, `smooth` and folding are applied separately to the float
 network.  The table shows the largest difference of any op's output, divided by its bound.  The bound follows from the rounding
 of the weights to float32 alone (qfunc/testing/laws/corrections.py).  The law holds if the value is at most 1.  "-" means that
-there is nothing to change; attention, for example, has no BatchNorms to fold.  "outputs" is the largest relative change of the outputs
-in float64, over the three.
+there is nothing to change; attention, for example, has no BatchNorms to fold.  "outputs" is the largest relative change of the
+outputs in float64, over the three.
 
 Each network runs in a separate process, on one thread, within --seconds of processor time.  Its row is appended to FILE (JSON
 lines), and existing rows are not run again.  The exit status is 1 if a law fails or a network did not run.
