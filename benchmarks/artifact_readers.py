@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lowering"))
 import vendor_readers as vendor
@@ -124,7 +124,7 @@ def read_back(files: Files) -> tuple[list[str], list[str]]:
             model = onnx.load_from_string(content)
             onnx.checker.check_model(model)
             if not any(n.op_type == "FakeQuantize" for n in model.graph.node):
-                OnnxRuntime(optimise=False).session(content)
+                OnnxRuntimeRunner(optimise=False).session(content)
         for reader in readers_of(files, name):
             found = reader(files)
             wrong = [t for t, ranges in found.items() if t in own and not _same(ranges, own[t])]

@@ -25,13 +25,21 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError
-from qfunc.lowering import NcnnFiles, OnnxRuntime, OpenVino, Pte, QnnHtp, Tflite, TosaFile
+from qfunc.lowering import (
+    NcnnLowering,
+    OnnxRuntimeRunner,
+    OpenVinoRunner,
+    QnnHtpRunner,
+    TfliteLowering,
+    TosaLowering,
+    XnnpackLowering,
+)
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import Int, Scheme, Target, edit
 
 SIZED = {"academic": (4, 4), "academic_nlp": (8, 8)}
 EACH = (getattr(targets, n)(*SIZED[n]) if n in SIZED else getattr(targets, n) for n in targets.__all__)
-TARGETS = tuple(t for t in EACH if not isinstance(t.lowering, Tflite | Pte | TosaFile | NcnnFiles))  # no reader here
+TARGETS = tuple(t for t in EACH if not isinstance(t.lowering, TfliteLowering | XnnpackLowering | TosaLowering | NcnnLowering))  # no reader here
 EXACT = ("onnxruntime", "onnx_qnn")
 HEAD = (
     "target", "float", "simulated", "emulated", "run", "by", "outputs", "off", "LSB", "tensors", "codes", "differ", "LSB",
@@ -64,14 +72,14 @@ def runners_of(target: Target, files: Any) -> Iterator[tuple[Any, str]]:
     """Yield (runner, description) for each way to run the artifact."""
     (reader,) = readers_of(files, "model.onnx") or (None,)
     own = target.runtime.runner
-    if isinstance(own, OpenVino):
+    if isinstance(own, OpenVinoRunner):
         if not own.missing():
             yield own, f"OpenVINO, {_integer_layers(own.compiled(files['model.onnx']))}"
-    elif isinstance(own, QnnHtp):
-        runner = OnnxRuntime(optimise=False) if own.missing() else own
+    elif isinstance(own, QnnHtpRunner):
+        runner = OnnxRuntimeRunner(optimise=False) if own.missing() else own
         yield runner, "ONNX Runtime, as written" if own.missing() else "HTP emulator"
     elif own is not None or reader is quantizers:
-        runner = own or OnnxRuntime(optimise=False)
+        runner = own or OnnxRuntimeRunner(optimise=False)
         yield runner, "ONNX Runtime" if runner.optimise else "ONNX Runtime, as written"
     for name in files:
         for found in readers_of(files, name):
@@ -112,7 +120,7 @@ def rounding(model: onnx.ModelProto, mode: str) -> None:
 
 def runnable(target: Target) -> Target:
     """Return the target, with 7-bit weights where this CPU's int8 kernels would saturate."""
-    if not OnnxRuntime().comparable() or target.name not in ("onnxruntime", "openvino"):
+    if not OnnxRuntimeRunner().comparable() or target.name not in ("onnxruntime", "openvino"):
         return target
     if target.name == "onnxruntime":
         return edit.weights(bits=7)(target)

@@ -34,7 +34,7 @@ from qfunc.analysis.report_format import table
 from qfunc.corrections.equalization_graph import equalization_links
 from qfunc.errors import CaptureError, SpecError
 from qfunc.ops.vocabulary import kind_of
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.fuse_norms import fuse_norms
 from qfunc.testing.laws.corrections import worst_violation
 
@@ -64,7 +64,7 @@ def check(entry: Entry) -> dict[str, Any]:
         model, row["road"] = _captured(entry)
         inputs, changes = entry.inputs(1, 4), {}
         with contextlib.suppress(SpecError):  # nothing to change
-            model = qfunc.clips_as_relu()(model)
+            model = qfunc.replace_relu6()(model)
         wanted = _wide(model, inputs)
         found = equalization_links(model, gains=True)[0]
         row["changed"] = {
@@ -74,8 +74,8 @@ def check(entry: Entry) -> dict[str, Any]:
         }
         changes = {
             "equalize": qfunc.equalize(),
-            "smooth": qfunc.smooth([entry.inputs(2, 3)], progress=False),
-            "folding": fold_batch_norm,
+            "smooth": qfunc.smooth_quant([entry.inputs(2, 3)], progress=False),
+            "folding": fold_batch_norms,
         }
         row["outputs"], row["at"] = 0.0, ""
         for law in (law for law in LAWS if row["changed"][law]):

@@ -33,7 +33,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.analysis.report_format import table
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 
 NETWORKS = {
@@ -83,7 +83,7 @@ def on_onnxruntime(name: str, model: Any, calib: Tensor, test: Any, count: int) 
     uncorrected = calibrated(model, target, calib)
     quantized = qfunc.correct_bias(calib.split(50))(uncorrected)
     emulated = qfunc.emulate(target)(quantized)
-    session = OnnxRuntime().session(qfunc.deploy(target)(quantized).files["model.onnx"])
+    session = OnnxRuntimeRunner().session(qfunc.deploy(target)(quantized).files["model.onnx"])
     x, y = test[0][:count], test[1][:count]
     right = {
         "float": predictions(model, x, name="float") == y,

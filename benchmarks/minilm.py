@@ -38,10 +38,10 @@ from torch import Tensor
 import qfunc
 from qfunc import targets
 from qfunc.analysis.report_format import table
-from qfunc.lowering import OnnxRuntime
-from qfunc.specs import Keep, Unknown, edit
+from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.specs import KeepFloat, Unknown, edit
 
-RESIDUAL_IN_FLOAT = edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), Keep())
+RESIDUAL_IN_FLOAT = edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), KeepFloat())
 """Some channels of the residual stream are tens of times larger than the others.  So its sums and their terms stay in float,
 and the operands of all products are quantized."""
 
@@ -120,7 +120,7 @@ def main() -> int:
     _, ids, mask = batches(*sentences(calib), 32)[-1]
     program = torch.export.export(model, (ids, mask), dynamic_shapes=(both, both), strict=False)
     calibration = [(i, m) for _, i, m in batches(*sentences({k: v[:128] for k, v in calib.items()}), 32)]
-    exact = not OnnxRuntime().comparable()
+    exact = not OnnxRuntimeRunner().comparable()
     how = "with all" if exact else "without"
     print(f"ONNX Runtime {how} optimisations; {count} pairs, {len(calibration)} batches of calibration", flush=True)
     real = embedded(model, *sentences(test))
@@ -157,7 +157,7 @@ def measured(
     """Return a row of the table, and True if it exceeds a limit."""
     start = time.monotonic()
     calibrated = qfunc.calibrate(calibration, progress=False)(qfunc.quantize(target)(program))
-    session = OnnxRuntime(optimise=exact).session(qfunc.deploy(target)(calibrated).files["model.onnx"])
+    session = OnnxRuntimeRunner(optimise=exact).session(qfunc.deploy(target)(calibrated).files["model.onnx"])
     simulated = embedded(calibrated, *sentences(test))
     found = embedded(lambda *given: torch.from_numpy(session.run(given)[0]), *sentences(test))
     near, same = ((a * b).sum(1) for a, b in ((real, found), (simulated, found)))

@@ -94,7 +94,7 @@ def costs(names: list[str], size: int, runs: int, compiled: bool, clock: Callabl
     models: dict[str, nn.Module] = {"float": resnet18().train()}
     for name in names:
         target = recipes.lsq()(getattr(targets, name))
-        quantized = qfunc.quantize(target, norms=qfunc.BatchStatistics())(resnet18())
+        quantized = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(resnet18())
         models[name] = qfunc.calibrate([x], progress=False)(quantized).train()
     runners: dict[str, Any] = {n: torch.compile(m, fullgraph=True) if compiled else m for n, m in models.items()}
     ways: dict[str, tuple[str, Context]] = {n: (n, nullcontext) for n in models}

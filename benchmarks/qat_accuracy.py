@@ -36,7 +36,7 @@ import qfunc
 from qfunc import recipes, targets
 from qfunc.analysis.report_format import table
 from qfunc.estimators import Mse
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Target, edit
 
 TRAINED, TESTED, BATCH = 20_000, 5_000, 100
@@ -96,18 +96,18 @@ def accuracy(found: Tensor, y: Tensor) -> float:
 
 def calibrated(target: Target, model: nn.Module, x: Tensor, norms: Any) -> Any:
     """Return the quantized model, calibrated with 1,000 images."""
-    return qfunc.calibrate(x[:1000].split(100), progress=False)(qfunc.quantize(target, norms=norms)(model))
+    return qfunc.calibrate(x[:1000].split(100), progress=False)(qfunc.quantize(target, batch_norm=norms)(model))
 
 
 def trained(recipe: Recipe, teacher: nn.Module, x: Tensor, seed: int) -> Any:
     """Return the model after the recipe's steps, in evaluation mode."""
-    student = calibrated(recipe.edit(recipe.target), teacher, x, qfunc.BatchStatistics()).train()
+    student = calibrated(recipe.edit(recipe.target), teacher, x, qfunc.TrainBatchNorm()).train()
     learns = any(True for m in student.modules() if hasattr(m, "site") for _ in m.parameters())
     groups: Any = (
         qfunc.parameter_groups(student, lr=recipe.lr, quantizer_lr=recipe.quantizer_lr) if learns else student.parameters()
     )
     if recipe.frozen:
-        qfunc.freeze_norms(student)
+        qfunc.freeze_batch_norm(student)
     optimizer = torch.optim.SGD(groups, lr=recipe.lr, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, recipe.steps)
     generator = torch.Generator().manual_seed(seed)
@@ -135,7 +135,7 @@ def row(recipe: Recipe, teacher: nn.Module, x: Tensor, test: Set, seed: int) -> 
     target = recipe.edit(recipe.target)
     if target.name.startswith("onnxruntime"):
         exact = classes(qfunc.emulate(target)(student), test[0])
-        session = OnnxRuntime(threads=1).session(qfunc.deploy(target)(student).files["model.onnx"])
+        session = OnnxRuntimeRunner(threads=1).session(qfunc.deploy(target)(student).files["model.onnx"])
         found["emulated"] = accuracy(exact, test[1])
         found["unlike_runtime"] = int((exact != classes(lambda v: session.run([v])[0], test[0])).sum())
     return found
@@ -155,7 +155,7 @@ def cell(data: Path, name: str, seed: int | None) -> dict[str, Any]:
     recipe = next(r for r in ROWS if r.name == name)
     if seed is not None:
         return row(recipe, teacher, x, test, seed)
-    first = classes(calibrated(recipe.target, teacher, x, qfunc.Folded()), test[0])
+    first = classes(calibrated(recipe.target, teacher, x, qfunc.FoldBatchNorm()), test[0])
     return {"name": name, "seed": None, "accuracy": accuracy(first, test[1])}
 
 

@@ -28,7 +28,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import lowering, targets
 from qfunc.analysis.report_format import table
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from qfunc.specs import Target, edit
 
@@ -46,7 +46,7 @@ def reconstructed(model: Any, target: Target, batches: list[Tensor], iterations:
 def row(model: fx.GraphModule, target: Target, stored: str, x: Tensor, y: Tensor) -> tuple[list[str], int]:
     """Return the row of a model, and the number of codes of integer units that differ."""
     report = qfunc.verify(target)(model, tqdm(x.split(100), "verify", leave=False, disable=not sys.stderr.isatty()))
-    session = OnnxRuntime().session(qfunc.deploy(target)(model).files["model.onnx"])
+    session = OnnxRuntimeRunner().session(qfunc.deploy(target)(model).files["model.onnx"])
     predicted = {u.tensor for u in Partition(model, target).units if u.integer}
     of_integers = [r for r in report.of("codes") if r.name in predicted]
     outputs = report.of("output")
@@ -78,7 +78,7 @@ def main() -> int:
     for target, stored in (
         (runnable(targets.onnxruntime), "8 bits, bytes"),
         (four, "4 bits, bytes"),
-        (edit.deploy(lowering.Packed())(four), "4 bits, INT4"),
+        (edit.deploy(lowering.PackInt4())(four), "4 bits, INT4"),
         (edit.weights(bits=2)(targets.onnxruntime), "2 bits, bytes"),
     ):
         figures, differ = row(reconstructed(model, target, batches, options.iterations), target, stored, x, y)

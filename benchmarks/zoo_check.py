@@ -20,7 +20,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
 from qfunc.graph.arguments import flatten
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.vocabulary import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
@@ -110,7 +110,7 @@ def _checked(entry: Entry, row: Row) -> None:
         return value
 
     torch.set_num_threads(1)  # waiting threads take the core from computing ones
-    runner = OnnxRuntime(threads=1)
+    runner = OnnxRuntimeRunner(threads=1)
     target = WITH_TRANSPOSED(runnable(targets.onnxruntime))
     model = stage("make", entry.make)
     calib, held = [entry.inputs(4, 3)], [entry.inputs(2, 4)]

@@ -17,14 +17,15 @@ import qfunc
 from qfunc import specs, targets
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import Qdq
+from qfunc.lowering import QdqLowering
 from qfunc.specs import (
     Algorithm,
     Cases,
+    ClampImplied,
     Copy,
-    Derived,
+    DerivedQParams,
     Fusion,
-    InsideActivation,
+    FusionStep,
     Int,
     Kernel,
     NonNegative,
@@ -35,7 +36,6 @@ from qfunc.specs import (
     Scale,
     Scheme,
     Shift,
-    Step,
     Target,
 )
 
@@ -48,15 +48,15 @@ WEIGHTED, MOVES = Op(("conv", "linear")), ("max_pool", "flatten", "reshape")
 
 chip = Target(
     name="chip",
-    rules=(Rule(WEIGHTED, input=ACTIVATION, weight=Scheme(S8, SHIFTS), bias=Derived(), output=ACTIVATION),),
-    fusions=(Fusion(WEIGHTED, Step(Op("relu")), integer_if=InsideActivation()),),
+    rules=(Rule(WEIGHTED, input=ACTIVATION, weight=Scheme(S8, SHIFTS), bias=DerivedQParams(), output=ACTIVATION),),
+    fusions=(Fusion(WEIGHTED, FusionStep(Op("relu")), integer_if=ClampImplied()),),
     kernels=(
         Kernel(WEIGHTED, Shift("half_up"), formats=(("input", (S8, U8)), ("weight", (S8,)), ("output", (S8, U8)))),
         Kernel(Op(MOVES), Copy(), integer_if=SameQParams()),
     ),
     commuting=MOVES,
     runtime=Runtime("chip simulator", "1.0"),
-    lowering=Qdq(),
+    lowering=QdqLowering(),
     source="the manual of this chip, chapter 3",
     weight=Algorithm(MinMax(), Fixed()),
     activation=Algorithm(MinMax(), Fixed()),

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import estimators, functions, lowering, specs
 from qfunc.numerics.qparams import Affine, from_range
-from qfunc.specs import Interior, Kernel, Op, Rule, Scheme
+from qfunc.specs import FloatKernel, Kernel, Op, Rule, Scheme
 from qfunc.testing import check_estimator, check_function, check_target
 
 KNEE = '<opset_import: ["":21], domain: "npu"> Knee (x) => (y) {k = Constant<value_float = 0.25>() b = Mul(k, x) y = Min(x, b)}'
@@ -78,12 +78,12 @@ npu = specs.Target(
     ops=specs.OpKind("knee", f"{__name__}.knee", onnx=KNEE),
     rules=(
         Rule(Op("conv") & ~specs.Attr("groups", 1), weight=NIBBLE),
-        Rule(MAC | Op("knee"), input=BYTE, weight=BYTE, bias=specs.Derived(), output=BYTE),
+        Rule(MAC | Op("knee"), input=BYTE, weight=BYTE, bias=specs.DerivedQParams(), output=BYTE),
     ),
-    fusions=specs.Fusion(MAC, specs.Step(Op("relu"))),
-    kernels=(Kernel(MAC, specs.Shift("half_up")), Kernel(Op("knee"), Interior(rounding="half_up"))),
+    fusions=specs.Fusion(MAC, specs.FusionStep(Op("relu"))),
+    kernels=(Kernel(MAC, specs.Shift("half_up")), Kernel(Op("knee"), FloatKernel(rounding="half_up"))),
     commuting=MOVES,
-    runtime=specs.Runtime("npu simulator", runner=lowering.OnnxRuntime(optimise=False)),
+    runtime=specs.Runtime("npu simulator", runner=lowering.OnnxRuntimeRunner(optimise=False)),
     lowering=NpuFiles(),
     source="the NPU's programming guide, chapter 3",
     weight=specs.Algorithm(estimators.MinMax(), Leaky()),

@@ -24,7 +24,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import recipes, targets
 from qfunc.estimators import Mse
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Target, edit
 
 EPOCHS = 5
@@ -105,14 +105,14 @@ def classes(run: Any, x: Tensor) -> Tensor:
 def row(target: Target, model: nn.Module, train_set: tuple[Tensor, Tensor], test_set: tuple[Tensor, Tensor]) -> list[float]:
     """Return accuracies in percent: float, calibrated, trained, emulated, in the runtime."""
     (x, y), (x_test, y_test) = train_set, test_set
-    quantized = qfunc.quantize(target, norms=qfunc.BatchStatistics())(model)
+    quantized = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(model)
     calibrated = qfunc.calibrate(x[:500].split(100), progress=False)(quantized)
     found = [classes(m, x_test) for m in (model, calibrated)]
     groups = qfunc.parameter_groups(calibrated, lr=0.003, weight_decay=1e-4, quantizer_lr=1e-4)
     optimizer = torch.optim.SGD(groups, momentum=0.9)
     student = trained(calibrated, x, y, optimizer, EPOCHS, target.name)
     exact, artifact = qfunc.emulate(target)(student), qfunc.deploy(target)(student)
-    session = OnnxRuntime(threads=1).session(artifact.files["model.onnx"])
+    session = OnnxRuntimeRunner(threads=1).session(artifact.files["model.onnx"])
     found += [classes(m, x_test) for m in (student, exact)] + [classes(lambda v: session.run([v])[0], x_test)]
     return [100 * float((each == y_test).double().mean()) for each in found]
 
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a folder with a trained network and its images")
     folder = parser.parse_args().data
     model, train_set, test_set = digits() if folder is None else cifar(folder)
-    reason = OnnxRuntime().comparable()
+    reason = OnnxRuntimeRunner().comparable()
     widths: Iterable[int] = (7, 4) if reason else (8, 4)
     if reason:
         print(f"using 7-bit weights: {reason}", file=sys.stderr)

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import edit, selectors
 
 
@@ -94,7 +94,7 @@ def main(directory: Path) -> None:
     """Train, quantize, deploy and verify; print a table."""
     torch.manual_seed(0)
     target = targets.onnxruntime
-    if reason := OnnxRuntime().comparable():
+    if reason := OnnxRuntimeRunner().comparable():
         print(f"using 7-bit weights: {reason}", file=sys.stderr)
         target = edit.weights(bits=7)(target)
     x, y, x_test, y_test = digits()
@@ -110,7 +110,7 @@ def main(directory: Path) -> None:
     unquantized = edit.pipe(target, edit.skip(selectors.Everything()))
     plain = qfunc.deploy(unquantized)(qfunc.calibrate(x[:200].split(50))(qfunc.quantize(unquantized)(model)))
     (float_file, int8_file) = (a.files["model.onnx"] for a in (plain, artifact))
-    (float_session, int8_session) = (OnnxRuntime(threads=1).session(f) for f in (float_file, int8_file))
+    (float_session, int8_session) = (OnnxRuntimeRunner(threads=1).session(f) for f in (float_file, int8_file))
 
     rows = [
         ("accuracy, float", accuracy(model, x_test, y_test)),

@@ -7,23 +7,23 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
     __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
 
 from qfunc import errors, estimators, functions, recipes, specs
-from qfunc.analysis.bit_sensitivity import HessianTrace, OutputLoss
-from qfunc.analysis.budgets import BitOperations, Latency, Size
-from qfunc.corrections.absorb import absorb_biases
-from qfunc.corrections.channel_pairs import channel_pairs
+from qfunc.analysis.bit_sensitivity import HessianTrace, OutputMse
+from qfunc.analysis.budgets import BitOpsBudget, LatencyBudget, SizeBudget
+from qfunc.corrections.absorb import absorb_high_bias
+from qfunc.corrections.channel_pairs import equalization_pairs
 from qfunc.corrections.correct_bias import correct_bias
-from qfunc.corrections.correct_bias_from_norms import correct_bias_from_norms
+from qfunc.corrections.correct_bias_analytic import correct_bias_analytic
 from qfunc.corrections.equalize import equalize
-from qfunc.corrections.relu6 import clips_as_relu
-from qfunc.corrections.smooth import smooth
+from qfunc.corrections.relu6 import replace_relu6
+from qfunc.corrections.smooth import smooth_quant
 from qfunc.frontend.capture import capture
 from qfunc.quantizers.recompute import recompute_quantized
 from qfunc.reconstruction.methods import adaround, brecq, qdrop
 from qfunc.reconstruction.reconstruct import reconstruct
-from qfunc.transforms.batch_norm import BatchStatistics, Folded, fold_norms, freeze_norms
+from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm, fold_batch_norm, freeze_batch_norm
 from qfunc.transforms.bypass import bypass
 from qfunc.transforms.calibrate import calibrate
-from qfunc.transforms.calibration_source import Float, Quantized
+from qfunc.transforms.calibration_source import FloatPass, QuantizedPass
 from qfunc.transforms.compare import compare
 from qfunc.transforms.compose import compose
 from qfunc.transforms.deploy import deploy
@@ -40,9 +40,10 @@ from qfunc.transforms.verify import verify
 __version__ = "0.1.0"
 
 __all__ = [
-    "BatchStatistics", "BitOperations", "Float", "Folded", "HessianTrace", "Latency", "OutputLoss", "Quantized", "Size",
-    "absorb_biases", "adaround", "brecq", "bypass", "calibrate", "capture", "channel_pairs", "checkpoint_contexts",
-    "clips_as_relu", "compare", "compose", "correct_bias", "correct_bias_from_norms", "deploy", "emulate", "equalize", "errors",
-    "estimators", "explain", "fold_norms", "freeze_norms", "functions", "load", "mixed_precision", "parameter_groups", "qdrop",
-    "quantize", "recipes", "recompute_quantized", "reconstruct", "save", "sensitivity", "smooth", "specs", "verify",
+    "BitOpsBudget", "FloatPass", "FoldBatchNorm", "HessianTrace", "LatencyBudget", "OutputMse", "QuantizedPass",
+    "SizeBudget", "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass", "calibrate", "capture",
+    "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "deploy", "emulate",
+    "equalization_pairs", "equalize", "errors", "estimators", "explain", "fold_batch_norm", "freeze_batch_norm",
+    "functions", "load", "mixed_precision", "parameter_groups", "qdrop", "quantize", "recipes", "recompute_quantized",
+    "reconstruct", "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
 ]  # fmt: skip

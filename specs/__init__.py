@@ -10,14 +10,14 @@ from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.arithmetic import (
     Copy,
     FixedPoint,
+    FloatKernel,
     FloatMultiplier,
-    Interior,
+    FloatRequantize,
     Shift,
     SoftmaxTable,
     SumFma,
     SumScaled,
     SumShifted,
-    ThroughReal,
     Unknown,
     ZeroPointShifts,
 )
@@ -68,7 +68,7 @@ from qfunc.specs.own_forms import (
     SoftmaxFixed,
     SoftmaxFloat,
 )
-from qfunc.specs.placement import Fusion, InsideActivation, Limit, NoZeroPoint, Rule, SameQParams, Step, Tie
+from qfunc.specs.placement import ClampImplied, Fusion, FusionStep, Limit, NoZeroPoint, Rule, SameQParams, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import (
@@ -91,19 +91,19 @@ from qfunc.specs.selectors import (
     Selector,
     Where,
 )
-from qfunc.specs.slots import Cases, Derived, Fixed, Keep
+from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat
 from qfunc.specs.target import Algorithm, OpKind, Override, Runtime, Target
 
 __all__ = [
-    "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear", "Bounds", "Cases",
-    "Constant", "Copy", "DequantizeSum", "Derived", "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0",
-    "Estimator", "Everything", "FLOAT16", "FLOAT32", "First", "Fixed", "FixedBits", "FixedPoint", "FixedPointLanes", "Float",
-    "FloatMultiplier", "Format", "From", "Function", "Fusion", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput",
-    "HardSwish16", "InsideActivation", "Int", "Interior", "Keep", "Kernel", "Last", "Legality", "Levels", "Limit",
-    "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3",
-    "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint", "NonNegative", "Not", "Op", "OpKind",
-    "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "Rule",
-    "Runner", "Runtime", "SameQParams", "Scale", "Scheme", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable",
-    "Step", "SumFma", "SumScaled", "SumShifted", "Target", "ThroughReal", "Tie", "Unknown", "Where", "ZeroPoint",
-    "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
+    "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear", "Bounds",
+    "Cases", "ClampImplied", "Constant", "Copy", "DequantizeSum", "DerivedQParams", "E2M1", "E2M3", "E3M2", "E4M3FN",
+    "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32", "First", "FixedBits",
+    "FixedPoint", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMultiplier", "FloatRequantize", "Format",
+    "From", "Function", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "HardSwish16", "Int",
+    "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE",
+    "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint",
+    "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "QuantizeLanes",
+    "ROUNDINGS", "Refuse", "Require", "Rule", "Runner", "Runtime", "SameQParams", "Scale", "Scheme", "Selector", "Shift",
+    "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Unknown",
+    "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from qfunc.specs._repr import readable
 from qfunc.specs.formats import Float, Format, Int, Levels
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scheme, ZeroPoint
-from qfunc.specs.slots import Cases, Fixed
+from qfunc.specs.slots import Cases, FixedQParams
 from qfunc.specs.target import Override, Target
 
 
@@ -49,7 +49,7 @@ class SchemeChange:
         """The slot value with the changes that its format can take; of qparams that the hardware fixes, how they round."""
         if isinstance(value, Cases):
             return evolve(value, cases=tuple((s, self(v)) for s, v in value.cases), default=self(value.default))
-        if isinstance(value, Fixed):
+        if isinstance(value, FixedQParams):
             how = {n: self._or(n, getattr(value.scheme, n), value.scheme.format) for n in ("rounding", "division")}
             return evolve(value, scheme=evolve(value.scheme, **how))
         if not isinstance(value, Scheme):

@@ -61,7 +61,7 @@ class FloatMultiplier:
 
 @readable
 @frozen
-class ThroughReal:
+class FloatRequantize:
     """v = float32(acc)*float32(s_x*s_w) + bias in real units, the activation there, y = R(v / s_y) + z.
 
     `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).  `reciprocals`: in place of
@@ -69,8 +69,8 @@ class ThroughReal:
 
     Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals); OpenVINO CPU (no fma, half even, divide).
 
-    >>> ThroughReal("half_away", fma=True)
-    ThroughReal('half_away', fma=True)
+    >>> FloatRequantize("half_away", fma=True)
+    FloatRequantize('half_away', fma=True)
     """
 
     rounding: str = field(default="half_even", validator=_rounding)
@@ -186,7 +186,7 @@ def _own_function(instance: object, attribute: object, value: Any) -> None:
 
 @readable
 @frozen
-class Interior:
+class FloatKernel:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
 
     `zero_point="before"`: z is added before R.  `function` names a runtime's own form of the op, where it
@@ -197,8 +197,8 @@ class Interior:
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 
-    >>> Interior(function="mlas_logistic")
-    Interior(function='mlas_logistic')
+    >>> FloatKernel(function="mlas_logistic")
+    FloatKernel(function='mlas_logistic')
     """
 
     dtype: str = field(default="float32", validator=one_of(("float16", "bfloat16", "float32", "float64")))
@@ -262,11 +262,11 @@ class Unknown:
 
 
 ARITHMETIC = (
-    FloatMultiplier, ThroughReal, FixedPoint, Shift, SumFma, SumShifted, AveragePool, Interior, SoftmaxTable,
+    FloatMultiplier, FloatRequantize, FixedPoint, Shift, SumFma, SumShifted, AveragePool, FloatKernel, SoftmaxTable,
     ZeroPointShifts, Copy, Unknown, SumScaled, *OWN_FORMS,
 )  # fmt: skip
 Arithmetic = (
-    FloatMultiplier | ThroughReal | FixedPoint | Shift | SumFma | SumShifted | AveragePool | Interior
+    FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
     | SoftmaxTable | ZeroPointShifts | Copy | Unknown | SumScaled
     | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
     | QuantizeLanes

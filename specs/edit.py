@@ -15,7 +15,7 @@ from qfunc.specs._rewrite import ChangeSlots, PutBehind, PutInFront, SchemeChang
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.selectors import Everything, ModuleType, Name, Op, Selector, Where, require_selector
-from qfunc.specs.slots import Keep, SlotValue
+from qfunc.specs.slots import KeepFloat, SlotValue
 from qfunc.specs.target import OpKind, Override, Target
 
 Edit = Callable[[Target], Target]
@@ -30,7 +30,7 @@ def pipe(target: Target, *edits: Edit) -> Target:
 
     >>> from qfunc import targets
     >>> pipe(targets.onnxruntime, weights(bits=4), skip(name("head.*"))).rules[0]
-    Rule(Name('head.*'), input=Keep(), weight=Keep(), bias=Keep(), output=Keep())
+    Rule(Name('head.*'), input=KeepFloat(), weight=KeepFloat(), bias=KeepFloat(), output=KeepFloat())
     """
     if not isinstance(target, Target):
         do = "Write edit.pipe(target, edit.weights(bits=4), ...)."
@@ -179,10 +179,10 @@ def skip(selector: Selector) -> Edit:
 
     >>> from qfunc import targets
     >>> skip(op("softmax"))(targets.onnxruntime).rules[0].output
-    Keep()
+    KeepFloat()
     """
     require_selector("edit.skip", selector)
-    return add(selector, input=Keep(), weight=Keep(), bias=Keep(), output=Keep())
+    return add(selector, input=KeepFloat(), weight=KeepFloat(), bias=KeepFloat(), output=KeepFloat())
 
 
 def add(selector: Selector, **slots: Any) -> Edit:
@@ -192,8 +192,8 @@ def add(selector: Selector, **slots: Any) -> Edit:
         SpecError: no selector, a slot that does not exist, or a value that no slot can have.
 
     >>> from qfunc import targets
-    >>> add(op("gelu"), input=Keep())(targets.onnxruntime).rules[0]
-    Rule(Op('gelu'), input=Keep())
+    >>> add(op("gelu"), input=KeepFloat())(targets.onnxruntime).rules[0]
+    Rule(Op('gelu'), input=KeepFloat())
     """
     require_selector("edit.add", selector)
     known_keys("edit.add", slots, (*SLOTS, "edges"))

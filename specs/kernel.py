@@ -8,7 +8,7 @@ from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, one_of, 
 from qfunc.specs._repr import readable
 from qfunc.specs.arithmetic import ARITHMETIC, Arithmetic
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
-from qfunc.specs.placement import Condition, InsideActivation, NoZeroPoint, SameQParams
+from qfunc.specs.placement import ClampImplied, Condition, NoZeroPoint, SameQParams
 from qfunc.specs.selectors import Selector, selector
 
 
@@ -56,7 +56,7 @@ class Kernel:
         default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
     )
     integer_if: tuple[Condition, ...] = field(
-        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(InsideActivation, SameQParams, NoZeroPoint)
+        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(ClampImplied, SameQParams, NoZeroPoint)
     )
 
     bounds: Bounds | None = field(default=None, kw_only=True, validator=instance_of(Bounds, optional=True))

@@ -22,9 +22,9 @@ from qfunc.specs._check import (
 from qfunc.specs._repr import readable
 from qfunc.specs.scheme import Scheme
 from qfunc.specs.selectors import Selector, selector
-from qfunc.specs.slots import Cases, Derived, Fixed, Keep, SlotValue
+from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat, SlotValue
 
-_slot_value = instance_of(Scheme, Derived, Fixed, Cases, Keep, optional=True)
+_slot_value = instance_of(Scheme, DerivedQParams, FixedQParams, Cases, KeepFloat, optional=True)
 _names_slots = slots_among(*SLOTS)
 
 
@@ -56,9 +56,9 @@ class Rule:
             raise refuse(self, "input, weight, bias, output", "None everywhere", "one slot value", "Say something.")
         for slot in SLOTS:
             value = getattr(self, slot)
-            if isinstance(value, Derived) and slot in value.of:
+            if isinstance(value, DerivedQParams) and slot in value.of:
                 raise refuse(
-                    self, slot, value, f"a product of slots other than {slot!r}", "Name the others in Derived(of=...)."
+                    self, slot, value, f"a product of slots other than {slot!r}", "Name the others in DerivedQParams(of=...)."
                 )
         if self.edges is not None and self.input is None:
             raise refuse(self, "edges", self.edges, "None where `input` is None", "Drop it or give `input`.")
@@ -66,13 +66,13 @@ class Rule:
 
 @readable
 @frozen
-class InsideActivation:
+class ClampImplied:
     """Holds if the codes cannot leave the activation's own range: s*(qmin-z) >= low and s*(qmax-z) <= high.
 
     For relu that is z == qmin: the clamp to the codes does the activation's work.
 
-    >>> InsideActivation()
-    InsideActivation()
+    >>> ClampImplied()
+    ClampImplied()
     """
 
 
@@ -100,12 +100,12 @@ class NoZeroPoint:
     operand: int = field(validator=integer(0))
 
 
-Condition = InsideActivation | SameQParams | NoZeroPoint
+Condition = ClampImplied | SameQParams | NoZeroPoint
 
 
 @readable
 @frozen
-class Step:
+class FusionStep:
     """A link of a fusion's chain: the op that may (or must) follow.
 
     With `fold` the step becomes part of the root's weight and bias, before anything is quantized, and is gone:
@@ -119,7 +119,7 @@ class Step:
         SpecError: a `fold` that is neither, or that must follow.
 
     >>> from qfunc.specs.selectors import Op
-    >>> Step(Op("add")), Step(Op("batch_norm"), optional=False)
+    >>> FusionStep(Op("add")), FusionStep(Op("batch_norm"), optional=False)
     (Step(Op('add')), Step(Op('batch_norm'), optional=False))
     """
 
@@ -148,15 +148,15 @@ class Fusion:
         SpecError: no steps.
 
     >>> from qfunc.specs.selectors import Op
-    >>> Fusion(Op("conv"), (Step(Op("relu")),), integer_if=InsideActivation()).integer_if
-    (InsideActivation(),)
+    >>> Fusion(Op("conv"), (FusionStep(Op("relu")),), integer_if=ClampImplied()).integer_if
+    (ClampImplied(),)
     """
 
     root: Selector = field(validator=selector())
-    then: tuple[Step, ...] = field(converter=as_tuple, validator=tuple_of(Step, at_least=1))
+    then: tuple[FusionStep, ...] = field(converter=as_tuple, validator=tuple_of(FusionStep, at_least=1))
     when: Selector | None = field(default=None, kw_only=True, validator=selector(optional=True))
     integer_if: tuple[Condition, ...] = field(
-        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(InsideActivation, SameQParams, NoZeroPoint)
+        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(ClampImplied, SameQParams, NoZeroPoint)
     )
 
 

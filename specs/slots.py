@@ -12,15 +12,15 @@ from qfunc.specs.formats import Int
 from qfunc.specs.scheme import Scheme
 from qfunc.specs.selectors import SELECTORS, Selector
 
-__all__ = ["SLOTS", "Cases", "Derived", "Fixed", "Keep", "SlotValue"]
+__all__ = ["SLOTS", "Cases", "DerivedQParams", "FixedQParams", "KeepFloat", "SlotValue"]
 
 
 @readable
 @frozen
-class Derived:
+class DerivedQParams:
     """A tensor whose scale is the product of other scales: the int32 bias, s = s_input * s_weight, z = 0.
 
-    >>> Derived().format
+    >>> DerivedQParams().format
     Int(32)
     """
 
@@ -33,13 +33,13 @@ class Derived:
 
 @readable
 @frozen
-class Fixed:
+class FixedQParams:
     """Qparams that the hardware dictates: softmax writes 1/256 with zero point 0.
 
     Raises:
         SpecError: qparams that the scheme does not allow.
 
-    >>> Fixed(Scheme(Int(8, signed=False), zero_point=None), 1 / 256).zero_point
+    >>> FixedQParams(Scheme(Int(8, signed=False), zero_point=None), 1 / 256).zero_point
     0
     """
 
@@ -70,11 +70,11 @@ class Fixed:
 
 @readable
 @frozen
-class Keep:
+class KeepFloat:
     """Float on purpose; a rule that is silent leaves the slot to later rules, this one ends the search.
 
-    >>> Keep()
-    Keep()
+    >>> KeepFloat()
+    KeepFloat()
     """
 
 
@@ -92,12 +92,12 @@ class Cases:
     default: object = field()
 
     def __attrs_post_init__(self) -> None:
-        kinds = (Scheme, Derived, Fixed, Keep)
+        kinds = (Scheme, DerivedQParams, FixedQParams, KeepFloat)
         for case in self.cases:
             if len(case) != 2 or type(case[0]) not in SELECTORS or type(case[1]) not in kinds:
                 raise refuse(self, "cases", case, "(selector, slot value)", "Pair a selector with a scheme.")
         if type(self.default) not in kinds:
-            raise refuse(self, "default", self.default, "a Scheme, Derived, Fixed or Keep", "Give one.")
+            raise refuse(self, "default", self.default, "a Scheme, Derived, Fixed or KeepFloat", "Give one.")
 
 
-SlotValue = Scheme | Derived | Fixed | Cases | Keep
+SlotValue = Scheme | DerivedQParams | FixedQParams | Cases | KeepFloat

@@ -6,7 +6,7 @@ first and the last layer have 8 bits; nothing is fused, biases stay float.
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import ExplicitQdq
+from qfunc.lowering import ExplicitQdqLowering
 from qfunc.specs import Algorithm, First, Int, Last, Op, PerChannel, Rule, Scale, Scheme, Target, ZeroPoint
 
 LAYERS = Op(("conv", "conv_transpose", "linear"))
@@ -33,7 +33,7 @@ def academic(weight_bits: int, activation_bits: int) -> Target:
                 weight=Scheme(Int(weight_bits), CHANNELS),
             ),
         ),
-        lowering=ExplicitQdq(),
+        lowering=ExplicitQdqLowering(),
         source=(
             "Esser et al., LSQ, 2020; Li et al., BRECQ, 2021: first and last layer at 8 bits",
             "MQBench, backend Academic: placement",

@@ -7,7 +7,7 @@ exception, biases stay float.
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import ExplicitQdq
+from qfunc.lowering import ExplicitQdqLowering
 from qfunc.specs import Algorithm, Int, Op, PerChannel, Rule, Scale, Scheme, Target, ZeroPoint
 
 
@@ -31,7 +31,7 @@ def academic_nlp(weight_bits: int, activation_bits: int) -> Target:
             ),
             Rule(Op("embedding"), weight=Scheme(Int(weight_bits), Scale(PerChannel(1), divisor="half_range"))),
         ),
-        lowering=ExplicitQdq(),
+        lowering=ExplicitQdqLowering(),
         source=("MQBench, backend Academic_NLP: placement, and embeddings with one scale a dimension",),
         weight=Algorithm(MinMax(), Fixed()),
         activation=Algorithm(Ema(), Fixed()),

@@ -7,15 +7,15 @@ within 1e-4 of the middle of two codes, for its exponential is XNNPACK's own, an
 
 from attrs import evolve
 
-from qfunc.lowering import ExecuTorch, Pte
+from qfunc.lowering import ExecuTorchRunner, XnnpackLowering
 from qfunc.specs import (
     Attr,
     Bilinear,
     Copy,
     Everything,
     FixedBits,
+    FloatKernel,
     FloatMultiplier,
-    Interior,
     Kernel,
     NoZeroPoint,
     Op,
@@ -68,17 +68,17 @@ executorch_xnnpack = evolve(
         Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | Op(("mul", "prelu")), FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
         Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
-        Kernel(Op(("matmul", "softmax")), Interior(division=False), formats=BYTES),
+        Kernel(Op(("matmul", "softmax")), FloatKernel(division=False), formats=BYTES),
         Kernel(SUMS, SumScaled(), formats=BYTES, bounds=CLAMPED),
         Kernel(Op("leaky_relu"), FixedBits(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
-        Kernel(POOLS, Interior(division=False, function="xnn_average"), formats=BYTES),
-        Kernel(Op("hardswish"), Interior(division=False, zero_point="before", function="xnn_hardswish"), formats=BYTES),
-        Kernel(Op("sigmoid"), Interior(division=False, zero_point="before", function="xnn_logistic"), formats=BYTES),
-        Kernel(Op("gelu"), Interior(division=False, zero_point="before", function="xnn_gelu"), formats=BYTES),
-        Kernel(Op(("tanh", "elu")), Interior(division=False, zero_point="before"), formats=BYTES),
-        Kernel(CLIPS, Interior(zero_point="before"), integer_if=SAME, formats=BYTES),
-        Kernel(Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
+        Kernel(POOLS, FloatKernel(division=False, function="xnn_average"), formats=BYTES),
+        Kernel(Op("hardswish"), FloatKernel(division=False, zero_point="before", function="xnn_hardswish"), formats=BYTES),
+        Kernel(Op("sigmoid"), FloatKernel(division=False, zero_point="before", function="xnn_logistic"), formats=BYTES),
+        Kernel(Op("gelu"), FloatKernel(division=False, zero_point="before", function="xnn_gelu"), formats=BYTES),
+        Kernel(Op(("tanh", "elu")), FloatKernel(division=False, zero_point="before"), formats=BYTES),
+        Kernel(CLIPS, FloatKernel(zero_point="before"), integer_if=SAME, formats=BYTES),
+        Kernel(Op(("concat", "pad")), FloatKernel(), integer_if=SAME, formats=BYTES),
         Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
     ),
     legality=(
@@ -93,8 +93,8 @@ executorch_xnnpack = evolve(
             Op(("lstm", "gru", "rnn")), because=NO_NODE, do="Keep it out of the model: compute it where codes are floats."
         ),
     ),
-    runtime=Runtime("executorch", ">=1.5", "x86-64", "XNNPACK", ExecuTorch()),
-    lowering=Pte(),
+    runtime=Runtime("executorch", ">=1.5", "x86-64", "XNNPACK", ExecuTorchRunner()),
+    lowering=XnnpackLowering(),
     source=("executorch 1.5.1 on x86-64, measured",
             "XNNPACK, src/microparams-init.c, src/operators and src/reference: requantization of qs8, order of sums"),
 )  # fmt: skip

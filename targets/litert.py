@@ -7,7 +7,7 @@ and data movement have the same qparams on both sides.  Relu, relu6 and clip(-1,
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import LiteRt, Tflite
+from qfunc.lowering import LiteRtRunner, TfliteLowering
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -15,17 +15,18 @@ from qfunc.specs import (
     Bilinear,
     Bounds,
     Copy,
-    Derived,
+    DerivedQParams,
     Everything,
-    Fixed,
     FixedBits,
     FixedPoint,
     FixedPointLanes,
+    FixedQParams,
+    FloatKernel,
     FloatMultiplier,
     Fusion,
+    FusionStep,
     HardSwish16,
     Int,
-    Interior,
     Kernel,
     NoZeroPoint,
     Op,
@@ -39,7 +40,6 @@ from qfunc.specs import (
     Scale,
     Scheme,
     SoftmaxFloat,
-    Step,
     SumScaled,
     Target,
     Tie,
@@ -61,13 +61,13 @@ MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", 
 BYTES = (("input", (S8,)), ("weight", (NARROW,)), ("output", (S8,)))
 SAME = (SameQParams(),)
 CLAMPED = Bounds(zero_point="before")
-SQUARE, SQUARED = Op("mul") & Attr("square", True), Interior(division=False, zero_point="before")
+SQUARE, SQUARED = Op("mul") & Attr("square", True), FloatKernel(division=False, zero_point="before")
 UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
-    Kernel(CLIPS, Interior(rounding="half_away"), integer_if=SAME, formats=BYTES),
-    Kernel(Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
-    Kernel(Op(("sigmoid", "tanh")), Interior(), formats=BYTES),
-    Kernel(Op("gelu"), Interior(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
+    Kernel(CLIPS, FloatKernel(rounding="half_away"), integer_if=SAME, formats=BYTES),
+    Kernel(Op(("concat", "pad")), FloatKernel(), integer_if=SAME, formats=BYTES),
+    Kernel(Op(("sigmoid", "tanh")), FloatKernel(), formats=BYTES),
+    Kernel(Op("gelu"), FloatKernel(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
     Kernel(Op("softmax"), SoftmaxFloat(), formats=BYTES),
     Kernel(Op("hardswish"), HardSwish16(), formats=BYTES),
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
@@ -85,17 +85,17 @@ BECAUSE = (
 litert = Target(
     name="litert",
     rules=(
-        Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
+        Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(
             SUMS | Op(("mul", "concat", "hardswish", "leaky_relu", "gelu")) | MEANS | POOLS | CLIPS | BILINEAR,
             input=ACTIVATION,
             output=ACTIVATION,
         ),
         Rule(Op("prelu"), input=ACTIVATION, weight=Scheme(NARROW), output=ACTIVATION),
-        Rule(Op(("softmax", "sigmoid")), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 256, -128)),
-        Rule(Op("tanh"), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 128, 0)),
+        Rule(Op(("softmax", "sigmoid")), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
+        Rule(Op("tanh"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 128, 0)),
     ),
-    fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (Step(BOUNDS),)),),
+    fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
         Kernel(SQUARE, SQUARED, formats=BYTES, bounds=CLAMPED),
@@ -126,8 +126,8 @@ litert = Target(
         ),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),
-    runtime=Runtime("litert", ">=2.3", "x86-64", "XNNPACK", LiteRt()),
-    lowering=Tflite(),
+    runtime=Runtime("litert", ">=2.3", "x86-64", "XNNPACK", LiteRtRunner()),
+    lowering=TfliteLowering(),
     source=(
         "ai-edge-litert 2.3 on x86-64, measured",
         "TensorFlow Lite 8-bit quantization specification",

@@ -7,7 +7,7 @@ vectors of 8, and sums are made by vectors of 16, those left over one by one wit
 
 from attrs import evolve
 
-from qfunc.lowering import LiteRt
+from qfunc.lowering import LiteRtRunner
 from qfunc.specs import (
     Attr,
     Bilinear,
@@ -40,7 +40,7 @@ litert_optimised = evolve(
         Kernel(Op("dequantize"), DequantizeSum()),
         *UNITS,
     ),
-    runtime=Runtime("litert", ">=2.3", "x86-64", "optimised", LiteRt("optimised")),
+    runtime=Runtime("litert", ">=2.3", "x86-64", "optimised", LiteRtRunner("optimised")),
     source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, measured",
             "TensorFlow Lite, kernels/internal/optimized and ruy"),
 )  # fmt: skip

@@ -6,7 +6,7 @@ then the shift, half away), linear layers once.  Softmax is computed in fixed po
 
 from attrs import evolve
 
-from qfunc.lowering import LiteRt
+from qfunc.lowering import LiteRtRunner
 from qfunc.specs import Bilinear, FixedPoint, Kernel, Op, Runtime, SoftmaxFixed, SumShifted, edit
 from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNITS, litert
 
@@ -21,7 +21,7 @@ litert_reference = evolve(
         Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
         *UNITS,
     ),
-    runtime=Runtime("litert", ">=2.3", "x86-64", "reference", LiteRt("reference")),
+    runtime=Runtime("litert", ">=2.3", "x86-64", "reference", LiteRtRunner("reference")),
     source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_REF, measured",
             "TensorFlow Lite, kernels/internal/reference and gemmlowp/fixedpoint"),
 )  # fmt: skip

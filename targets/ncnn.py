@@ -14,15 +14,17 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import Ncnn, NcnnFiles
+from qfunc.lowering import NcnnLowering, NcnnRunner
 from qfunc.specs import (
     FLOAT32,
     Algorithm,
     Attr,
     Everything,
+    FloatKernel,
+    FloatRequantize,
     Fusion,
+    FusionStep,
     Int,
-    Interior,
     Kernel,
     Op,
     PerChannel,
@@ -33,9 +35,7 @@ from qfunc.specs import (
     Runtime,
     Scale,
     Scheme,
-    Step,
     Target,
-    ThroughReal,
 )
 
 NARROW, SIX = Int(8, low=-127), Int(6, low=-31)
@@ -52,7 +52,7 @@ POOLS = Op(("adaptive_avg_pool", "global_avg_pool")) | Op("avg_pool") & Attr("di
 OWN = POOLS | Op(("hardswish", "hardsigmoid", "elu", "exp"))
 BYTES = (("input", (NARROW,)), ("weight", (NARROW,)), ("output", (NARROW, FLOAT32)))
 EITHER = (("input", (NARROW, FLOAT32)), ("output", (NARROW, FLOAT32)))
-THROUGH = ThroughReal("half_away", division=False, reciprocals=True)
+THROUGH = FloatRequantize("half_away", division=False, reciprocals=True)
 BECAUSE = "ncnn, quantized int8 inference: scales alone, codes [-127, 127]; an activation has one, weights one a channel"
 VOLUMES = "ncnn, src/layer/convolution3d.cpp, deconvolution3d.cpp and pooling3d.cpp: no int8"
 
@@ -62,20 +62,20 @@ ncnn = Target(
         Rule(WINOGRAD, input=ACTIVATION, weight=evolve(WEIGHT, format=SIX)),
         Rule(Op("conv") | LINEAR, input=ACTIVATION, weight=WEIGHT),
     ),
-    fusions=(Fusion(Op("conv") | LINEAR, (Step(Op(("relu", "clip"))),)),),
+    fusions=(Fusion(Op("conv") | LINEAR, (FusionStep(Op(("relu", "clip"))),)),),
     kernels=(
         Kernel(CONV, evolve(THROUGH, fma=True), formats=BYTES),
         Kernel(DEPTHWISE | LINEAR, THROUGH, formats=BYTES),
-        Kernel(Op(REAL) | NEAREST, Interior(rounding="half_away", division=False), formats=EITHER),
-        Kernel(OWN, Interior(rounding="half_away", division=False, function="ncnn"), formats=EITHER),
+        Kernel(Op(REAL) | NEAREST, FloatKernel(rounding="half_away", division=False), formats=EITHER),
+        Kernel(OWN, FloatKernel(rounding="half_away", division=False, function="ncnn"), formats=EITHER),
     ),
     legality=(
         Require(Everything(), ("input", "output"), formats=NARROW, zero_point=False, shared=PerTensor(), because=BECAUSE),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=VOLUMES, do="Slide along one or two axes."),
     ),
-    runtime=Runtime("ncnn", ">=1.0.20261020", "x86-64 FMA", "float32 between layers, no packed layout", Ncnn()),
-    lowering=NcnnFiles(),
+    runtime=Runtime("ncnn", ">=1.0.20261020", "x86-64 FMA", "float32 between layers, no packed layout", NcnnRunner()),
+    lowering=NcnnLowering(),
     source=(
         "ncnn 1.0.20261020 on x86-64, measured",
         "ncnn, docs/how-to-use-and-FAQ/quantized-int8-inference.md; src/layer/x86/{convolution,innerproduct}_x86.cpp",

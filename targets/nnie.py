@@ -13,12 +13,12 @@ so on can) are refused; those that `edit.skip` leaves in float run on the host's
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import NnieLog
-from qfunc.lowering import Gfpq
+from qfunc.lowering import NnieLowering
 from qfunc.specs import (
     Algorithm,
     Attr,
     Everything,
-    Keep,
+    KeepFloat,
     Log,
     Op,
     PerTensor,
@@ -50,7 +50,7 @@ RUN = (
 nnie = Target(
     name="nnie",
     rules=(
-        Rule(CONVS & ~Attr("groups", 1), input=Keep(), weight=Keep()),
+        Rule(CONVS & ~Attr("groups", 1), input=KeepFloat(), weight=KeepFloat()),
         Rule(CONVS | Op("linear"), input=LOG, weight=LOG),
         Rule(Op(("add", "mul", *POOLS, "resize", "batch_norm", "prelu")), input=LOG),
     ),
@@ -71,7 +71,7 @@ nnie = Target(
         Refuse(~Op(RUN), because=LAYERS, do="Replace it by ops that Caffe has, or leave it to the CPU by edit.skip."),
     ),
     runtime=Runtime("nnie", cpu="Hi35xx"),
-    lowering=Gfpq(),
+    lowering=NnieLowering(),
     source=(
         "MQBench, fake_quantize/nnie.py and user guide hardware/nnie: the format, its codes and bounds",
         "MQBench, backend NNIE: placement; gfpq table: no entries for convolutions with groups",

@@ -9,18 +9,19 @@ and can differ in single codes.
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import OnnxRuntime, QLinear
+from qfunc.lowering import OnnxRuntimeRunner, QLinearLowering
 from qfunc.specs import (
     Algorithm,
     Attr,
+    ClampImplied,
     Copy,
-    Derived,
+    DerivedQParams,
     Everything,
+    FloatKernel,
     FloatMultiplier,
     Fusion,
-    InsideActivation,
+    FusionStep,
     Int,
-    Interior,
     Kernel,
     Op,
     PerChannel,
@@ -31,7 +32,6 @@ from qfunc.specs import (
     Runtime,
     SameQParams,
     Scheme,
-    Step,
     SumFma,
     Target,
     ZeroPoint,
@@ -42,7 +42,7 @@ U8 = Int(8, signed=False)
 BYTE = Scheme(U8, zero_point=ZeroPoint())
 WEIGHTED = Op(("conv", "linear"))
 POOLS = Op(("avg_pool", "adaptive_avg_pool", "global_avg_pool"))
-CLAMPS = Step(Op(("relu", "clip")))
+CLAMPS = FusionStep(Op(("relu", "clip")))
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
 SCALARS = "Apache TVM, relay/frontend/onnx.py, get_scalar: 'scale and zero_point input must be scalars'"
@@ -54,19 +54,19 @@ LEVELS = "MQBench, deploy_onnx_qnn.py: QLinear operators with codes of 256 level
 onnx_qnn = Target(
     name="onnx_qnn",
     rules=(
-        Rule(WEIGHTED, input=BYTE, weight=BYTE, bias=Derived(), output=BYTE),
+        Rule(WEIGHTED, input=BYTE, weight=BYTE, bias=DerivedQParams(), output=BYTE),
         Rule(Op(("add", "concat")) | POOLS, input=BYTE, output=BYTE),
     ),
-    fusions=(Fusion(WEIGHTED | Op(("add", "concat")) | POOLS, (CLAMPS,), integer_if=(InsideActivation(),)),),
+    fusions=(Fusion(WEIGHTED | Op(("add", "concat")) | POOLS, (CLAMPS,), integer_if=(ClampImplied(),)),),
     kernels=(
         Kernel(Op(("conv", "linear", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
         Kernel(Op("add"), SumFma(), formats=BYTES),
         Kernel(
             Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
-            Interior(zero_point="before", function="window_sum"),
+            FloatKernel(zero_point="before", function="window_sum"),
             formats=BYTES,
         ),
-        Kernel(Op("concat"), Interior(), formats=BYTES),
+        Kernel(Op("concat"), FloatKernel(), formats=BYTES),
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
         *FLOAT_KERNELS,
     ),
@@ -77,8 +77,8 @@ onnx_qnn = Target(
         Require(Everything(), "weight", shared=(PerTensor(), PerChannel()), because=VECTORS),
         Refuse(Op("conv") & ~Attr("spatial", 2), because=CONV2D, do="Use nn.Conv2d, or leave it in float by edit.skip."),
     ),
-    runtime=Runtime("tvm", "0.8 to 0.18, Relay QNN", runner=OnnxRuntime(optimise=False)),
-    lowering=QLinear(),
+    runtime=Runtime("tvm", "0.8 to 0.18, Relay QNN", runner=OnnxRuntimeRunner(optimise=False)),
+    lowering=QLinearLowering(),
     source=(
         "Apache TVM, python/tvm/relay/frontend/onnx.py: QLinearConv, QLinearAdd, QLinearAveragePool, QLinearMatMul",
         "Apache TVM, src/relay/qnn/op/requantize.cc",

@@ -7,20 +7,21 @@ codes does is dropped, MaxPool and data movement run on codes when their qparams
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import OnnxRuntime, Qdq
+from qfunc.lowering import OnnxRuntimeRunner, QdqLowering
 from qfunc.specs import (
     FLOAT32,
     Algorithm,
     Attr,
+    ClampImplied,
     Copy,
-    Derived,
-    Fixed,
+    DerivedQParams,
+    FixedQParams,
+    FloatKernel,
     FloatMultiplier,
     From,
     Fusion,
-    InsideActivation,
+    FusionStep,
     Int,
-    Interior,
     Kernel,
     Op,
     PerChannel,
@@ -32,7 +33,6 @@ from qfunc.specs import (
     Scale,
     Scheme,
     SoftmaxTable,
-    Step,
     SumFma,
     Target,
     ZeroPoint,
@@ -55,32 +55,32 @@ BYTES = (("input", (U8,)), ("weight", (S8,)), ("output", (U8,)))
 INTO_REAL = (("input", (U8,)), ("weight", (S8,)), ("output", (FLOAT32,)))
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 FLOAT_KERNELS = (
-    Kernel(Op(CURVES), Interior(function="mlas"), formats=IN_FLOAT),
-    Kernel(Op(ONCE), Interior(), formats=IN_FLOAT),
+    Kernel(Op(CURVES), FloatKernel(function="mlas"), formats=IN_FLOAT),
+    Kernel(Op(ONCE), FloatKernel(), formats=IN_FLOAT),
 )
 
 onnxruntime = Target(
     name="onnxruntime",
     rules=(
-        Rule(Op(("conv", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
+        Rule(Op(("conv", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(Op(("add", "mul", "concat", *POOLS)), input=ACTIVATION, output=ACTIVATION),
         Rule(Op(("sigmoid", "leaky_relu")), input=ACTIVATION, output=ACTIVATION),
-        Rule(Op("softmax"), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 256, 0), edges=~From(Op(MASKS))),
+        Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, 0), edges=~From(Op(MASKS))),
         Rule(Op(("lstm", "gru", "rnn")), input=ACTIVATION, weight=WEIGHT),
     ),
-    fusions=(Fusion(ROOTS, (Step(Op(("relu", "clip"))),), integer_if=(InsideActivation(),)),),
+    fusions=(Fusion(ROOTS, (FusionStep(Op(("relu", "clip"))),), integer_if=(ClampImplied(),)),),
     kernels=(
         Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
         Kernel(Op("add"), SumFma(), formats=BYTES),
         Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(
             Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
-            Interior(zero_point="before", function="window_sum"),
+            FloatKernel(zero_point="before", function="window_sum"),
             formats=BYTES,
         ),
-        Kernel(Op("concat"), Interior(), formats=BYTES),
-        Kernel(Op("leaky_relu"), Interior(), formats=BYTES),
-        Kernel(Op("sigmoid"), Interior(function="mlas_logistic"), formats=BYTES),
+        Kernel(Op("concat"), FloatKernel(), formats=BYTES),
+        Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
+        Kernel(Op("sigmoid"), FloatKernel(function="mlas_logistic"), formats=BYTES),
         Kernel(Op("softmax"), SoftmaxTable(), formats=BYTES),
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
         Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL),
@@ -88,8 +88,8 @@ onnxruntime = Target(
     ),
     commuting=(*MOVES, "pad"),  # Pad runs in float, with the same qparams on both sides
     legality=(Require(Op(("conv", "linear", "matmul")), "weight", shared=(PerTensor(), PerChannel()), because=VECTORS),),
-    runtime=Runtime("onnxruntime", ">=1.31", "x86-64 VNNI", "MLAS", OnnxRuntime()),
-    lowering=Qdq(),
+    runtime=Runtime("onnxruntime", ">=1.31", "x86-64 VNNI", "MLAS", OnnxRuntimeRunner()),
+    lowering=QdqLowering(),
     source=("onnxruntime 1.31 CPUExecutionProvider, quantization documentation and measurements",),
     weight=Algorithm(MinMax(), FixedFunction()),
     activation=Algorithm(MinMax(), FixedFunction()),

@@ -15,16 +15,18 @@ weights, and MQBench that of all: `evolve(rule, weight=evolve(WEIGHT, format=Int
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import FakeQuantizeOnnx, OpenVino
+from qfunc.lowering import OpenVinoLowering, OpenVinoRunner
 from qfunc.specs import (
     Algorithm,
     Attr,
     Cases,
     Copy,
     Everything,
+    FloatKernel,
+    FloatRequantize,
     Fusion,
+    FusionStep,
     Int,
-    Interior,
     Kernel,
     NonNegative,
     Op,
@@ -35,9 +37,7 @@ from qfunc.specs import (
     SameQParams,
     Scale,
     Scheme,
-    Step,
     Target,
-    ThroughReal,
     Tie,
 )
 
@@ -63,14 +63,17 @@ openvino = Target(
         Rule(Op("concat"), input=SIGNED, output=SIGNED),
     ),
     fusions=(
-        Fusion(Op("conv"), (Step(Op("batch_norm")), Step(BOUND), Step(Op("add"), optional=False), Step(BOUND))),
-        Fusion(WEIGHTED, (Step(Op("batch_norm")), Step(BOUND))),
-        Fusion(Op(("add", "mul")), (Step(BOUND),)),
+        Fusion(
+            Op("conv"),
+            (FusionStep(Op("batch_norm")), FusionStep(BOUND), FusionStep(Op("add"), optional=False), FusionStep(BOUND)),
+        ),
+        Fusion(WEIGHTED, (FusionStep(Op("batch_norm")), FusionStep(BOUND))),
+        Fusion(Op(("add", "mul")), (FusionStep(BOUND),)),
     ),
     ties=(Tie(Op("concat"), ("input", "output"), "union"),),
     kernels=(
-        Kernel(Op(("conv", "linear", "matmul")), ThroughReal(), formats=BYTES),
-        Kernel(REAL, Interior(), formats=BYTES),
+        Kernel(Op(("conv", "linear", "matmul")), FloatRequantize(), formats=BYTES),
+        Kernel(REAL, FloatKernel(), formats=BYTES),
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),
@@ -78,8 +81,8 @@ openvino = Target(
         Require(Everything(), ("input", "output"), formats=(S8, U8, NARROW), because=BITS),
         Require(Everything(), "weight", formats=(S8, U8), because=BITS),
     ),
-    runtime=Runtime("openvino", ">=2026.4", "x86-64 VNNI", "oneDNN, INFERENCE_PRECISION_HINT=f32", runner=OpenVino()),
-    lowering=FakeQuantizeOnnx(),
+    runtime=Runtime("openvino", ">=2026.4", "x86-64 VNNI", "oneDNN, INFERENCE_PRECISION_HINT=f32", runner=OpenVinoRunner()),
+    lowering=OpenVinoLowering(),
     source=(
         "OpenVINO operation specification, FakeQuantize-1, and measurements of openvino 2026.4",
         "OpenVINO, intel_cpu/docs/internal_cpu_plugin_optimization.md: Fusing Convolution and Sum Layers",

@@ -7,12 +7,13 @@ inputs and outputs are quantized, outputs behind the activation that the op is f
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import PplCuda
+from qfunc.lowering import PplCudaLowering
 from qfunc.specs import (
     Algorithm,
-    Derived,
+    DerivedQParams,
     Everything,
     Fusion,
+    FusionStep,
     Int,
     Kernel,
     Op,
@@ -23,7 +24,6 @@ from qfunc.specs import (
     Runtime,
     Scale,
     Scheme,
-    Step,
     Target,
     Tie,
     Unknown,
@@ -42,12 +42,12 @@ CODES = "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: codes [-128, 127], which
 ppl_cuda = Target(
     name="ppl_cuda",
     rules=(
-        Rule(Op(WEIGHTED), input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
+        Rule(Op(WEIGHTED), input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(Op(OTHERS), input=ACTIVATION, output=ACTIVATION),
     ),
     fusions=(
-        Fusion(Op(WEIGHTED), (Step(Op(("relu", "clip", "sigmoid", "leaky_relu"))),)),
-        Fusion(Op(OTHERS), (Step(Op(("relu", "clip"))),)),
+        Fusion(Op(WEIGHTED), (FusionStep(Op(("relu", "clip", "sigmoid", "leaky_relu"))),)),
+        Fusion(Op(OTHERS), (FusionStep(Op(("relu", "clip"))),)),
     ),
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("the engine's requantization is not published", nearest="onnxruntime")),),
@@ -59,7 +59,7 @@ ppl_cuda = Target(
         Require(Everything(), ("input", "weight", "output"), formats=Int(8), narrower=False, because=CODES),
     ),
     runtime=Runtime("ppl.nn", cpu="NVIDIA GPU"),
-    lowering=PplCuda(),
+    lowering=PplCudaLowering(),
     source=(
         "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: formats, scales, bias and fused activations",
         "MQBench, deploy_linear.py, backend PPLCUDA: placement and artifact",

@@ -5,11 +5,12 @@ Every op's inputs and outputs are quantized, outputs behind the activation that 
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import PplJson
+from qfunc.lowering import PplDspLowering
 from qfunc.specs import (
     Algorithm,
     Everything,
     Fusion,
+    FusionStep,
     Int,
     Kernel,
     Op,
@@ -19,7 +20,6 @@ from qfunc.specs import (
     Rule,
     Runtime,
     Scheme,
-    Step,
     Target,
     Tie,
     Unknown,
@@ -41,7 +41,7 @@ ppl_w8a16 = Target(
         Rule(Op(WEIGHTED), input=ACTIVATION, weight=WEIGHT, output=ACTIVATION),
         Rule(Op(OTHERS), input=ACTIVATION, output=ACTIVATION),
     ),
-    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (Step(Op(("relu", "clip"))),)),),
+    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (FusionStep(Op(("relu", "clip"))),)),),
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("the DSP's arithmetic is not published", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
@@ -52,7 +52,7 @@ ppl_w8a16 = Target(
         Require(Everything(), "weight", shared=(PerTensor(), PerChannel()), because=LISTS),
     ),
     runtime=Runtime("ppl", cpu="DSP"),
-    lowering=PplJson(),
+    lowering=PplDspLowering(),
     source=("MQBench, prepare_by_platform.py and deploy_linear.py, backend PPLW8A16: schemes, placement, JSON",),
     weight=Algorithm(MinMax(), Fixed()),
     activation=Algorithm(Ema(), Fixed()),

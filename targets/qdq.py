@@ -8,7 +8,7 @@ multiply-add.  No op runs on codes: each computes in float between DequantizeLin
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import ExplicitQdq, OnnxRuntime
+from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner
 from qfunc.specs import Algorithm, From, Int, Op, PerChannel, Rule, Runtime, Scale, Scheme, Target
 
 ACTIVATION = Scheme(Int(8))
@@ -23,8 +23,8 @@ qdq = Target(
         Rule(Op("add"), input=ACTIVATION, edges=~From(Op("mul"))),
         Rule(Op(("mul", *POOLS, "resize", "batch_norm", "prelu")), input=ACTIVATION),
     ),
-    runtime=Runtime("onnx", "opset >=13", runner=OnnxRuntime(optimise=False)),
-    lowering=ExplicitQdq(),
+    runtime=Runtime("onnx", "opset >=13", runner=OnnxRuntimeRunner(optimise=False)),
+    lowering=ExplicitQdqLowering(),
     source=(
         "ONNX operator specification, QuantizeLinear-13 and DequantizeLinear-13: saturation to [-128, 127]",
         "MQBench, prepare_by_platform.py, backend QDQ: schemes and placement",

@@ -8,14 +8,15 @@ without a rule here run in float16.
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import HtpQdq, QnnHtp
+from qfunc.lowering import QnnHtpLowering, QnnHtpRunner
 from qfunc.specs import (
     Algorithm,
     Attr,
-    Derived,
+    DerivedQParams,
     Everything,
-    Fixed,
+    FixedQParams,
     Fusion,
+    FusionStep,
     Int,
     Kernel,
     Op,
@@ -27,7 +28,6 @@ from qfunc.specs import (
     Runtime,
     Scale,
     Scheme,
-    Step,
     Target,
     Tie,
     Unknown,
@@ -58,11 +58,11 @@ WEIGHTS = "AIMET, quantsim_config of the HTP: 8-bit parameters are symmetric, on
 qnn_htp = Target(
     name="qnn_htp",
     rules=(
-        Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
+        Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(SUMS | POOLS | REDUCED | CURVES | BILINEAR | Op("batch_norm"), input=ACTIVATION, output=ACTIVATION),
-        Rule(Op("softmax"), input=ACTIVATION, output=Fixed(ACTIVATION, 1 / 256, 0)),
+        Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, 0)),
     ),
-    fusions=(Fusion(PRODUCTS | SUMS | POOLS, (Step(Op(("relu", "clip"))),)),),
+    fusions=(Fusion(PRODUCTS | SUMS | POOLS, (FusionStep(Op(("relu", "clip"))),)),),
     ties=(Tie(Op(("concat", "stack")), ("input", "output"), "union"),),
     kernels=(Kernel(Everything(), Unknown("how the HTP rounds is not published", nearest="onnxruntime")),),
     commuting=MOVES,
@@ -72,8 +72,8 @@ qnn_htp = Target(
         Refuse(Op("conv_transpose") & ~Attr("groups", 1), because=MEASURED, do="Use one group."),
         Refuse(NOT_TAKEN, because=MEASURED, do="Use relu, gelu or hardswish, and batch_norm or layer_norm."),
     ),
-    runtime=Runtime("onnxruntime-qnn", ">=2.7", "x86-64 emulator of the Hexagon HTP", runner=QnnHtp()),
-    lowering=HtpQdq(),
+    runtime=Runtime("onnxruntime-qnn", ">=2.7", "x86-64 emulator of the Hexagon HTP", runner=QnnHtpRunner()),
+    lowering=QnnHtpLowering(),
     source=(
         "onnxruntime, python/tools/quantization/execution_providers/qnn/quant_config.py: types, granularity, smallest range",
         "AIMET, quantsim_config of the HTP: placement, supergroups of Relu and Clip",

@@ -7,12 +7,13 @@ the activation that the op is fused with; MaxPool and data movement keep their i
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import Encodings
+from qfunc.lowering import SnpeEncodings
 from qfunc.specs import (
     Algorithm,
-    Derived,
+    DerivedQParams,
     Everything,
     Fusion,
+    FusionStep,
     Int,
     Kernel,
     Op,
@@ -22,7 +23,6 @@ from qfunc.specs import (
     Runtime,
     Scale,
     Scheme,
-    Step,
     Target,
     Tie,
     Unknown,
@@ -40,10 +40,10 @@ BITS = "QAIRT documentation, quantization: activations have 8 or 16 bits, weight
 snpe = Target(
     name="snpe",
     rules=(
-        Rule(Op(WEIGHTED), input=TF, weight=TF, bias=Derived(), output=TF),
+        Rule(Op(WEIGHTED), input=TF, weight=TF, bias=DerivedQParams(), output=TF),
         Rule(Op(OTHERS), input=TF, output=TF),
     ),
-    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (Step(Op(("relu", "clip"))),)),),
+    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (FusionStep(Op(("relu", "clip"))),)),),
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("rounding and requantization are not published", nearest="onnxruntime")),),
     commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
@@ -52,7 +52,7 @@ snpe = Target(
         Require(Everything(), ("input", "weight", "output"), formats=WIDTHS, because=BITS),
     ),
     runtime=Runtime("snpe", cpu="Hexagon DSP"),
-    lowering=Encodings(),
+    lowering=SnpeEncodings(),
     source=(
         "SNPE reference guide, Quantization Algorithm: range, step and offset of the TF mode",
         "MQBench, user guide deploy/snpe: --quantization_overrides, --bias_bitwidth 32; placement of its SNPE backend",

@@ -7,15 +7,16 @@ outputs behind the activation that the op is fused with.
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import StpuFiles
+from qfunc.lowering import StpuLowering
 from qfunc.specs import (
     Algorithm,
     AnyInput,
     Constant,
-    Derived,
+    DerivedQParams,
     Everything,
-    Fixed,
+    FixedQParams,
     Fusion,
+    FusionStep,
     Int,
     Kernel,
     Op,
@@ -24,7 +25,6 @@ from qfunc.specs import (
     Rule,
     Runtime,
     Scheme,
-    Step,
     Target,
     Tie,
     Unknown,
@@ -35,18 +35,18 @@ WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
 RANGES = "MQBench, deploy/deploy_stpu.py: one range a tensor, [-127 s, 127 s]"
-ACTIVATION = Step(Op(("relu", "clip")))
+ACTIVATION = FusionStep(Op(("relu", "clip")))
 
 stpu = Target(
     name="stpu",
     rules=(
-        Rule(Op(WEIGHTED), input=BYTE, weight=BYTE, bias=Derived(), output=BYTE, edges=~Constant()),
+        Rule(Op(WEIGHTED), input=BYTE, weight=BYTE, bias=DerivedQParams(), output=BYTE, edges=~Constant()),
         Rule(Op(OTHERS), input=BYTE, output=BYTE),
-        Rule(Op("sigmoid"), input=BYTE, output=Fixed(BYTE, 1 / 127)),
+        Rule(Op("sigmoid"), input=BYTE, output=FixedQParams(BYTE, 1 / 127)),
         Rule(Op("concat"), output=BYTE),
     ),
     fusions=(
-        Fusion(Op(("conv", "conv_transpose")), (Step(Op("mul") & AnyInput(Constant())), ACTIVATION)),
+        Fusion(Op(("conv", "conv_transpose")), (FusionStep(Op("mul") & AnyInput(Constant())), ACTIVATION)),
         Fusion(Op((*WEIGHTED, *OTHERS)), (ACTIVATION,)),
     ),
     ties=(Tie(Op("concat"), ("input", "output"), "output"), Tie(Op("max_pool"), ("input", "output"), "input")),
@@ -64,7 +64,7 @@ stpu = Target(
         ),
     ),
     runtime=Runtime("stpu"),
-    lowering=StpuFiles(),
+    lowering=StpuLowering(),
     source=("MQBench, prepare_by_platform.py and deploy/deploy_stpu.py: schemes, placement, merges and ranges",),
     weight=Algorithm(MinMax(), FixedFunction()),
     activation=Algorithm(Ema(), FixedFunction()),

@@ -9,18 +9,19 @@ of their output.
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import TengineScale
+from qfunc.lowering import TengineLowering
 from qfunc.specs import (
     Algorithm,
     Attr,
     Copy,
-    Derived,
+    DerivedQParams,
     Everything,
-    Fixed,
+    FixedQParams,
+    FloatKernel,
     Fusion,
+    FusionStep,
     GraphOutput,
     Int,
-    Interior,
     Kernel,
     Op,
     PerTensor,
@@ -30,7 +31,6 @@ from qfunc.specs import (
     Runtime,
     SameQParams,
     Scheme,
-    Step,
     Target,
     Tie,
     ZeroPoint,
@@ -52,18 +52,18 @@ WEIGHTS = "OAID Tengine, tools/quantize: quant_tool_uint8 finds the codes of wei
 tengine_u8 = Target(
     name="tengine_u8",
     rules=(
-        Rule(WEIGHTED, input=BYTE, weight=BYTE, bias=Derived(rounding="half_away"), output=BYTE),
-        Rule(Op("softmax"), input=BYTE, output=Fixed(BYTE, 1 / 255, 0)),
+        Rule(WEIGHTED, input=BYTE, weight=BYTE, bias=DerivedQParams(rounding="half_away"), output=BYTE),
+        Rule(Op("softmax"), input=BYTE, output=FixedQParams(BYTE, 1 / 255, 0)),
         Rule(Op((*FLOAT, *IN_PLACE)), input=BYTE, output=BYTE),
         Rule(GraphOutput() & ~Op(MOVES), output=BYTE),
     ),
     fusions=(
-        Fusion(WEIGHTED, (Step(Op("batch_norm")), Step(Op(IN_PLACE)))),
-        Fusion(Op(("add", "mul")), (Step(Op(IN_PLACE)),)),
+        Fusion(WEIGHTED, (FusionStep(Op("batch_norm")), FusionStep(Op(IN_PLACE)))),
+        Fusion(Op(("add", "mul")), (FusionStep(Op(IN_PLACE)),)),
     ),
     ties=(Tie(Op(IN_PLACE), ("input", "output"), "output"),),
     kernels=(
-        Kernel(Op(("conv", "linear", "softmax", *FLOAT, *IN_PLACE)), Interior(rounding="half_away"), formats=BYTES),
+        Kernel(Op(("conv", "linear", "softmax", *FLOAT, *IN_PLACE)), FloatKernel(rounding="half_away"), formats=BYTES),
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),
@@ -74,7 +74,7 @@ tengine_u8 = Target(
         Refuse(SLIDING & ~Attr("spatial", 2), because=KERNELS, do="Slide along 2 dimensions."),
     ),
     runtime=Runtime("tengine", "1.5", "CPU reference, uint8"),
-    lowering=TengineScale(),
+    lowering=TengineLowering(),
     source=(
         "OAID Tengine, tools/quantize/quant_save_graph.cpp and quant_tool_uint8.cpp: scales, zero points, in-place ops",
         "OAID Tengine, source/device/cpu/op: uint8 reference kernels",

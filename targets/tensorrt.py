@@ -9,13 +9,14 @@ can move through it; average pooling takes its own Q.  MaxPool and data movement
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import ClipRanges, ExplicitQdq, Together
+from qfunc.lowering import Combined, ExplicitQdqLowering, TensorRtRanges
 from qfunc.specs import (
     E2M1,
     E4M3FN,
     Algorithm,
     Everything,
     Fusion,
+    FusionStep,
     Int,
     Kernel,
     Op,
@@ -27,7 +28,6 @@ from qfunc.specs import (
     Runtime,
     Scale,
     Scheme,
-    Step,
     Target,
     Tie,
     Unknown,
@@ -49,8 +49,8 @@ tensorrt = Target(
         Rule(Op(("add", "avg_pool", "global_avg_pool", "concat")), input=ACTIVATION),
     ),
     fusions=(
-        Fusion(WEIGHTED, (Step(Op("batch_norm")), Step(Op("add")), Step(Op(("relu", "clip"))))),
-        Fusion(Op("add"), (Step(Op(("relu", "clip"))),)),
+        Fusion(WEIGHTED, (FusionStep(Op("batch_norm")), FusionStep(Op("add")), FusionStep(Op(("relu", "clip"))))),
+        Fusion(Op("add"), (FusionStep(Op(("relu", "clip"))),)),
     ),
     ties=(Tie(Op("concat"), "input", "union"),),
     kernels=(Kernel(WEIGHTED, Unknown("the engine's rounding and order of fusion are not published", nearest="onnxruntime")),),
@@ -63,7 +63,7 @@ tensorrt = Target(
         Require(Everything(), "weight", shared=(PerTensor(), PerChannel(), *BLOCKS), because=WEIGHTS),
     ),
     runtime=Runtime("tensorrt", ">=10", "NVIDIA GPU"),
-    lowering=Together((ExplicitQdq(), ClipRanges())),
+    lowering=Combined((ExplicitQdqLowering(), TensorRtRanges())),
     source=(
         "NVIDIA TensorRT documentation, Working with Quantized Types: quantization schemes, explicit quantization",
         "NVIDIA TensorRT Developer Guide, Q/DQ placement recommendations",

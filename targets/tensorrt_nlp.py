@@ -7,7 +7,7 @@ and the mask of attention); convolutions, as of patches, have int8 weights and f
 
 from attrs import evolve
 
-from qfunc.lowering import ExplicitQdq
+from qfunc.lowering import ExplicitQdqLowering
 from qfunc.specs import AnyInput, From, Op, Rule
 from qfunc.targets.tensorrt import ACTIVATION, WEIGHT, tensorrt
 
@@ -21,7 +21,7 @@ tensorrt_nlp = evolve(
     ),
     fusions=(),
     ties=(),
-    lowering=ExplicitQdq(),
+    lowering=ExplicitQdqLowering(),
     source=(
         *tensorrt.source,
         "MQBench, custom_quantizer, TensorrtNLPQuantizer: inputs of Linear, matmul and add, and which adds it leaves",

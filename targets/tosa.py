@@ -7,7 +7,7 @@ tensor are tables of 256 codes.  There are no real values inside: what has no fo
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import Tosa, TosaFile
+from qfunc.lowering import TosaLowering, TosaRunner
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -15,11 +15,12 @@ from qfunc.specs import (
     Bilinear,
     Bounds,
     Copy,
-    Derived,
+    DerivedQParams,
     Everything,
     FixedPoint,
+    FloatKernel,
     Fusion,
-    Interior,
+    FusionStep,
     Kernel,
     Op,
     PerChannel,
@@ -29,7 +30,6 @@ from qfunc.specs import (
     Rule,
     Runtime,
     Scheme,
-    Step,
     SumShifted,
     Target,
     Tie,
@@ -65,19 +65,19 @@ BECAUSE = "TOSA 1.0, CONV2D and RESCALE: int8 with a zero point a tensor, weight
 tosa = Target(
     name="tosa",
     rules=(
-        Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=Derived(), output=ACTIVATION),
+        Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | Op(("mul", "concat")), input=ACTIVATION, output=ACTIVATION),
     ),
-    fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (Step(BOUNDS),)),),
+    fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
         Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | MEANS | Op(("matmul", "mul")), ONCE, formats=BYTES, bounds=Bounds()),
         Kernel(SUMS, SumShifted(steps="half_up"), formats=BYTES, bounds=Bounds()),
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES, bounds=Bounds()),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
-        Kernel(Op("leaky_relu"), Interior(), formats=BYTES),
-        Kernel(CURVES, Interior("float64"), formats=BYTES),
-        Kernel(CLIPS | Op(("concat", "pad")), Interior(), integer_if=SAME, formats=BYTES),
+        Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
+        Kernel(CURVES, FloatKernel("float64"), formats=BYTES),
+        Kernel(CLIPS | Op(("concat", "pad")), FloatKernel(), integer_if=SAME, formats=BYTES),
         Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),  # a pad writes the zero point
@@ -100,8 +100,8 @@ tosa = Target(
         ),
         Refuse(~KNOWN, because=PRO_INT, do="Keep it out of the model: compute it where codes are floats, or deploy Q/DQ ONNX."),
     ),
-    runtime=Runtime("tosa", ">=2026.8", "", "reference model", Tosa()),
-    lowering=TosaFile(),
+    runtime=Runtime("tosa", ">=2026.8", "", "reference model", TosaRunner()),
+    lowering=TosaLowering(),
     source=(
         "TOSA specification 1.0.1: RESCALE, CONV2D, AVG_POOL2D, RESIZE, TABLE",
         "tosa-tools 2026.8, tosa_reference_model, measured",

@@ -12,16 +12,17 @@ No op is refused: what a DPU does not run, as all but the DPUCVDX8G convolutions
 
 from qfunc.estimators import Mse, PotMode, PowerOfTwo
 from qfunc.functions import Tqt
-from qfunc.lowering import VitisFiles
+from qfunc.lowering import VitisLowering
 from qfunc.specs import (
     Algorithm,
     Attr,
     AveragePool,
     Copy,
     Everything,
+    FloatKernel,
     Fusion,
+    FusionStep,
     Int,
-    Interior,
     Kernel,
     Limit,
     Op,
@@ -33,7 +34,6 @@ from qfunc.specs import (
     Scale,
     Scheme,
     Shift,
-    Step,
     Target,
     Tie,
 )
@@ -62,8 +62,8 @@ vitis = Target(
         Rule(Op("resize") & ~Attr("mode", "nearest"), input=ACTIVATION, output=ACTIVATION),
     ),
     fusions=(
-        Fusion(WEIGHTED, (Step(Op("batch_norm")), Step(ACTIVATIONS))),
-        Fusion(Op(("add", "mul")), (Step(ACTIVATIONS),)),
+        Fusion(WEIGHTED, (FusionStep(Op("batch_norm")), FusionStep(ACTIVATIONS))),
+        Fusion(Op(("add", "mul")), (FusionStep(ACTIVATIONS),)),
     ),
     ties=(Tie(Op("concat"), ("input", "output"), "max_scale"),),
     limits=(
@@ -77,7 +77,7 @@ vitis = Target(
     kernels=(
         Kernel(Op(("conv", "linear", "add", "mul")), Shift("half_up"), formats=BYTES),
         Kernel(Op("global_avg_pool") | Op("avg_pool") & WHOLE, AveragePool("half_up", RECIPROCALS, 7), formats=BYTES),
-        Kernel(ACTIVATIONS, Interior(rounding="half_up"), formats=BYTES),
+        Kernel(ACTIVATIONS, FloatKernel(rounding="half_up"), formats=BYTES),
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
     commuting=(*MOVES, "pad"),
@@ -86,7 +86,7 @@ vitis = Target(
         Require(Everything(), ("input", "weight", "output"), formats=S8, because=DPU),
     ),
     runtime=Runtime("vitis-ai", "3.5", "DPU", "vart cpu-runner"),
-    lowering=VitisFiles(),
+    lowering=VitisLowering(),
     source=(
         "Xilinx Vitis AI 3.5, vart/cpu-runner/src/op: conv2d_fix.cpp, eltwise_fix.cpp, pool_fix.cpp",
         "Xilinx Vitis AI quantizer, nndct_fix_kernels.cuh (rounding methods 2 and 3)",

@@ -13,10 +13,10 @@ import pytest
 
 from qfunc import targets
 from qfunc.errors import QfuncError
-from qfunc.lowering.onnxruntime.runner import OnnxRuntime
+from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.specs import edit
 
-if OnnxRuntime().comparable():
+if OnnxRuntimeRunner().comparable():
     targets.onnxruntime = edit.weights(bits=7)(targets.onnxruntime)
 
 

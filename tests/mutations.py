@@ -1,6 +1,8 @@
 """Would the tests notice?  Breaks one line at a time in a copy of the library and runs the tests that guard it.
 
     python tests/mutations.py                      every breakage
+    python tests/mutations.py --jobs 8             every breakage, eight at a time
+    python tests/mutations.py --shard 2/4          the second of four parts
     python tests/mutations.py --sample 5 --seed 7  five of them
     python tests/mutations.py --only NAME          one
 
@@ -12,96 +14,27 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
-from attrs import frozen
 from mutants import MUTATIONS, Mutation
+from mutants.trials import Copy, Job, Result, run
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("qfunc", "specs", "targets", "tests", "pyproject.toml")
 CAUGHT, MISSED, BROKEN = "caught", "MISSED", "BROKEN"
-_PASSED, _FAILED = 0, 1  # pytest's exit codes; the others mean that no test has spoken
-_WHERE = "import qfunc, qfunc.specs as s, qfunc.targets as t; print(qfunc.__file__, s.__file__, t.__file__, sep='\\n')"
+_PASSED, _FAILED = 0, 1  # pytest's exit codes; with the others no test has decided
 
 
-@frozen
-class Outcome:
-    """What became of one mutation."""
-
-    mutation: Mutation
-    verdict: str
-    seconds: float
-    reason: str = ""
+def verdict(result: Result) -> str:
+    """Return what the tests made of a breakage."""
+    return {_PASSED: MISSED, _FAILED: CAUGHT}.get(result.code, BROKEN)
 
 
-@frozen
-class Copy:
-    """A copy of the tree, and Python processes that import it and nothing of the original."""
-
-    folder: Path
-
-    @classmethod
-    def of(cls, root: Path, folder: Path) -> Copy:
-        """Copies what the tests need."""
-        for name in COPIED:
-            source = root / name
-            if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-            else:
-                shutil.copy(source, folder / name)
-        return cls(folder)
-
-    def python(self, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
-        """Runs Python in the copy."""
-        # Bytecode is told from its source by size and second, in which a breakage may equal the original.
-        env = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=self.folder, env=env, text=True, capture_output=True, timeout=seconds)
-
-    def require_own(self) -> None:
-        """Refuses to go on if another checkout would be tested.
-
-        Raises:
-            RuntimeError: qfunc is imported from elsewhere.
-        """
-        made = self.python("-c", _WHERE, seconds=300)
-        places = made.stdout.split("\n")[:-1]
-        if not places or not all(Path(p).resolve().is_relative_to(self.folder.resolve()) for p in places):
-            raise RuntimeError(f"the copy is not what is imported: {places or made.stderr}")
-
-    def test(self, tests: tuple[str, ...], seconds: float) -> tuple[int, str]:
-        """(pytest's exit code, its last lines)."""
-        options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=short", "--no-header", "--hypothesis-seed=0")
-        made = self.python("-m", "pytest", *options, *tests, seconds=seconds)
-        return made.returncode, "\n".join((made.stdout + made.stderr).strip().splitlines()[-15:])
-
-    def tried(self, mutation: Mutation, seconds: float) -> Outcome:
-        """Breaks the line, runs the tests, mends the line."""
-        start = time.monotonic()
-        place = self.folder / mutation.file
-        try:
-            text = mutation.broken(self.folder)
-        except (OSError, ValueError) as e:
-            return Outcome(mutation, BROKEN, 0.0, str(e))
-        whole = place.read_text()
-        try:
-            place.write_text(text)
-            code, tail = self.test(mutation.tests, seconds)
-        except subprocess.TimeoutExpired:
-            code, tail = -1, f"no end after {seconds:.0f} s"
-        finally:
-            place.write_text(whole)
-        verdict = {_PASSED: MISSED, _FAILED: CAUGHT}.get(code, BROKEN)
-        return Outcome(mutation, verdict, time.monotonic() - start, "" if verdict == CAUGHT else tail)
-
-
-def chosen(only: list[str], sample: int | None, seed: int) -> tuple[Mutation, ...]:
-    """The mutations that were asked for.
+def chosen(only: list[str], sample: int | None, seed: int, shard: tuple[int, int]) -> tuple[Mutation, ...]:
+    """Return the mutations that were asked for.
 
     Raises:
         SystemExit: a name that no mutation has.
@@ -109,39 +42,82 @@ def chosen(only: list[str], sample: int | None, seed: int) -> tuple[Mutation, ..
     if unknown := set(only) - {m.name for m in MUTATIONS}:
         raise SystemExit(f"no mutation is called {', '.join(sorted(unknown))}")
     wanted = tuple(m for m in MUTATIONS if not only or m.name in only)
-    return wanted if sample is None else tuple(random.Random(seed).sample(wanted, min(sample, len(wanted))))
+    wanted = wanted if sample is None else tuple(random.Random(seed).sample(wanted, min(sample, len(wanted))))
+    part, parts = shard
+    return wanted[part - 1 :: parts]
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """Return the part and the number of parts.
+
+    >>> part_of("2/4")
+    (2, 4)
+
+    Raises:
+        argparse.ArgumentTypeError: not I/N, with I from 1 to N.
+    """
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted I/N with I from 1 to N, such as 2/4")
+    return int(part), int(parts)
+
+
+def unbroken(mutations: tuple[Mutation, ...], seconds: float) -> list[Job]:
+    """Return the tests of the mutations without a breakage, by file."""
+    by_file: dict[str, dict[str, None]] = {}
+    for test in (t for m in mutations for t in m.nodes):
+        by_file.setdefault(test.partition("::")[0], {})[test] = None
+    return [Job(tuple(tests), 20 * seconds) for tests in by_file.values()]
+
+
+def report(results: list[Result], seconds: float) -> None:
+    """Print what was not caught, and the verdicts by room and in all."""
+    for result in results:
+        if (m := result.job.mutation) is not None and verdict(result) != CAUGHT:
+            print(f"\n{verdict(result)} {m.name}, {m.address}\n  - {m.old}\n  + {m.new}\n{result.tail}")
+    print()
+    for room in sorted({r.job.mutation.room for r in results if r.job.mutation}):
+        of_room = Counter(verdict(r) for r in results if r.job.mutation and r.job.mutation.room == room)
+        print(f"{room:20} {_counts(of_room)}")
+    print(f"\n{len(results)} mutations: {_counts(Counter(map(verdict, results)))} in {seconds:.0f} s")
+
+
+def _counts(verdicts: Counter[str]) -> str:
+    shown = (v for v in (CAUGHT, MISSED, BROKEN) if verdicts[v] or v != BROKEN)
+    return ", ".join(f"{verdicts[v]} {v.lower()}" for v in shown)
 
 
 def main() -> int:
-    """Runs the mutations of the command line."""
+    """Run the mutations of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sample", type=int, help="how many, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this one; may be given again")
+    parser.add_argument("--shard", type=part_of, default=(1, 1), metavar="I/N", help="every N-th, from the I-th")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="at a time; default: the cores")
     parser.add_argument("--seconds", type=float, default=180.0, help="the longest that one mutation may take")
     given = parser.parse_args()
-    mutations = chosen(given.only, given.sample, given.seed)
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
+    mutations = chosen(given.only, given.sample, given.seed, given.shard)
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="qfunc-mutations-") as folder:
-        copy = Copy.of(ROOT, Path(folder))
-        copy.require_own()
-        code, tail = copy.test(tuple(dict.fromkeys(t for m in mutations for t in m.tests)), 20 * given.seconds)
-        if code != _PASSED:
-            print(f"the tests do not pass on the unbroken copy:\n{tail}")
+        copies = [Copy.of(ROOT, Path(folder) / str(i)) for i in range(max(1, min(given.jobs, len(mutations))))]
+        failed: list[Result] = []
+        run(unbroken(mutations, given.seconds), copies, lambda r: None if r.code == _PASSED else failed.append(r))
+        if failed:
+            print("\n".join(["the tests do not pass on the unbroken copy:", *(r.tail for r in failed)]))
             return 1
         print(f"{'unbroken':46} passes {time.monotonic() - start:6.1f} s", flush=True)
-        outcomes = []
-        for mutation in mutations:
-            outcome = copy.tried(mutation, given.seconds)
-            print(f"{mutation.name:46} {outcome.verdict} {outcome.seconds:6.1f} s", flush=True)
-            outcomes.append(outcome)
-    counts = {v: sum(o.verdict == v for o in outcomes) for v in (CAUGHT, MISSED, BROKEN)}
-    for outcome in (o for o in outcomes if o.verdict != CAUGHT):
-        m = outcome.mutation
-        print(f"\n{outcome.verdict} {m.name}, {m.file}\n  - {m.old}\n  + {m.new}\n{outcome.reason}")
-    summary = ", ".join(f"{count} {verdict.lower()}" for verdict, count in counts.items() if count or verdict != BROKEN)
-    print(f"\n{len(outcomes)} mutations: {summary} in {time.monotonic() - start:.0f} s")
-    return 0 if counts[CAUGHT] == len(outcomes) else 1
+        results: list[Result] = []
+
+        def done(result: Result) -> None:
+            results.append(result)
+            if (mutation := result.job.mutation) is not None:
+                print(f"{mutation.name:46} {verdict(result)} {result.seconds:6.1f} s", flush=True)
+
+        run([Job(m.nodes, given.seconds, m) for m in mutations], copies, done)
+    report(results, time.monotonic() - start)
+    return 0 if all(verdict(r) == CAUGHT for r in results) else 1
 
 
 if __name__ == "__main__":

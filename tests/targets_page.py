@@ -12,7 +12,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.specs import Cases, Fixed, Float, Int, Log, PerChannel, Scheme, Target, Unknown
+from qfunc.specs import Cases, FixedQParams, Float, Int, Log, PerChannel, Scheme, Target, Unknown
 
 PAGE = Path(__file__).parents[1] / "docs" / "targets.md"
 START, END = "<!-- table of targets: python -m tests.targets_page -->\n", "<!-- end of the table -->\n"
@@ -30,7 +30,7 @@ def schemes(value: Any) -> Iterator[Scheme]:
     match value:
         case Scheme():
             yield value
-        case Fixed(scheme=scheme):
+        case FixedQParams(scheme=scheme):
             yield scheme
         case Cases(cases=cases, default=default):
             for one in (*(v for _, v in cases), default):

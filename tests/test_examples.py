@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,7 +21,7 @@ def printed(program: str, *arguments: object) -> str:
     command = [sys.executable, "-W", "error", f"examples/{program}", *map(str, arguments)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    reason = OnnxRuntime().comparable() if program == "quickstart.py" else ""
+    reason = OnnxRuntimeRunner().comparable() if program == "quickstart.py" else ""
     assert (done.returncode, done.stderr) == (0, f"using 7-bit weights: {reason}\n" if reason else "")
     return done.stdout
 

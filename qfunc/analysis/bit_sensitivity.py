@@ -41,15 +41,15 @@ class Loss(Protocol):
 
 
 @frozen
-class OutputLoss:
+class OutputMse:
     """The mean squared error of the outputs with one weight narrowed, and all else in float.
 
     L_l(b) = mean (y(w_l -> Q_b(w_l)) - y)^2 over all outputs and batches; what stands before the weight runs once.
 
     Source: Wu, Judd, Zhang, Isaev and Micikevicius, arXiv:2004.09602, section 6.1 (one at a time).
 
-    >>> OutputLoss()
-    OutputLoss()
+    >>> OutputMse()
+    OutputMse()
     """
 
     def watch(self, ops: Ops, weights: Sequence[Weight]) -> Watch:
@@ -140,4 +140,4 @@ class _Curvature:
         return found
 
 
-__all__ = ["HessianTrace", "Key", "Loss", "OutputLoss", "Watch"]
+__all__ = ["HessianTrace", "Key", "Loss", "OutputMse", "Watch"]

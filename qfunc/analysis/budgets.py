@@ -27,7 +27,7 @@ class Budget(Protocol):
 
 
 @frozen
-class Size:
+class SizeBudget:
     """Memory: sum n_l b_l <= mean_bits sum n_l over weights of n_l elements in b_l bits.
 
     Args:
@@ -35,7 +35,7 @@ class Size:
     Raises:
         SpecError: no such number.
 
-    >>> Size(mean_bits=4).unit
+    >>> SizeBudget(mean_bits=4).unit
     'bits'
     """
 
@@ -56,7 +56,7 @@ class Size:
 
 
 @frozen
-class BitOperations:
+class BitOpsBudget:
     """BOPs: sum over products of MACs x bits of the weight x bits of the input <= share of those with the widest weights.
 
     Args:
@@ -65,7 +65,7 @@ class BitOperations:
         SpecError: no such number.
     Source: Baskin et al., arXiv:1804.10969, section 4 (UNIQ), without the term of the accumulator.
 
-    >>> BitOperations(share=0.5).unit
+    >>> BitOpsBudget(share=0.5).unit
     'bit operations a batch'
     """
 
@@ -73,7 +73,7 @@ class BitOperations:
 
     def __attrs_post_init__(self) -> None:
         if self.share > 1:
-            raise SpecError(where="BitOperations.share", found=repr(self.share), wanted="at most 1", do="Give such a share.")
+            raise SpecError(where="BitOpsBudget.share", found=repr(self.share), wanted="at most 1", do="Give such a share.")
 
     @property
     def unit(self) -> str:
@@ -98,7 +98,7 @@ def _times(instance: Any, attribute: Any, value: Any) -> None:
 
 
 @frozen
-class Latency:
+class LatencyBudget:
     """Measured time: sum of the times of the ops with the chosen bits <= most.
 
     Args:
@@ -107,7 +107,7 @@ class Latency:
     Raises:
         SpecError: entries of another form; by `mixed_precision`, an op and bits that have no entry.
 
-    >>> Latency(times=(("fc", 8, 2.0), ("fc", 4, 1.0)), most=1.5).unit
+    >>> LatencyBudget(times=(("fc", 8, 2.0), ("fc", 4, 1.0)), most=1.5).unit
     'time'
     """
 
@@ -135,4 +135,4 @@ class Latency:
         return self.most
 
 
-__all__ = ["BitOperations", "Budget", "Latency", "Size"]
+__all__ = ["BitOpsBudget", "Budget", "LatencyBudget", "SizeBudget"]

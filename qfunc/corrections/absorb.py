@@ -1,4 +1,4 @@
-"""absorb_biases: what is above zero in all but a few images becomes part of the next bias."""
+"""absorb_high_bias: what is above zero in all but a few images becomes part of the next bias."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qfunc.graph.record import path_of
 from qfunc.ops.vocabulary import kind_of
 
 
-def absorb_biases() -> Callable[[nn.Module], fx.GraphModule]:
+def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:
     """A transform of a float model: activations whose ranges `equalize` made large get smaller ones.
 
     For each pair  w2 f(norm(x)) + b2  with f a ReLU or one of its leaky relatives, and each channel between,
@@ -36,14 +36,14 @@ def absorb_biases() -> Callable[[nn.Module], fx.GraphModule]:
 
     >>> net = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1), nn.ReLU(), nn.Conv2d(1, 1, 1, bias=False)).eval()
     >>> _ = net[1].bias.data.fill_(5.0), net[3].weight.data.fill_(2.0)
-    >>> absorbed = absorb_biases()(net)
+    >>> absorbed = absorb_high_bias()(net)
     >>> absorbed.get_parameter("1.bias").data, absorbed.get_parameter("3.bias").data
     (tensor([3.]), tensor([4.]))
     """
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network = capture_for_equalization(model, "absorb_biases")
+            network = capture_for_equalization(model, "absorb_high_bias")
             found, misses = equalization_links(network)
             reasons = {link: _why_not(link) for link in found}
             others = [
@@ -51,7 +51,7 @@ def absorb_biases() -> Callable[[nn.Module], fx.GraphModule]:
             ]
             pairs = tuple(link for link, why in reasons.items() if not why)
             wanted = "an op with a BatchNorm and a ReLU, whose readers are ops with weights and without padding"
-            require_links(pairs, (*others, *misses), "absorb_biases", wanted)
+            require_links(pairs, (*others, *misses), "absorb_high_bias", wanted)
             for link in pairs:
                 _absorb(link)
             network.recompile()
@@ -83,4 +83,4 @@ def _why_not(link: Link) -> str:
     return ""
 
 
-__all__ = ["absorb_biases"]
+__all__ = ["absorb_high_bias"]

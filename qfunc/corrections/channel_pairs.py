@@ -46,7 +46,7 @@ class Pairs:
         return "\n".join((table(head, cells), *map(str, self.misses)))
 
 
-def channel_pairs(model: nn.Module) -> Pairs:
+def equalization_pairs(model: nn.Module) -> Pairs:
     """The pairs of ops of a float model whose channels `equalize` scales, and why others are none.
 
     The share of a channel is its precision in section 4.1 of the paper: 1 where all ranges are equal.
@@ -56,11 +56,11 @@ def channel_pairs(model: nn.Module) -> Pairs:
     Source: Nagel et al., arXiv:1906.04721, equation 8.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU6(), nn.Conv2d(5, 2, 3))
-    >>> pairs = channel_pairs(net)
+    >>> pairs = equalization_pairs(net)
     >>> [(r.op, r.through, r.readers, r.channels) for r in pairs.rows]
     [('0', ('relu',), ('2',), 4)]
     >>> print(pairs.misses[0])
-    '2', at '3': a clip at 6.0 does not scale with channels; clips_as_relu() makes it a ReLU, equalize(deviations=3.0) keeps it
+    '2', at '3': a clip at 6.0 does not scale with channels; replace_relu6() makes it a ReLU, equalize(deviations=3.0) keeps it
     """
     with torch.inference_mode(False), torch.no_grad():
         network = capture_for_equalization(model, "channel_pairs")
@@ -78,4 +78,4 @@ def _row(network: Any, link: Link) -> Pair:
     return Pair(path_of(network, link.producer.op.node), tuple(through), readers, len(first), *shares)
 
 
-__all__ = ["Pair", "Pairs", "channel_pairs"]
+__all__ = ["Pair", "Pairs", "equalization_pairs"]

@@ -17,7 +17,7 @@ from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.ops.vocabulary import attribute, kind_of, slots
-from qfunc.transforms.batch_norm import fold_norms
+from qfunc.transforms.batch_norm import fold_batch_norm
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -56,7 +56,7 @@ def correct_bias(
 
     def transform(calibrated: Model) -> Model:
         each = require_submodules(calibrated, "calibrated", "correct_bias")
-        results = {path: fold_norms(part) for path, part in each.items()}
+        results = {path: fold_batch_norm(part) for path, part in each.items()}
         parts, all_of = {path: _Part(result) for path, result in results.items()}, ranks(group)
         with torch.no_grad():
             with propagate_errors(all_of):

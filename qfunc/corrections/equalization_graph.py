@@ -148,9 +148,9 @@ def _why(reader: fx.Node, clips: bool) -> str:
     if kind == "clip":
         bound = attribute(reader, "max")
         if clips:
-            return f"a clip at {bound} that does not stand directly behind a BatchNorm; clips_as_relu() makes it a ReLU"
+            return f"a clip at {bound} that does not stand directly behind a BatchNorm; replace_relu6() makes it a ReLU"
         return (
-            f"a clip at {bound} does not scale with channels; clips_as_relu() makes it a ReLU, "
+            f"a clip at {bound} does not scale with channels; replace_relu6() makes it a ReLU, "
             "equalize(deviations=3.0) keeps it"
         )
     return f"{kind} does not commute with factors of channels"

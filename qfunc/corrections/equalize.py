@@ -36,7 +36,7 @@ def equalize(deviations: float | None = None) -> Callable[[nn.Module], fx.GraphM
     A clip at c (ReLU6) does not commute with s, so it ends a pair.  With `deviations` d it does not, directly behind a
     BatchNorm: channels of  beta + d |gamma| <= c  are scaled by  s_i >= (beta_i + d |gamma_i|) / c,  so that no value within d
     deviations of its mean meets the clip, before or after; all others keep s = 1.  The clip stays, to be fused as before,
-    and the float model changes only by values beyond.  `clips_as_relu`, the paper's way, changes it in every clipped value.
+    and the float model changes only by values beyond.  `replace_relu6`, the paper's way, changes it in every clipped value.
 
     Pairs are convolutions, transposed convolutions and linear layers, of any groups, found by the graph: every reader of
     the first op is one of them, behind ops that commute with s alone (ReLU and its leaky relatives, pools, dropout, flattening,
@@ -95,7 +95,7 @@ def _require_room(found: tuple[Link, ...], bounds: list[tuple[Tensor, Tensor]], 
         where="equalize",
         found=f"every channel meets its clip within {deviations} deviations (behind {held})",
         wanted="a channel that stays below it, which may be scaled",
-        do="Lower deviations, or make the clips ReLUs by qfunc.clips_as_relu().",
+        do="Lower deviations, or make the clips ReLUs by qfunc.replace_relu6().",
     )
 
 

@@ -1,4 +1,4 @@
-"""clips_as_relu: another function on purpose, which scales with its channels where a clip does not."""
+"""replace_relu6: another function on purpose, which scales with its channels where a clip does not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qfunc.corrections.equalization_graph import capture_for_equalization
 from qfunc.errors import SpecError
 
 
-def clips_as_relu() -> Callable[[nn.Module], fx.GraphModule]:
+def replace_relu6() -> Callable[[nn.Module], fx.GraphModule]:
     """A transform of a float model: each clip between 0 and a bound (ReLU6) is a ReLU.
 
     It is another function where a value is above the bound: measure the float accuracy again.  It is what the paper does to
@@ -26,18 +26,18 @@ def clips_as_relu() -> Callable[[nn.Module], fx.GraphModule]:
         CalibrationError: the model is quantized.
     Source: Nagel et al., arXiv:1906.04721, section 5.1.1 ("replacing ReLU6 with ReLU").
 
-    >>> clips_as_relu()(nn.Sequential(nn.ReLU6()))(torch.tensor([-1.0, 5.0, 7.0]))
+    >>> replace_relu6()(nn.Sequential(nn.ReLU6()))(torch.tensor([-1.0, 5.0, 7.0]))
     tensor([0., 5., 7.])
     """
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False):
-            network = capture_for_equalization(model, "clips_as_relu")
+            network = capture_for_equalization(model, "replace_relu6")
             clips = [n for n in network.graph.nodes if clips_from_zero(n)]
             if not clips:
-                do = "Leave out qfunc.clips_as_relu."
+                do = "Leave out qfunc.replace_relu6."
                 raise SpecError(
-                    where="clips_as_relu", found="no clip from 0", wanted="at least one ReLU6 or clamp(0, c)", do=do
+                    where="replace_relu6", found="no clip from 0", wanted="at least one ReLU6 or clamp(0, c)", do=do
                 )
             for node in clips:
                 node.target, node.args = F.relu, node.args[:1]
@@ -47,4 +47,4 @@ def clips_as_relu() -> Callable[[nn.Module], fx.GraphModule]:
     return transform
 
 
-__all__ = ["clips_as_relu"]
+__all__ = ["replace_relu6"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-def smooth(
+def smooth_quant(
     batches: Iterable[Any], alpha: float = 0.5, progress: bool = True, *, group: ProcessGroup | None = None
 ) -> Callable[[nn.Module], fx.GraphModule]:
     """A transform of a float model: activations of linear layers that one scale a tensor must hold lose less.
@@ -52,14 +52,14 @@ def smooth(
 
     >>> net = nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 1, bias=False)).eval()
     >>> _ = net[0].weight.data.copy_(torch.tensor([16.0, 1.0])), net[1].weight.data.fill_(1.0)
-    >>> even = smooth([torch.tensor([[1.0, -1.0]])])(net)
+    >>> even = smooth_quant([torch.tensor([[1.0, -1.0]])])(net)
     >>> even.get_parameter("0.weight").data, even.get_parameter("1.weight").data
     (tensor([4.0000, 1.0000]), tensor([[4.0000, 1.0000]]))
     """
     require_batches(batches, "smooth", progress)
     require_group(group, "smooth")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
-        do = "Write qfunc.smooth(batches, alpha=0.5)."
+        do = "Write qfunc.smooth_quant(batches, alpha=0.5)."
         raise SpecError(where="smooth, alpha", found=repr(alpha), wanted="a number from 0 to 1", do=do)
 
     def transform(model: Any) -> fx.GraphModule:
@@ -131,4 +131,4 @@ def _require_finite(model: fx.GraphModule, link: Link, largest: Tensor) -> None:
         raise CalibrationError(where=where, found="NaN or infinite values in its input", wanted="finite values", do=do)
 
 
-__all__ = ["smooth"]
+__all__ = ["smooth_quant"]

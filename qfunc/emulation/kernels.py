@@ -28,9 +28,10 @@ from qfunc.specs import (
     FixedBits,
     FixedPoint,
     FixedPointLanes,
+    FloatKernel,
     FloatMultiplier,
+    FloatRequantize,
     HardSwish16,
-    Interior,
     Shift,
     SoftmaxFixed,
     SoftmaxFloat,
@@ -38,7 +39,6 @@ from qfunc.specs import (
     SumFma,
     SumScaled,
     SumShifted,
-    ThroughReal,
 )
 from qfunc.specs.arithmetic import Arithmetic
 
@@ -63,8 +63,8 @@ def write(job: UnitContext) -> fx.Node:
     kernel = job.unit.kernel
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
-    if job.made is None and not isinstance(arithmetic, Interior | ThroughReal | FloatMultiplier):
-        wanted = "Interior, ThroughReal or FloatMultiplier"
+    if job.made is None and not isinstance(arithmetic, FloatKernel | FloatRequantize | FloatMultiplier):
+        wanted = "Interior, FloatRequantize or FloatMultiplier"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     match arithmetic:
         case Copy():
@@ -77,7 +77,7 @@ def write(job: UnitContext) -> fx.Node:
             return sum_scaled(job, arithmetic)
         case SoftmaxTable() if kind == "softmax":
             return _softmax(job)
-        case Interior():
+        case FloatKernel():
             return _interior(job, arithmetic)
         case AveragePool() if kind in ("avg_pool", "adaptive_avg_pool", "global_avg_pool"):
             return average(job, arithmetic)
@@ -89,7 +89,7 @@ def write(job: UnitContext) -> fx.Node:
                 integer.global_average_codes, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
                 arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name, result=True,
             )  # fmt: skip
-        case FloatMultiplier() | FixedPoint() | FixedPointLanes() | Shift() | ThroughReal() if kind in _PRODUCTS:
+        case FloatMultiplier() | FixedPoint() | FixedPointLanes() | Shift() | FloatRequantize() if kind in _PRODUCTS:
             return requantize(job, arithmetic)
     own = _own_form(job, kind, arithmetic)
     if own is not None:
@@ -148,7 +148,7 @@ def _softmax(job: UnitContext) -> fx.Node:
     )
 
 
-def _interior(job: UnitContext, arithmetic: Interior) -> fx.Node:
+def _interior(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     sources = {n.name: job.real(n, job.root) for n in job.root.all_input_nodes}
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:

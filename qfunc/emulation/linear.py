@@ -32,16 +32,16 @@ from qfunc.numerics.kernels.requantize import (
 )
 from qfunc.ops.vocabulary import attribute, channel_axis, slots
 from qfunc.placement.encoding import Encoding, takes_float_bias
-from qfunc.specs import Derived, FixedPoint, FixedPointLanes, FloatMultiplier, Shift, ThroughReal
+from qfunc.specs import DerivedQParams, FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, Shift
 
-Products = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | ThroughReal
+Products = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize
 
 
 def requantize(job: UnitContext, arithmetic: Products) -> fx.Node:
     """The node of a product unit: its accumulator, then the arithmetic that makes codes of it."""
     acc, product, bias = _accumulator(job, arithmetic)
     path = job.unit.path
-    if isinstance(arithmetic, ThroughReal | FloatMultiplier) and job.made is None:
+    if isinstance(arithmetic, FloatRequantize | FloatMultiplier) and job.made is None:
         terms = _real_terms(job, arithmetic, product, bias)
         return apply_bounds(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, name=f"{job.name}_value"))
     zero, low, high = job.range()
@@ -56,7 +56,7 @@ def requantize(job: UnitContext, arithmetic: Products) -> fx.Node:
                     requantize_offset, acc, m, held, zero, low, high, rounding, place, fused, name=job.name, result=True
                 )
             return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
-        case ThroughReal(rounding, fused, division):
+        case FloatRequantize(rounding, fused, division):
             return job.emitter.call(
                 through_real, acc, *_real_terms(job, arithmetic, product, bias), float(scale), zero, low, high, rounding, fused,
                 division, *job.joined(), name=job.name, result=True,
@@ -75,10 +75,10 @@ def requantize(job: UnitContext, arithmetic: Products) -> fx.Node:
 
 
 def _real_terms(
-    job: UnitContext, arithmetic: ThroughReal | FloatMultiplier, product: Tensor, bias: Tensor | None
+    job: UnitContext, arithmetic: FloatRequantize | FloatMultiplier, product: Tensor, bias: Tensor | None
 ) -> tuple[fx.Node, fx.Node]:
     # The multiplier and the bias, in real units.
-    reciprocals = isinstance(arithmetic, ThroughReal) and arithmetic.reciprocals
+    reciprocals = isinstance(arithmetic, FloatRequantize) and arithmetic.reciprocals
     m = _by_reciprocals(job, product) if reciprocals else product.float()
     held = torch.zeros(()) if bias is None else bias
     return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(held, f"{job.unit.path}.offset")
@@ -150,7 +150,7 @@ def _weighted(job: UnitContext, tensors: dict[str, fx.Node], arithmetic: Any) ->
         coding = network.coding(bias_node, job.root)
         if coding is None:
             real_bias = read_attr(network.network, bias_node).detach().float()
-        elif not isinstance(coding.seat.module.site.value, Derived) and takes_float_bias(arithmetic):
+        elif not isinstance(coding.seat.module.site.value, DerivedQParams) and takes_float_bias(arithmetic):
             real_bias = coding.seat.module(read_attr(network.network, bias_node).detach()).float()
         else:
             own, behind = _aligned(job, bias_node, coding, product)
@@ -184,7 +184,7 @@ def _weighted(job: UnitContext, tensors: dict[str, fx.Node], arithmetic: Any) ->
 def _aligned(job: UnitContext, node: fx.Node, coding: Encoding, product: Tensor) -> tuple[Tensor, int]:
     # (codes of the bias at the accumulator's scale s_x*s_w * 2^-n, n): n bits behind the point, 0 where it needs none.
     codes = job.constant_codes(node, coding).double()
-    if isinstance(coding.seat.module.site.value, Derived):
+    if isinstance(coding.seat.module.site.value, DerivedQParams):
         return codes, 0
     shift = exponents(coding.qparams.scale.double().flatten() / product, job.unit.path)
     behind = max(0, -int(shift.min()))

@@ -13,12 +13,12 @@ from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to, mean_scaled
 from qfunc.ops.vocabulary import attribute, slots
-from qfunc.specs import AverageCodes, AveragePool, FixedPoint, FloatMultiplier, Interior
+from qfunc.specs import AverageCodes, AveragePool, FixedPoint, FloatKernel, FloatMultiplier
 
 __all__ = ["average_pool_node", "mean"]
 
 
-def window_sum(job: UnitContext, arithmetic: Interior) -> fx.Node:
+def window_sum(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     """The node of an average pool in float, summed in window order, or as XNNPACK sums."""
     x, (zero, low, high) = job.given(slots(job.root)[0][1]), job.range()
     how = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnn_average"]

@@ -117,7 +117,8 @@ def require_batch(record: Record | None, given: Any) -> None:
             where=_call_of(record),
             found=f"a first input of shape {list(first.shape)}",
             wanted=f"{record.batch} on its first axis, to which torch.export fixed it: the forward counts on that number",
-            do="Give example_inputs of that size, or quantize the submodules that run on any: quantize(target, at=...).",
+            do="Give example_inputs of that size, or quantize the submodules that run on any: quantize(target, "
+            "submodules=...).",
         )
 
 

@@ -35,10 +35,10 @@ def _norms(model: fx.GraphModule, state: Mapping[str, Any], prefix: str) -> list
     given = [k.removeprefix(prefix) for k in ends if f"{k}.first_batch" in state]
     quantized = any(k.startswith(f"{prefix}quantizers.") for k in state)
     if given and not own:
-        do = "Quantize with norms=qfunc.BatchStatistics(), load the state, and fold it: qfunc.fold_norms(model)."
+        do = "Quantize with batch_norm=qfunc.TrainBatchNorm(), load the state, and fold it: qfunc.fold_batch_norm(model)."
         return [f"found a state whose BatchNorms train ({_listed(given)}), wanted one where they are folded. {do}"]
     if own and not given and quantized:
-        do = "Quantize with norms=qfunc.Folded(), as the model that the state is of."
+        do = "Quantize with batch_norm=qfunc.FoldBatchNorm(), as the model that the state is of."
         return [f"found a state whose BatchNorms are folded, wanted one where they train ({_listed(own)}). {do}"]
     return []
 

@@ -71,7 +71,7 @@ def require_any_batch(record: Record | None, step: str) -> None:
     within = f", submodule {record.within!r}" if record.within else ""
     do = _DYNAMIC
     if record.batch is not None:
-        do = "Quantize the submodules that run on any number: quantize(target, at=...)."
+        do = "Quantize the submodules that run on any number: quantize(target, submodules=...)."
     raise CalibrationError(
         where=f"{step}{within}" + (f", input {first[0]!r}" if first[0] else ""),
         found=f"{count} on the first axis, to which torch.export fixed it",

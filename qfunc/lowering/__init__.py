@@ -1,56 +1,56 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
-from qfunc.lowering.combined import Together
-from qfunc.lowering.ncnn.lowering import NcnnFiles
-from qfunc.lowering.ncnn.runner import Ncnn
-from qfunc.lowering.onnx.int4 import Packed
-from qfunc.lowering.onnx.lowering import ExplicitQdq, Qdq
-from qfunc.lowering.onnxruntime.runner import OnnxRuntime
-from qfunc.lowering.openvino.lowering import FakeQuantizeOnnx
-from qfunc.lowering.openvino.runner import OpenVino
-from qfunc.lowering.qlinear.lowering import QLinear
-from qfunc.lowering.qnn.lowering import HtpQdq
-from qfunc.lowering.qnn.runner import QnnHtp
-from qfunc.lowering.tflite.lowering import Tflite
-from qfunc.lowering.tflite.runner import LiteRt
-from qfunc.lowering.tosa.lowering import TosaFile
-from qfunc.lowering.tosa.runner import Tosa
-from qfunc.lowering.vendor.nnie import Gfpq
-from qfunc.lowering.vendor.ppl_cuda import PplCuda
-from qfunc.lowering.vendor.ppl_dsp import PplJson
-from qfunc.lowering.vendor.snpe import Encodings
-from qfunc.lowering.vendor.stpu import StpuFiles
-from qfunc.lowering.vendor.tengine import TengineScale
-from qfunc.lowering.vendor.tensorrt import ClipRanges
-from qfunc.lowering.vendor.vitis import VitisFiles
-from qfunc.lowering.xnnpack.lowering import Pte
-from qfunc.lowering.xnnpack.runner import ExecuTorch
+from qfunc.lowering.combined import Combined
+from qfunc.lowering.ncnn.lowering import NcnnLowering
+from qfunc.lowering.ncnn.runner import NcnnRunner
+from qfunc.lowering.onnx.int4 import PackInt4
+from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
+from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
+from qfunc.lowering.openvino.lowering import OpenVinoLowering
+from qfunc.lowering.openvino.runner import OpenVinoRunner
+from qfunc.lowering.qlinear.lowering import QLinearLowering
+from qfunc.lowering.qnn.lowering import QnnHtpLowering
+from qfunc.lowering.qnn.runner import QnnHtpRunner
+from qfunc.lowering.tflite.lowering import TfliteLowering
+from qfunc.lowering.tflite.runner import LiteRtRunner
+from qfunc.lowering.tosa.lowering import TosaLowering
+from qfunc.lowering.tosa.runner import TosaRunner
+from qfunc.lowering.vendor.nnie import NnieLowering
+from qfunc.lowering.vendor.ppl_cuda import PplCudaLowering
+from qfunc.lowering.vendor.ppl_dsp import PplDspLowering
+from qfunc.lowering.vendor.snpe import SnpeEncodings
+from qfunc.lowering.vendor.stpu import StpuLowering
+from qfunc.lowering.vendor.tengine import TengineLowering
+from qfunc.lowering.vendor.tensorrt import TensorRtRanges
+from qfunc.lowering.vendor.vitis import VitisLowering
+from qfunc.lowering.xnnpack.lowering import XnnpackLowering
+from qfunc.lowering.xnnpack.runner import ExecuTorchRunner
 
 __all__ = [
-    "ClipRanges",
-    "Encodings",
-    "ExecuTorch",
-    "ExplicitQdq",
-    "FakeQuantizeOnnx",
-    "Gfpq",
-    "HtpQdq",
-    "LiteRt",
-    "Ncnn",
-    "NcnnFiles",
-    "OnnxRuntime",
-    "OpenVino",
-    "Packed",
-    "PplCuda",
-    "PplJson",
-    "Pte",
-    "QLinear",
-    "Qdq",
-    "QnnHtp",
-    "StpuFiles",
-    "TengineScale",
-    "Tflite",
-    "Together",
-    "Tosa",
-    "TosaFile",
-    "VitisFiles",
+    "TensorRtRanges",
+    "SnpeEncodings",
+    "ExecuTorchRunner",
+    "ExplicitQdqLowering",
+    "OpenVinoLowering",
+    "NnieLowering",
+    "QnnHtpLowering",
+    "LiteRtRunner",
+    "NcnnRunner",
+    "NcnnLowering",
+    "OnnxRuntimeRunner",
+    "OpenVinoRunner",
+    "PackInt4",
+    "PplCudaLowering",
+    "PplDspLowering",
+    "XnnpackLowering",
+    "QLinearLowering",
+    "QdqLowering",
+    "QnnHtpRunner",
+    "StpuLowering",
+    "TengineLowering",
+    "TfliteLowering",
+    "Combined",
+    "TosaRunner",
+    "TosaLowering",
+    "VitisLowering",
 ]

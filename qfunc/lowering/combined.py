@@ -15,7 +15,7 @@ from qfunc.specs._repr import readable
 
 def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
     if not isinstance(value, tuple) or not value:
-        raise refuse(instance, attribute.name, value, "at least one lowering", "Write Together((Qdq(), ClipRanges())).")
+        raise refuse(instance, attribute.name, value, "at least one lowering", "Write Combined((Qdq(), TensorRtRanges())).")
     for one in value:
         has_methods("lower")(instance, attribute, one)
     if len({o for one in value if (o := getattr(one, "opset", None))}) > 1:
@@ -24,16 +24,16 @@ def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
 
 @readable
 @frozen
-class Together:
+class Combined:
     """The files of all `lowerings`; each is given the same model.
 
     Raises:
         SpecError: no lowering, or lowerings that name different opsets.
         DeployError: (by `lower`) two lowerings write a file of the same name.
 
-    >>> from qfunc.lowering import ClipRanges, Qdq
-    >>> Together((Qdq(), ClipRanges()))
-    Together((Qdq(), ClipRanges()))
+    >>> from qfunc.lowering import TensorRtRanges, Qdq
+    >>> Combined((Qdq(), TensorRtRanges()))
+    Combined((Qdq(), TensorRtRanges()))
     """
 
     lowerings: tuple[Any, ...] = field(converter=as_tuple, validator=_lowerings)
@@ -42,8 +42,8 @@ class Together:
     def opset(self) -> int:
         """The opset that they name, or 21.
 
-        >>> from qfunc.lowering import ClipRanges, Qdq
-        >>> Together((ClipRanges(), Qdq(opset=13))).opset
+        >>> from qfunc.lowering import TensorRtRanges, Qdq
+        >>> Combined((TensorRtRanges(), Qdq(opset=13))).opset
         13
         """
         return next((int(o) for one in self.lowerings if (o := getattr(one, "opset", None))), 21)
@@ -68,8 +68,8 @@ class Together:
     def legality(self) -> tuple[Refuse, ...]:
         """What any of them refuses.
 
-        >>> from qfunc.lowering import ClipRanges, NcnnFiles
-        >>> Together((ClipRanges(), NcnnFiles())).legality == NcnnFiles.legality
+        >>> from qfunc.lowering import TensorRtRanges, NcnnLowering
+        >>> Combined((TensorRtRanges(), NcnnLowering())).legality == NcnnLowering.legality
         True
         """
         return tuple(refuse for one in self.lowerings for refuse in getattr(one, "legality", ()))
@@ -77,9 +77,9 @@ class Together:
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """What the first lowering that refuses such a tensor wants in its own place; empty if all take it.
 
-        >>> from qfunc.lowering import ClipRanges, Qdq
+        >>> from qfunc.lowering import TensorRtRanges, Qdq
         >>> from qfunc.specs import Int, Scheme
-        >>> Together((Qdq(opset=13), ClipRanges())).refuses(Scheme(Int(4)), constant=False)
+        >>> Combined((Qdq(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False)
         'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
         """
         each = (getattr(lowering, "refuses", None) for lowering in self.lowerings)

@@ -13,8 +13,8 @@ from attrs import frozen
 
 from qfunc.errors import QfuncError, VerifyError, first_line
 from qfunc.lowering.artifact import REPORT, Artifact
-from qfunc.lowering.onnxruntime.runner import OnnxRuntime
-from qfunc.lowering.openvino.runner import OpenVino
+from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
+from qfunc.lowering.openvino.runner import OpenVinoRunner
 from qfunc.specs import Target, from_json
 
 _INNER = "inner"
@@ -129,7 +129,7 @@ def _artifact_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
     artifact = Artifact({p.name: p.read_bytes() for p in sorted(place.iterdir()) if p.is_file()})
     known: Any = target.runtime.runner if target is not None else None
     if _MODEL not in artifact.files:
-        own = target is None or (hasattr(known, "run") and not isinstance(known, OnnxRuntime | OpenVino))
+        own = target is None or (hasattr(known, "run") and not isinstance(known, OnnxRuntimeRunner | OpenVinoRunner))
         others = [name for name in artifact.files if name != REPORT] if own else []
         yield Check("files" if own else _MODEL, "ok" if others else "failed", ", ".join(others) or "no such file")
         if others and target is not None:
@@ -179,9 +179,9 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
 
 
 def _runs(artifact: Artifact, report: dict[str, Any], known: Any, foreign: str = "") -> Iterator[Check]:
-    runner: Any = known if hasattr(known, "run") else OnnxRuntime(optimise=False)
+    runner: Any = known if hasattr(known, "run") else OnnxRuntimeRunner(optimise=False)
     missing = runner.missing() if hasattr(runner, "missing") else ""
-    if foreign and isinstance(runner, OnnxRuntime):
+    if foreign and isinstance(runner, OnnxRuntimeRunner):
         missing = f"ops of {foreign}, which ONNX Runtime does not have"
     if missing:
         yield Check("run", "skipped", missing)

@@ -22,27 +22,27 @@ from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context, matches
 from qfunc.ops.vocabulary import kind_of, slots
 from qfunc.passes.share_folded_constants import SharedConstants
-from qfunc.specs import Step, Target
+from qfunc.specs import FusionStep, Target
 
 _RANKS: dict[Any, tuple[int, ...]] = {nn.BatchNorm1d: (0, 1), nn.BatchNorm2d: (2,), nn.BatchNorm3d: (3,)}
 
 
-def fold_batch_norm(model: fx.GraphModule, target: Target | None = None) -> fx.GraphModule:
+def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.GraphModule:
     """A copy whose BatchNorms are folded into the conv, transposed conv or linear beside them.
 
     So are frozen BatchNorms written as arithmetic, x * scale + bias with constants, and the steps of the
-    target's fusions that say how (`Step.fold`).  A BatchNorm with nothing before it folds into the op that alone
+    target's fusions that say how (`FusionStep.fold`).  A BatchNorm with nothing before it folds into the op that alone
     reads it, where that is exact.  A BatchNorm1d beside a linear is taken to norm the linear's features, as it
     does on inputs of rank 2; `calibrate` refuses others.  A BatchNorm2d that cannot fold becomes a depthwise 1x1
     conv of the same function; other BatchNorms stay.  Computed in float64, stored in the weight's dtype.  Ops
     that share a weight share it still where the same is folded into each; else each gets its own, in the graph's order.
 
     Raises:
-        SpecError: a `Step.fold` of the target gives something else than a weight and a bias.
+        SpecError: a `FusionStep.fold` of the target gives something else than a weight and a bias.
 
     >>> from qfunc.frontend.capture import capture
     >>> net = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval())
-    >>> [n.name for n in fold_batch_norm(net).graph.nodes]
+    >>> [n.name for n in fold_batch_norms(net).graph.nodes]
     ['input_1', '_0_weight', '_0_bias', '_0', 'output']
     """
     model = copy.deepcopy(model)
@@ -154,7 +154,7 @@ class _Folding:
         for node in reversed(nodes):
             self.model.graph.erase_node(node)
 
-    def _step(self, op: fx.Node, reader: fx.Node) -> Step | None:
+    def _step(self, op: fx.Node, reader: fx.Node) -> FusionStep | None:
         for fusion, step in self.own:
             if not matches(fusion.root, op, self.context) or not matches(step.op, reader, self.context):
                 continue
@@ -163,7 +163,7 @@ class _Folding:
             self._miss(op, reader, f"the fusion asks for {fusion.when!r}")
         return None
 
-    def _own(self, op: LinearOp, node: fx.Node, step: Step) -> bool:
+    def _own(self, op: LinearOp, node: fx.Node, step: FusionStep) -> bool:
         operands = [a for a in node.args if a is not op.node]
         constants = all(n in self.norms.constant for n in node.all_input_nodes if n is not op.node)
         if not constants or len(operands) != len(node.args) - 1:
@@ -201,7 +201,7 @@ class _Folding:
         self.misses.append((self.context.fact(op).path, self.context.fact(step).path, why))
 
 
-def _folded(step: Step, weight: torch.Tensor, bias: torch.Tensor, given: Any, named: Any, path: str) -> Any:
+def _folded(step: FusionStep, weight: torch.Tensor, bias: torch.Tensor, given: Any, named: Any, path: str) -> Any:
     # What a fold of the user's gives, which must be like what it was given.
     where = f"Step.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}"
     shapes = [tuple(v.shape) for v in (weight, bias)]

@@ -18,9 +18,9 @@ class SharedConstants:
     """Remembers what is folded into which op of one graph, so that ops share their tensors where all of that is the same.
 
     >>> from qfunc.frontend.capture import capture
-    >>> from qfunc.passes.fold_batch_norm import fold_batch_norm
+    >>> from qfunc.passes.fold_batch_norm import fold_batch_norms
     >>> block = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
-    >>> folded = fold_batch_norm(capture()(nn.Sequential(block, block).eval()))
+    >>> folded = fold_batch_norms(capture()(nn.Sequential(block, block).eval()))
     >>> sorted({str(n.target) for n in folded.graph.nodes if n.op == "get_attr"})
     ['0.0.bias', '0.0.weight']
     """

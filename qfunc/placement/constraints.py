@@ -22,7 +22,7 @@ from qfunc.specs import (
     Attr,
     Format,
     Int,
-    Keep,
+    KeepFloat,
     Not,
     PerTensor,
     PerToken,
@@ -188,7 +188,7 @@ class _Check:
             if getattr(rule, slot) is None or rule.edges is not None:
                 continue
             if any(matches(rule.select, n, self.context) for n in nodes):
-                return isinstance(getattr(rule, slot), Keep)
+                return isinstance(getattr(rule, slot), KeepFloat)
         return False
 
     def _path(self, node: fx.Node) -> str:

@@ -9,7 +9,7 @@ from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import product
 from qfunc.ops.vocabulary import kind_of, slots
-from qfunc.specs import Derived
+from qfunc.specs import DerivedQParams
 
 
 def derived_qparams(model: fx.GraphModule, places: tuple[QuantizerNode, ...], qparams: dict[str, Affine]) -> dict[str, Affine]:
@@ -20,7 +20,7 @@ def derived_qparams(model: fx.GraphModule, places: tuple[QuantizerNode, ...], qp
     """
     found = {}
     for seat in places:
-        if isinstance(seat.module.site.value, Derived):
+        if isinstance(seat.module.site.value, DerivedQParams):
             scale = product([qparams[path].scale for path in sources(model, seat).values()], seat.module.held[0])
             found[seat.path] = Affine(scale, torch.zeros_like(scale))
     return found
@@ -29,7 +29,7 @@ def derived_qparams(model: fx.GraphModule, places: tuple[QuantizerNode, ...], qp
 def sources(model: fx.GraphModule, seat: QuantizerNode) -> dict[str, str]:
     """Slot -> seat path of what a derived site is derived from."""
     value = seat.module.site.value
-    if not isinstance(value, Derived):
+    if not isinstance(value, DerivedQParams):
         return {}
     bias = next(iter(model.graph.find_nodes(op="call_module", target=seat.path)))
     return {slot: _quantizer_of(bias, slot) for slot in value.of}

@@ -9,7 +9,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import Derived, FloatMultiplier, Int, Interior, Log, PerChannel, PerTensor, ThroughReal
+from qfunc.specs import DerivedQParams, FloatKernel, FloatMultiplier, FloatRequantize, Int, Log, PerChannel, PerTensor
 
 
 @frozen(eq=False)
@@ -45,7 +45,9 @@ class Encoding:
         """The integers that the hardware stores for a weight or bias."""
         site, value = self.seat.module.site, constant.detach()
         return (
-            quantize(value, self.qparams, site.scheme) if isinstance(site.value, Derived) else self.seat.module.export(value)[0]
+            quantize(value, self.qparams, site.scheme)
+            if isinstance(site.value, DerivedQParams)
+            else self.seat.module.export(value)[0]
         )
 
     def same(self, other: Encoding) -> bool:
@@ -60,7 +62,9 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 def takes_float_bias(arithmetic: object) -> bool:
     """Whether an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, ThroughReal | Interior) or (isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias)
+    return isinstance(arithmetic, FloatRequantize | FloatKernel) or (
+        isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias
+    )
 
 
 def is_integer_encoding(seat: QuantizerNode) -> bool:

@@ -21,15 +21,15 @@ from qfunc.placement.encoding import Encoding, require_static, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.specs import (
     FLOAT32,
+    ClampImplied,
     Copy,
+    FloatRequantize,
     Format,
-    InsideActivation,
     Int,
     Kernel,
     NoZeroPoint,
     SameQParams,
     Target,
-    ThroughReal,
     Unknown,
 )
 from qfunc.specs.placement import Condition
@@ -223,7 +223,7 @@ class Partition:
 
     def _left(self, group: FusedGroup, kernel: Kernel) -> fx.Node | None:
         # Kernels compute their root; of what is fused with it they know bounds on the codes, and one sum in real units.
-        sums = int(isinstance(kernel.arithmetic, ThroughReal))
+        sums = int(isinstance(kernel.arithmetic, FloatRequantize))
         for node in group.nodes[1:]:
             kind = self.context.kind(node)
             if kind == "add" and sums:
@@ -249,7 +249,7 @@ class Partition:
 
     def _holds(self, condition: Condition, group: FusedGroup, codings: list[tuple[str, Encoding]], missing: list[str]) -> bool:
         if missing:  # a real output is clamped by itself, not by its codes
-            return isinstance(condition, InsideActivation) and missing == ["output"]
+            return isinstance(condition, ClampImplied) and missing == ["output"]
         if isinstance(condition, NoZeroPoint):
             inputs = [c for slot, c in codings if slot in ("input", "weight")]
             return condition.operand < len(inputs) and not bool(inputs[condition.operand].qparams.zero_point.any())

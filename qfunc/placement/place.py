@@ -20,7 +20,7 @@ from qfunc.placement.slot_values import narrow, with_axis
 from qfunc.placement.ties import with_shared_algorithms
 from qfunc.placement.unmatched_selectors import require_matches
 from qfunc.quantizers.site import Site
-from qfunc.specs import Cases, Derived, Fixed, Override, Rule, Scheme, Target
+from qfunc.specs import Cases, DerivedQParams, FixedQParams, Override, Rule, Scheme, Target
 
 
 @frozen
@@ -92,7 +92,7 @@ class _Placement:
 
     def _output(self, group: FusedGroup) -> None:
         value, rule = self._speaks("output", group)
-        if isinstance(value, Scheme | Fixed) and group.output.users and not self._of_no_data(group.output):
+        if isinstance(value, Scheme | FixedQParams) and group.output.users and not self._of_no_data(group.output):
             placed = self._place(group.output, group, "output", value, rule, tuple(group.output.users))
             self.of_tensor[group.output] = placed
 
@@ -105,7 +105,7 @@ class _Placement:
             value, rule = self._speaks(slot, group, source if slot == "input" else None, producer)
             if slot == "bias":
                 self._bias(group, node, producer, value, rule)
-            elif isinstance(value, Scheme | Fixed):
+            elif isinstance(value, Scheme | FixedQParams):
                 self._edge(group, node, slot, producer, source, value, rule)
 
     def _of_no_data(self, node: fx.Node) -> bool:
@@ -116,8 +116,8 @@ class _Placement:
     ) -> None:
         there = self.of_tensor.get(source)
         if there is not None:
-            have, want = there.site.scheme.format, value.scheme.format if isinstance(value, Fixed) else value.format
-            if have != want and not isinstance(there.site.value, Fixed):  # what the hardware fixes is read as it is
+            have, want = there.site.scheme.format, value.scheme.format if isinstance(value, FixedQParams) else value.format
+            if have != want and not isinstance(there.site.value, FixedQParams):  # what the hardware fixes is read as it is
                 raise SpecError(
                     where=f"target {self.target.name!r}, tensor {self.context.fact(source).path!r}",
                     found=f"{have} by its producer's rule and {want} by the rule of {self.context.fact(node).path!r}",
@@ -144,9 +144,9 @@ class _Placement:
         return all(len(n.users) == 1 for n in chain[1:]) and all(w == value for w in wanted)
 
     def _bias(self, group: FusedGroup, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
-        if not isinstance(value, Derived | Scheme) or not is_constant(producer):
+        if not isinstance(value, DerivedQParams | Scheme) or not is_constant(producer):
             return
-        if isinstance(value, Derived) and not self._quantized_product(node):
+        if isinstance(value, DerivedQParams) and not self._quantized_product(node):
             return
         self._place(producer, group, "bias", value, rule, (node,))
 
@@ -184,7 +184,7 @@ class _Placement:
                 estimator, function = change.estimator or estimator, change.function or function
                 bits = change.bits or bits
         value = value if bits is None else narrow(value, bits)
-        if isinstance(value, Fixed | Derived):  # the hardware dictates these scales: nothing trains them
+        if isinstance(value, FixedQParams | DerivedQParams):  # the hardware dictates these scales: nothing trains them
             function = functions.Fixed()
         path = self.context.fact(tensor).path if tensor.op != "get_attr" else self.context.path(str(tensor.target))
         taken = {p.site.name for p in self.made.values()}

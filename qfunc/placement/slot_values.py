@@ -7,13 +7,13 @@ from typing import Any
 from attrs import evolve
 
 from qfunc.errors import SpecError
-from qfunc.specs import Fixed, Int, PerChannel, PerTensor, Scheme
+from qfunc.specs import FixedQParams, Int, PerChannel, PerTensor, Scheme
 from qfunc.specs._rewrite import narrowed
 
 
 def with_axis(value: Any, axis: int, rank: int) -> Any:
     """A weight's value with the axis of its op's output channels in place of "channel"."""
-    scheme = value.scheme if isinstance(value, Fixed) else value
+    scheme = value.scheme if isinstance(value, FixedQParams) else value
     if not isinstance(scheme.scale.shared, PerChannel) or scheme.scale.shared.axis != "channel":
         return value
     if axis < 0 and rank != 2:  # a stack of matrices has no single channel axis

@@ -14,7 +14,20 @@ from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import Plan, applies_to
 from qfunc.placement.ties import leader_of
 from qfunc.placement.unmatched_selectors import atoms, require_matches
-from qfunc.specs import Constant, Everything, GraphInput, Keep, ModuleType, Name, Op, Override, Rule, Selector, Target, Where
+from qfunc.specs import (
+    Constant,
+    Everything,
+    GraphInput,
+    KeepFloat,
+    ModuleType,
+    Name,
+    Op,
+    Override,
+    Rule,
+    Selector,
+    Target,
+    Where,
+)
 from qfunc.specs._check import SLOTS
 from qfunc.specs.selectors import AllOf, AnyOf
 
@@ -93,7 +106,7 @@ def _require_slot(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
         asking = _paths(
             (reader for p in plan.placed if _asked(p.site.slot, p.tensor, node, plan, target) for reader in p.readers), plan
         )
-        if isinstance(rule.output, Keep) and asking and (rule.input is not None or _names_something(rule.select)):
+        if isinstance(rule.output, KeepFloat) and asking and (rule.input is not None or _names_something(rule.select)):
             read = f"matches the input {name!r} alone, which {_some(asking)} {'read' if len(asking) > 1 else 'reads'} as codes"
             them = " | ".join(f"edit.name({path!r})" for path in asking[:3])
             do = f"Leave in float what reads it: edit.skip({them}); or only what is read: edit.inputs({them}, Keep())."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 from torch import nn
 
-from qfunc.specs import Derived, Fixed, PerChannel, PerTensor, Scale, Scheme
+from qfunc.specs import DerivedQParams, FixedQParams, PerChannel, PerTensor, Scale, Scheme
 from qfunc.specs.protocols import Estimator, Function
 
 
@@ -20,7 +20,7 @@ class Site:
     name: str
     op: str
     slot: str
-    value: Scheme | Fixed | Derived
+    value: Scheme | FixedQParams | DerivedQParams
     rule: int
     estimator: Estimator
     function: Function
@@ -34,9 +34,9 @@ class Site:
         match self.value:
             case Scheme():
                 return self.value
-            case Fixed(scheme=scheme):
+            case FixedQParams(scheme=scheme):
                 return scheme
-            case Derived():
+            case DerivedQParams():
                 return Scheme(self.value.format, Scale(PerChannel(0)), rounding=self.value.rounding)
 
     @property

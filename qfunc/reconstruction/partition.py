@@ -125,7 +125,8 @@ class Blocks:
 
 
 def units(how: Layers | Blocks) -> Callable[[Any], tuple[Unit, ...]]:
-    """A function from a quantized model to its units, in graph order; of submodules that `quantize(at=)` quantized, too.
+    """A function from a quantized model to its units, in graph order; of submodules that `quantize(submodules=)` "
+    "quantized, too.
 
     Raises:
         SpecError: a path of no module, or modules inside each other.

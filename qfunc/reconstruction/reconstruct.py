@@ -23,7 +23,7 @@ from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.run_graph import Subgraph
 from qfunc.specs.selectors import Selector, require_selector
-from qfunc.transforms.batch_norm import fold_norms
+from qfunc.transforms.batch_norm import fold_batch_norm
 from qfunc.transforms.validate import describe, require_directory
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -49,7 +49,7 @@ def reconstruct(
 
     Cost: each op runs once on each image in float and twice as quantized, besides the iterations.  The same arguments give
     the same bits on one machine (on GPUs as far as torch's own kernels do).  A weight that several units read is
-    rounded by the first.  Of submodules that `quantize(at=)` quantized, the inputs are those of the float network.
+    rounded by the first.  Of submodules that `quantize(submodules=)` quantized, the inputs are those of the float network.
 
     Args:
         method: `qfunc.adaround()`, `qfunc.brecq()`, `qfunc.qdrop()`, or another `Method`.
@@ -99,7 +99,8 @@ def reconstruct(
                 do = "Pass a non-empty iterable, not one already used up."
                 raise CalibrationError(where="reconstruct", found="no batches", wanted="at least one", do=do)
             made = [
-                Subgraph(fold_norms(part), method, collectors[path].inputs(), select, memory) for path, part in each.items()
+                Subgraph(fold_batch_norm(part), method, collectors[path].inputs(), select, memory)
+                for path, part in each.items()
             ]
             _require_work(made, select)
             kept = [Checkpoint(_within(resume, path), part.belongs()) for path, part in zip(each, made, strict=True)]

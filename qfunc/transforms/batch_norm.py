@@ -21,12 +21,12 @@ from qfunc.quantizers.frozen_batch_norm import freeze
 
 
 @frozen
-class Folded:
+class FoldBatchNorm:
     """BatchNorms are folded into the weights before these are quantized, and train no more (the default).
 
     >>> import qfunc
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
-    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=Folded())(net)
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, batch_norm=FoldBatchNorm())(net)
     >>> [name for name, _ in quantized.named_parameters()]
     ['0.weight', '0.bias']
     """
@@ -37,25 +37,25 @@ class Folded:
 
 
 @frozen
-class BatchStatistics:
+class TrainBatchNorm:
     """BatchNorms train: quantizers see the folded weights, and training normalises by the batch.
 
     With f = gamma / sqrt(running_var + eps) and s = beta - running_mean f, training computes
 
         y = norm(op(x; Q(w f) / f) + b) + Q(b f + s) - (b f + s);
 
-    evaluation, training with frozen statistics (`freeze_norms`) and the chip compute  y = op(x; Q(w f)) + Q(b f + s).
+    evaluation, training with frozen statistics (`freeze_batch_norm`) and the chip compute  y = op(x; Q(w f)) + Q(b f + s).
     Where each channel of a weight has a scale s of its own that may be any number, s follows f: the quantizer holds
     s' = s / max(|f|, 1e-3), and Q(w f; s' |f|) / f = Q(w; s') does not change with the statistics.  Elsewhere a channel
     with |f| < 1e-3 trains on its float weight.  So gamma = 0 trains on every chip.  Tensors have the names and values of
     the float model.  A BatchNorm that does not alone follow a conv, transposed conv or linear is folded as
-    by `Folded`.
+    by `FoldBatchNorm`.
 
     Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
 
     >>> import qfunc
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
-    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=BatchStatistics())(net)
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, batch_norm=TrainBatchNorm())(net)
     >>> [name for name, _ in quantized.named_parameters()]
     ['0.weight', '1.weight', '1.bias']
     """
@@ -66,23 +66,23 @@ class BatchStatistics:
         Raises:
             CaptureError: the model is a program that was exported in evaluation mode.
         """
-        require_both_modes(before, "quantize, norms=BatchStatistics()")
+        require_both_modes(before, "quantize, batch_norm=TrainBatchNorm()")
         return trained_batch_norms(folded, before)
 
 
-def require_norms(value: Any) -> None:
+def require_batch_norm(value: Any) -> None:
     """Refuses what is neither of the two.
 
     Raises:
         SpecError: another value.
     """
-    if not isinstance(value, Folded | BatchStatistics):
+    if not isinstance(value, FoldBatchNorm | TrainBatchNorm):
         found = value.__name__ if isinstance(value, type) else repr(value)
-        wanted, do = "qfunc.Folded() or qfunc.BatchStatistics()", "Write norms=qfunc.BatchStatistics()."
-        raise SpecError(where="quantize, norms", found=found, wanted=wanted, do=do)
+        wanted, do = "qfunc.FoldBatchNorm() or qfunc.TrainBatchNorm()", "Write batch_norm=qfunc.TrainBatchNorm()."
+        raise SpecError(where="quantize, batch_norm", found=found, wanted=wanted, do=do)
 
 
-def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None = None) -> nn.Module:
+def freeze_batch_norm(model: nn.Module, after: int = 0, optimizer: Optimizer | None = None) -> nn.Module:
     """Lets BatchNorms that train normalise by their running statistics from now on, or after some steps.
 
     As `.eval()` of a BatchNorm of torch.nn does; but a later `.train()` of the model keeps them frozen.  Statistics
@@ -90,7 +90,7 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
     which it is loaded goes on with the same bits, whether this function is called before `load_state_dict` or after it.
 
     Args:
-        model: From `quantize(target, norms=BatchStatistics())`; it is changed, as by an optimizer.
+        model: From `quantize(target, batch_norm=TrainBatchNorm())`; it is changed, as by an optimizer.
         after: How many batches a BatchNorm may see in training since the model was quantized; the state_dict holds the
             count, so that a run that is resumed counts on.  Above 0 it is looked at after each step of `optimizer`, and
             when a state_dict is loaded: an earlier one thaws what later steps had frozen.
@@ -103,24 +103,29 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
 
     >>> import qfunc
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=BatchStatistics())(net)
-    >>> freeze_norms(quantized).get_submodule("1").frozen
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, batch_norm=TrainBatchNorm())(net)
+    >>> freeze_batch_norm(quantized).get_submodule("1").frozen
     True
     """
     norms = trained_norms(model)
     if not norms:
         do = (
-            "Quantize with norms=qfunc.BatchStatistics(); BatchNorms that do not alone follow a conv or linear are folded even "
-            "then, and all are by reconstruct, correct_bias and fold_norms."
+            "Quantize with batch_norm=qfunc.TrainBatchNorm(); BatchNorms that do not alone follow a conv or linear are "
+            "folded even "
+            "then, and all are by reconstruct, correct_bias and fold_batch_norm."
         )
-        raise CalibrationError(where="freeze_norms", found="no BatchNorm that trains", wanted="at least one", do=do)
+        raise CalibrationError(where="freeze_batch_norm", found="no BatchNorm that trains", wanted="at least one", do=do)
     other = next((type(n).__name__ for n in norms if not hasattr(n, "first_batch")), None)
     if other is not None:
         do = "Convert the float model, nn.SyncBatchNorm.convert_sync_batchnorm(model), before it is quantized."
-        raise CalibrationError(where="freeze_norms", found=f"a {other} of another's", wanted="norms that quantize made", do=do)
+        raise CalibrationError(
+            where="freeze_batch_norm", found=f"a {other} of another's", wanted="norms that quantize made", do=do
+        )
     if type(after) is not int or after < 0 or (after > 0) != (optimizer is not None):
-        found, do = f"after={after!r}, optimizer={type(optimizer).__name__}", "Write freeze_norms(model, 1000, optimizer)."
-        raise SpecError(where="freeze_norms", found=found, wanted="a number of batches and an optimizer, or neither", do=do)
+        found, do = f"after={after!r}, optimizer={type(optimizer).__name__}", "Write freeze_batch_norm(model, 1000, optimizer)."
+        raise SpecError(
+            where="freeze_batch_norm", found=found, wanted="a number of batches and an optimizer, or neither", do=do
+        )
 
     def look(*_: Any) -> None:
         for norm in norms:
@@ -132,8 +137,8 @@ def freeze_norms(model: nn.Module, after: int = 0, optimizer: Optimizer | None =
     return model
 
 
-def fold_norms(model: fx.GraphModule) -> fx.GraphModule:
-    """A quantized model whose BatchNorms, trained with `BatchStatistics`, are folded into its weights for good.
+def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
+    """A quantized model whose BatchNorms, trained with `TrainBatchNorm`, are folded into its weights for good.
 
     It computes what the given one computes in evaluation, bit for bit; a model without such BatchNorms is copied.
 
@@ -142,11 +147,11 @@ def fold_norms(model: fx.GraphModule) -> fx.GraphModule:
 
     >>> import qfunc
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
-    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, norms=BatchStatistics())(net)
-    >>> [name for name, _ in fold_norms(quantized).named_parameters()]
+    >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, batch_norm=TrainBatchNorm())(net)
+    >>> [name for name, _ in fold_batch_norm(quantized).named_parameters()]
     ['0.weight', '0.bias']
     """
-    require_stage(model, "quantized", "fold_norms")
+    require_stage(model, "quantized", "fold_batch_norm")
     with torch.inference_mode(False):
         folded = evaluation_form(model)
         if folded is model:
@@ -158,4 +163,4 @@ def fold_norms(model: fx.GraphModule) -> fx.GraphModule:
         return made
 
 
-__all__ = ["BatchStatistics", "Folded", "fold_norms", "freeze_norms", "require_norms"]
+__all__ = ["TrainBatchNorm", "FoldBatchNorm", "fold_batch_norm", "freeze_batch_norm", "require_batch_norm"]

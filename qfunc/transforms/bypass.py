@@ -21,7 +21,7 @@ from qfunc.passes.unfold_batch_norm import unquantized
 from qfunc.placement.derived_scales import sources
 from qfunc.placement.fusion import FusedGroups, match_fusions, with_roots
 from qfunc.placement.unmatched_selectors import require_match
-from qfunc.specs import Derived, Selector
+from qfunc.specs import DerivedQParams, Selector
 from qfunc.specs.selectors import require_selector
 
 ROLES = ("weight", "activation", "bias")
@@ -112,5 +112,7 @@ def _chosen(
 
     chosen = [s for s in places if touched(s)]
     paths = {s.path for s in chosen}
-    followers = [s for s in places if isinstance(s.module.site.value, Derived) and paths & set(sources(model, s).values())]
+    followers = [
+        s for s in places if isinstance(s.module.site.value, DerivedQParams) and paths & set(sources(model, s).values())
+    ]
     return [*chosen, *(s for s in followers if s.path not in paths)]

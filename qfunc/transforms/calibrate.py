@@ -19,7 +19,7 @@ from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import quantized_submodules, require_submodules, same_outer_model, with_submodules
-from qfunc.transforms.calibration_source import Float, Quantized, other_networks, require_through
+from qfunc.transforms.calibration_source import FloatPass, QuantizedPass, other_networks, require_through
 from qfunc.transforms.reconcile import set_qparams
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ Model = TypeVar("Model", bound=nn.Module)
 class Calibration:
     """What `calibrate(batches)` returns: a transform of one quantized model or of a tuple of them."""
 
-    def __init__(self, batches: Iterable[Any], progress: bool, through: Float | Quantized, group: ProcessGroup | None) -> None:
+    def __init__(
+        self, batches: Iterable[Any], progress: bool, through: FloatPass | QuantizedPass, group: ProcessGroup | None
+    ) -> None:
         self.batches, self.progress, self.through, self.group = batches, progress, through, group
 
     @overload
@@ -71,7 +73,7 @@ def calibrate(
     batches: Iterable[Any],
     progress: bool = True,
     *,
-    through: Float | Quantized = Float(),
+    through: FloatPass | QuantizedPass = FloatPass(),
     group: ProcessGroup | None = None,
 ) -> Calibration:
     """A transform that finds the qparams of activations from the float network's values.
@@ -88,7 +90,7 @@ def calibrate(
         batches: Tensors, tuples or dicts of the model's inputs; a tuple longer than the required inputs
             keeps the leading ones and says so once.  Read once, in order.
         progress: A progress bar, if standard error is a terminal.
-        through: `Float()`; or `Quantized()`, by which the values come from the network as quantized so far, in one
+        through: `FloatPass()`; or `QuantizedPass()`, by which the values come from the network as quantized so far, in one
             pass over the batches that runs each of several models.
         group: Whose statistics are merged; the default group if there is one.  All its processes must calibrate; one
             that should do so alone is given a group of its own, such as `dist.new_subgroups(1)[0]`.
@@ -111,7 +113,7 @@ def calibrate(
     return Calibration(batches, progress, through, group)
 
 
-def _runs(models: tuple[Any, ...], through: Float | Quantized) -> dict[int, dict[str, Observer]]:
+def _runs(models: tuple[Any, ...], through: FloatPass | QuantizedPass) -> dict[int, dict[str, Observer]]:
     # For each model that runs (by index), what observes each of its quantized parts.
     if not models:
         do = "Pass a quantized model or a tuple of them."

@@ -16,11 +16,11 @@ Pass = tuple[fx.GraphModule, tuple[int, ...]]
 
 
 @frozen
-class Float:
+class FloatPass:
     """The float network: the statistics do not depend on what is quantized already (the default of `calibrate`).
 
     >>> import qfunc
-    >>> qfunc.calibrate([], through=qfunc.Float()).through
+    >>> qfunc.calibrate([], through=qfunc.FloatPass()).through
     Float()
     """
 
@@ -37,7 +37,7 @@ class Float:
 
 
 @frozen
-class Quantized:
+class QuantizedPass:
     """The network as quantized so far: each site that has qparams quantizes, the others pass their values through.
 
     From a model that is only quantized, activations are seen behind quantized weights; from a calibrated one, behind
@@ -47,7 +47,7 @@ class Quantized:
     >>> from qfunc import targets
     >>> batches = [torch.randn(8, 3)]
     >>> quantized = qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))
-    >>> one, other = (qfunc.calibrate(batches, through=t())(quantized) for t in (qfunc.Float, qfunc.Quantized))
+    >>> one, other = (qfunc.calibrate(batches, through=t())(quantized) for t in (qfunc.FloatPass, qfunc.QuantizedPass))
     >>> path = "quantizers.linear.output"
     >>> bool(one.get_submodule(path).scale == other.get_submodule(path).scale)
     False
@@ -70,10 +70,10 @@ def require_through(value: Any) -> None:
     Raises:
         SpecError: another value.
     """
-    if not isinstance(value, Float | Quantized):
+    if not isinstance(value, FloatPass | QuantizedPass):
         found = value.__name__ if isinstance(value, type) else repr(value)
-        do = "Write through=qfunc.Quantized()."
-        raise SpecError(where="calibrate, through", found=found, wanted="qfunc.Float() or qfunc.Quantized()", do=do)
+        do = "Write through=qfunc.QuantizedPass()."
+        raise SpecError(where="calibrate, through", found=found, wanted="qfunc.FloatPass() or qfunc.QuantizedPass()", do=do)
 
 
-__all__ = ["Float", "Models", "Pass", "Quantized", "other_networks", "require_through"]
+__all__ = ["FloatPass", "Models", "Pass", "QuantizedPass", "other_networks", "require_through"]

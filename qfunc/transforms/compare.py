@@ -41,8 +41,8 @@ def compare(
     that it clips, and a histogram of x.
 
     One pass over the batches, in which both networks run op by op; memory does not grow with the number of
-    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Submodules that `quantize(at=)` quantized
-    are each given what they are given in the float network: errors do not pass from one to the next.
+    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Submodules that `quantize(submodules=)`
+    quantized are each given what they are given in the float network: errors do not pass from one to the next.
 
     Args:
         batches: As for `calibrate`.

@@ -167,10 +167,10 @@ def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[Tensor
     """
     import onnx
 
-    from qfunc.lowering.onnxruntime.runner import OnnxRuntime
+    from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 
     onnx.checker.check_model(proto)
-    session = OnnxRuntime(optimise=False).session(proto.SerializeToString())
+    session = OnnxRuntimeRunner(optimise=False).session(proto.SerializeToString())
     if len(session.names) != len(inputs):
         do = "Return what the unused inputs compute, or drop them."
         raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(inputs)}", do=do)

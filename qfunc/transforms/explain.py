@@ -18,7 +18,7 @@ from qfunc.placement.fusion import FusedGroup, match_fusions
 from qfunc.placement.partition import Partition
 from qfunc.placement.place import applies_to
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.specs import Keep, PerTensor, Rule, Unknown
+from qfunc.specs import KeepFloat, PerTensor, Rule, Unknown
 
 
 def explain(model: nn.Module) -> Explanation:
@@ -105,7 +105,7 @@ def _why(group: FusedGroup, context: Context, rules: tuple[Rule, ...]) -> str:
     for index, rule in enumerate(rules):
         asked = [v for v in (rule.input, rule.weight, rule.bias, rule.output) if v is not None]
         if asked and applies_to(rule, group, context):
-            return f"rule {index} keeps it in float: {rule.select!r}" if all(isinstance(v, Keep) for v in asked) else ""
+            return f"rule {index} keeps it in float: {rule.select!r}" if all(isinstance(v, KeepFloat) for v in asked) else ""
     if context.kind(group.root) == "unknown":
         return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
     return "no rule of the target quantizes it"

@@ -16,7 +16,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.record import NodeInfo, attach, record_of
 from qfunc.graph.state_dict import write_metadata
 from qfunc.numerics.qparams import Affine
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.pipeline import prepare
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
 from qfunc.placement.constraints import require_legal
@@ -26,13 +26,13 @@ from qfunc.placement.unused_rules import require_used
 from qfunc.quantizers.batch_norm import folded_weight, is_tiny
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.site import Site, quantizer_path
-from qfunc.specs import Derived, Fixed, Target
-from qfunc.transforms.batch_norm import BatchStatistics, Folded
+from qfunc.specs import DerivedQParams, FixedQParams, Target
+from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
 
-Norms = Folded | BatchStatistics
+BatchNormMode = FoldBatchNorm | TrainBatchNorm
 
 
-def _simulations(captured: Mapping[str, fx.GraphModule], target: Target, norms: Norms) -> dict[str, fx.GraphModule]:
+def _simulations(captured: Mapping[str, fx.GraphModule], target: Target, norms: BatchNormMode) -> dict[str, fx.GraphModule]:
     placed = placements(captured, target, norms)
     require_used(target, [p.plan for p in placed.values()], [p.before for p in placed.values()])
     return {path: simulation(each, target) for path, each in placed.items()}
@@ -48,10 +48,10 @@ class Placement:
     norms: tuple[TrainedBatchNorm, ...]
 
 
-def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: Norms) -> dict[str, Placement]:
+def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: BatchNormMode) -> dict[str, Placement]:
     """Captured models, which are parts of one, folded, each with what the target wants to place in it."""
     before = {path: prepare(network, target) for path, network in captured.items()}
-    folded = {path: fold_batch_norm(network, target) for path, network in before.items()}
+    folded = {path: fold_batch_norms(network, target) for path, network in before.items()}
     made = dict(zip(folded, plans(list(folded.values()), target), strict=True))
     return {path: Placement(folded[path], made[path], before[path], norms.trained(folded[path], before[path])) for path in made}
 
@@ -97,9 +97,9 @@ def _insert(network: fx.GraphModule, placed: PlacedSite) -> None:
         reader.replace_input_with(tensor, node)
     source = record.facts.get(tensor.name, NodeInfo(own))
     attach(network, evolve(record, facts={**record.facts, node.name: evolve(source, path=own)}))
-    if isinstance(site.value, Fixed):
+    if isinstance(site.value, FixedQParams):
         module.hold(fixed(site.value, module))
-    elif value is not None and not isinstance(site.value, Derived):
+    elif value is not None and not isinstance(site.value, DerivedQParams):
         module.hold(_estimated(site, value), value)
 
 
@@ -124,7 +124,7 @@ def _device(network: fx.GraphModule) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
-def fixed(value: Fixed, module: FakeQuantize) -> Affine:
+def fixed(value: FixedQParams, module: FakeQuantize) -> Affine:
     """The qparams that the hardware dictates."""
     scale = torch.full(module.held, float(value.scale))
     return Affine(scale, torch.full_like(scale, value.zero_point))

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 from torch import nn
 
-from qfunc.analysis.bit_sensitivity import Key, Loss, OutputLoss, Watch
+from qfunc.analysis.bit_sensitivity import Key, Loss, OutputMse, Watch
 from qfunc.analysis.budgets import Budget
 from qfunc.analysis.integer_program import minimize
 from qfunc.analysis.lockstep import Ops
@@ -59,14 +59,14 @@ class Mixture:
 
 
 def mixed_precision(
-    batches: Iterable[Any], bits: Sequence[int], budget: Budget, loss: Loss = OutputLoss(), progress: bool = True
+    batches: Iterable[Any], bits: Sequence[int], budget: Budget, loss: Loss = OutputMse(), progress: bool = True
 ) -> Callable[[nn.Module], Mixture]:
     """A function from a calibrated model to the bits of its weights that cost least at the outputs within a budget.
 
         minimise sum_l L_l(b_l)  over  b_l in bits_l  subject to  sum_l C_l(b_l) <= limit
 
-    L_l the loss of weight l with b_l bits (`OutputLoss`, `HessianTrace`; losses of several weights are taken to
-    add up), C_l its cost (`Size`, `BitOperations`, `Latency`), bits_l those of `bits` below the target's own width,
+    L_l the loss of weight l with b_l bits (`OutputMse`, `HessianTrace`; losses of several weights are taken to
+    add up), C_l its cost (`Size`, `BitOpsBudget`, `Latency`), bits_l those of `bits` below the target's own width,
     and that width.  Solved exactly, as a 0-1 program.  The result is a target: quantize the float model with it.
 
     Args:
@@ -87,7 +87,7 @@ def mixed_precision(
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> x = torch.randn(16, 4)
     >>> calibrated = qfunc.calibrate([x])(qfunc.quantize(targets.onnxruntime)(model))
-    >>> found = mixed_precision([x], bits=(2, 4), budget=qfunc.Size(mean_bits=5))(calibrated)
+    >>> found = mixed_precision([x], bits=(2, 4), budget=qfunc.SizeBudget(mean_bits=5))(calibrated)
     >>> found.cost <= 5 * 48, found.gap, sorted({site for site, _ in found.bits})
     (True, 0.0, ['0.weight', '2.weight'])
     >>> _ = qfunc.quantize(found.target)(model)

@@ -14,10 +14,20 @@ from qfunc.frontend.options import Leaves, present_arguments, require_inputs, re
 from qfunc.graph.submodules import with_submodules
 from qfunc.graph.wrappers import unwrap
 from qfunc.specs import Target
-from qfunc.transforms import submodules as places
-from qfunc.transforms.batch_norm import Folded, require_norms
-from qfunc.transforms.insert_quantizers import Norms, _simulations
-from qfunc.transforms.submodules import capture_submodule, enclosing_classes, require_float_model, submodules
+from qfunc.transforms.batch_norm import FoldBatchNorm, require_batch_norm
+from qfunc.transforms.insert_quantizers import BatchNormMode, _simulations
+from qfunc.transforms.submodules import (
+    Call,
+    arguments_of,
+    capture_submodule,
+    enclosing_classes,
+    inputs_of,
+    leaves_of,
+    require_float_model,
+    require_names,
+    require_sites,
+    select_submodules,
+)
 from qfunc.transforms.validate import require_target_value
 
 Outer = TypeVar("Outer", bound=nn.Module)
@@ -31,11 +41,11 @@ def quantize(
     target: Target,
     example_inputs: tuple[Any, ...] | None = None,
     *,
-    at: None = None,
+    submodules: None = None,
     leaves: Leaves = (),
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
-    norms: Norms = Folded(),
+    batch_norm: BatchNormMode = FoldBatchNorm(),
 ) -> Callable[[Model], fx.GraphModule]: ...
 
 
@@ -44,11 +54,11 @@ def quantize(
     target: Target,
     example_inputs: tuple[Any, ...] | None = None,
     *,
-    at: str | tuple[str, ...],
+    submodules: str | tuple[str, ...],
     leaves: Leaves = (),
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
-    norms: Norms = Folded(),
+    batch_norm: BatchNormMode = FoldBatchNorm(),
 ) -> Callable[[Outer], Outer]: ...
 
 
@@ -56,21 +66,21 @@ def quantize(
     target: Target,
     example_inputs: tuple[Any, ...] | None = None,
     *,
-    at: str | tuple[str, ...] | None = None,
+    submodules: str | tuple[str, ...] | None = None,
     leaves: Leaves = (),
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
-    norms: Norms = Folded(),
+    batch_norm: BatchNormMode = FoldBatchNorm(),
 ) -> Callable[[Any], Any]:
     """A transform from a float model to a new GraphModule that computes as if on the target.
 
-    The model is captured, BatchNorms are folded (evaluation semantics, unless `norms` says that they train), and each
+    The model is captured, BatchNorms are folded (evaluation semantics, unless `batch_norm` says that they train), and each
     tensor that the target's rules name passes one FakeQuantize.  Weights are quantized at once; activations wait for
     `qfunc.calibrate`.  The model itself is not changed.  The result keeps copies of the model's attributes, and its
     methods and properties, bound to the result (`qfunc.capture` says how).
 
-    A model that cannot be captured as a whole (a detector, a loop that generates) is quantized `at` some of its
-    submodules: the result is a copy of it, of its own class, in which these are quantized and the rest is float.
+    A model that cannot be captured as a whole (a detector, a loop that generates) is quantized in part, by some of its
+    `submodules`: the result is a copy of it, of its own class, in which these are quantized and the rest is float.
     Selectors and reports name tensors by their paths in the whole model.  Tensors that are shared stay shared.
     `calibrate`, `compare`, `sensitivity`, `correct_bias`, `explain`, `bypass`, `emulate` and `verify` take the result
     and run the model's own forward; `deploy` and `save` take the submodules, `qfunc.deploy(target)(model.backbone)`.
@@ -78,8 +88,8 @@ def quantize(
     Args:
         target: The hardware.
         example_inputs: Positional inputs of the model for the torch.export road; None traces symbolically.
-        norms: `Folded()`: BatchNorms are folded for good; or `BatchStatistics()`: they train (QAT).
-        at: Paths of submodules ("backbone"), or patterns ("layers.*": the outermost that match).
+        batch_norm: `FoldBatchNorm()`: BatchNorms are folded for good; or `TrainBatchNorm()`: they train (QAT).
+        submodules: Paths of submodules ("backbone"), or patterns ("layers.*": the outermost that match).
         leaves: Classes of modules that stay one op, or their names: float ops, unless the target knows them
             (`Target.ops`).  For the fx road.
         concrete_args: Values of arguments of `forward` by name, which are no inputs any more.
@@ -87,20 +97,20 @@ def quantize(
     Raises:
         CaptureError: the model cannot be captured on this road.
         SpecError: a selector of the target matches nothing, the rules contradict each other, or the hardware
-            refuses an op or a scheme (`Target.legality`); `at` names no submodule, or one without anything to quantize.
+            refuses an op or a scheme (`Target.legality`); `submodules` names none, or one without anything to quantize.
         CalibrationError: the model is quantized already, or a weight is NaN or infinite.
 
     >>> from qfunc import targets
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     >>> [n.name for n in quantize(targets.onnxruntime)(net).graph.nodes if n.op == "call_module"]
     ['quantizers_input_output', 'quantizers_0_weight', 'quantizers_0_bias', 'quantizers_1_output']
-    >>> type(quantize(targets.onnxruntime, at="0")(net)).__name__
+    >>> type(quantize(targets.onnxruntime, submodules="0")(net)).__name__
     'Sequential'
     """
     require_target_value(target, "quantize")
     require_inputs(example_inputs, "quantize")
-    require_norms(norms)
-    names = None if at is None else places.require_names(at)
+    require_batch_norm(batch_norm)
+    names = None if submodules is None else require_names(submodules)
     given = require_leaves(leaves)
 
     def transform(model: Any) -> Any:
@@ -111,24 +121,24 @@ def quantize(
             if names is None:
                 own = present_arguments(spellings, None if isinstance(model, ExportedProgram) else unwrap(model))
                 road = capture(example_inputs, leaves=(*given, *own), concrete_args=concrete_args, tracer=tracer)
-                made = _simulations({"": road(model)}, target, norms)
-                places.require_sites(model, made, target)
+                made = _simulations({"": road(model)}, target, batch_norm)
+                require_sites(model, made, target)
                 return made[""]
             outer = unwrap(model)
-            chosen = submodules(outer, names)
-            inputs = places.inputs_of(outer, chosen, example_inputs)
+            chosen = select_submodules(outer, names)
+            inputs = inputs_of(outer, chosen, example_inputs)
             captured = {}
             for path, part in chosen.items():
-                call = inputs.get(path, places.Call())
+                call = inputs.get(path, Call())
                 road = capture(
                     call.inputs,
-                    leaves=(*places.leaves_of(part, given, chosen), *present_arguments(spellings, part)),
-                    concrete_args={**call.left_out, **places.arguments_of(part, concrete_args or {}, chosen)},
+                    leaves=(*leaves_of(part, given, chosen), *present_arguments(spellings, part)),
+                    concrete_args={**call.left_out, **arguments_of(part, concrete_args or {}, chosen)},
                     tracer=tracer,
                 )
                 captured[path] = capture_submodule(path, road, part, enclosing_classes(outer, path))
-            made = _simulations(captured, target, norms)
-            places.require_sites(outer, made, target)
-            return with_submodules(outer, made, f"quantize, at={at!r}")
+            made = _simulations(captured, target, batch_norm)
+            require_sites(outer, made, target)
+            return with_submodules(outer, made, f"quantize, submodules={submodules!r}")
 
     return transform

@@ -13,13 +13,13 @@ from qfunc.numerics.qparams import Affine
 from qfunc.ops.vocabulary import kind_of
 from qfunc.placement.derived_scales import derived_qparams, sources
 from qfunc.placement.shift_limits import limit_qparams
-from qfunc.specs import Derived
+from qfunc.specs import DerivedQParams
 
 
 def reconcile(model: fx.GraphModule, places: tuple[QuantizerNode, ...], found: dict[str, Affine]) -> dict[str, Affine]:
     """All qparams by seat path but the derived ones: found, equal within ties, as biases need them, and within limits.
 
-    A bias of `Derived(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.  Where a bias
+    A bias of `DerivedQParams(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.  Where a bias
     would leave the middle half of its codes, as in channels whose weights are all but zero, the weight's
     scale is widened until it does not: s_weight >= |b| / (2^(bits-2) * s_input).
 
@@ -37,12 +37,12 @@ def reconcile(model: fx.GraphModule, places: tuple[QuantizerNode, ...], found: d
     schemes = {s.path: s.module.site.scheme for s in places}
     for seat in places:
         value, from_ = seat.module.site.value, sources(model, seat)
-        if isinstance(value, Derived) and {"input", "weight"} <= from_.keys():
+        if isinstance(value, DerivedQParams) and {"input", "weight"} <= from_.keys():
             bias = read_attr(model, nodes[seat.path].all_input_nodes[0]).detach().float()
             powers = schemes[from_["weight"]].scale.power_of_two
             weight, activation = (result[from_[slot]] for slot in ("weight", "input"))
             result[from_["weight"]] = _widened(weight, bias, activation, value.format.bits, powers)
-    biases = {s.path for s in places if isinstance(s.module.site.value, Derived)}
+    biases = {s.path for s in places if isinstance(s.module.site.value, DerivedQParams)}
     target = require_stage(model, "quantized", "reconcile").target
     assert target is not None
     return limit_qparams(model, target, {path: qparams for path, qparams in result.items() if path not in biases})
@@ -62,7 +62,7 @@ def set_qparams(model: fx.GraphModule, found: dict[str, Affine]) -> None:
             held.pop(path, None)
             source = nodes[path].all_input_nodes[0]
             module.hold(qparams, read_attr(model, source).detach() if module.site.constant else None)
-    static = (s for s in places if not isinstance(s.module.site.value, Derived) and not s.module.dynamic)
+    static = (s for s in places if not isinstance(s.module.site.value, DerivedQParams) and not s.module.dynamic)
     actual = {s.path: held[s.path] if s.path in held else s.module.qparams() for s in static}
     for path, qparams in derived_qparams(model, places, actual).items():
         modules[path].hold(qparams)

@@ -27,7 +27,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import from_json, to_json
-from qfunc.transforms.batch_norm import BatchStatistics, Folded
+from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
 from qfunc.transforms.deploy import require_whole
 from qfunc.transforms.insert_quantizers import placements, simulation
 from qfunc.transforms.quantize import quantize
@@ -109,14 +109,14 @@ def load(
             raise CalibrationError(where=f"load({str(place)!r})", found="a Tensor", wanted=wanted, do=do)
         report = _report(place)
         target = from_json(json.dumps(report["target"]), classes)
-        norms = BatchStatistics() if report.get("norms") else Folded()
+        norms = TrainBatchNorm() if report.get("norms") else FoldBatchNorm()
         given: Any = model
         if path := report.get("within", ""):
             road = capture(example_inputs, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
             captured = {path: capture_submodule(path, road, given, tuple(report.get("around", ())))}
             quantized = simulation(placements(captured, target, norms)[path], target)
         else:
-            how = quantize(target, example_inputs, norms=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
+            how = quantize(target, example_inputs, batch_norm=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
             quantized = how(given)
         state = _state(place)
         for seat in quantizer_nodes(quantized):

@@ -37,7 +37,7 @@ def sensitivity(
     Cost: for each batch one float pass, then for each site only the ops that its quantizer reaches: what lies
     before or beside is read from that pass.  For a chain of n sites about n / 2 passes in place of n; the
     report counts them.  Memory: the activations of one batch, twice; it does not grow with the number of
-    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Of submodules that `quantize(at=)`
+    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Of submodules that `quantize(submodules=)`
     quantized, the outputs are the submodule's, given what it is given in the float network.
 
     Args:

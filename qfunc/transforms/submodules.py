@@ -24,7 +24,7 @@ from qfunc.graph.stages import kind_of_model
 from qfunc.graph.submodules import quantized_submodules, run_submodules
 from qfunc.graph.wrappers import unwrap
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.specs import Keep, Target
+from qfunc.specs import KeepFloat, Target
 
 __all__ = [
     "Call",
@@ -35,28 +35,28 @@ __all__ = [
     "require_float_model",
     "require_names",
     "require_sites",
-    "submodules",
+    "select_submodules",
     "capture_submodule",
 ]
 
 
-_WHERE = "quantize, at"
+_WHERE = "quantize, submodules"
 
 
-def require_names(at: Any) -> tuple[str, ...]:
-    """The paths and patterns of `at`.
+def require_names(submodules: Any) -> tuple[str, ...]:
+    """Return the paths and patterns of `submodules`.
 
     Raises:
         SpecError: something else than texts, or none.
     """
-    names = (at,) if isinstance(at, str) else at
+    names = (submodules,) if isinstance(submodules, str) else submodules
     if not isinstance(names, tuple | list) or not names or not all(isinstance(n, str) for n in names):
-        do = "Write at='backbone' or at=('encoder', 'decoder.layers.*')."
-        raise SpecError(where=_WHERE, found=repr(at), wanted="a path of a submodule, or a tuple of them", do=do)
+        do = "Write submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."
+        raise SpecError(where=_WHERE, found=repr(submodules), wanted="a path of a submodule, or a tuple of them", do=do)
     return tuple(names)
 
 
-def submodules(outer: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:
+def select_submodules(outer: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:
     """The submodules that some paths and patterns name; of a pattern the outermost.
 
     Raises:
@@ -116,7 +116,7 @@ def _require_float(outer: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
         if hit is not None:
             do = "Quantize the float model that it came from."
             found = f"{done!r}, which is quantized already"
-            raise CalibrationError(where=f"quantize, at={hit!r}", found=found, wanted="a float submodule", do=do)
+            raise CalibrationError(where=f"quantize, submodules={hit!r}", found=found, wanted="a float submodule", do=do)
 
 
 def require_float_model(model: Any, whole: bool) -> None:
@@ -214,7 +214,7 @@ def arguments_of(part: nn.Module, concrete: Mapping[str, Any], chosen: Mapping[s
 
 def _kept(module: Any, target: Target) -> bool:
     context = Context(module, target.ops)
-    keeping = [r for r in target.rules if any(isinstance(v, Keep) for v in (r.input, r.weight, r.bias, r.output))]
+    keeping = [r for r in target.rules if any(isinstance(v, KeepFloat) for v in (r.input, r.weight, r.bias, r.output))]
     return any(matches(rule.select, node, context) for rule in keeping for node in module.graph.nodes)
 
 
@@ -233,7 +233,7 @@ def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> 
                 found, wanted = f"{a_or_an(type(outer))} in which the target quantizes nothing", "ops that it quantizes"
                 raise SpecError(where="quantize", found=found, wanted=wanted, do=do)
             raise SpecError(
-                where=f"quantize, at={path!r}",
+                where=f"quantize, submodules={path!r}",
                 found=f"{a_or_an(type(unwrap(outer.get_submodule(path))))} in which the target quantizes nothing",
                 wanted="submodules with ops that it quantizes",
                 do=f"Near names: {_near(path, outer)}.",

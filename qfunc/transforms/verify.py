@@ -26,7 +26,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
     First the runtime's own partition into integer and float units is compared with the predicted one, unit
     by unit; then every tensor of codes, at full optimisation; then the outputs, also of the simulation.
     For a target without public arithmetic the simulation takes the emulation's place, at the outputs only.
-    Submodules that `quantize(at=)` quantized are each verified on what the whole model gives them.
+    Submodules that `quantize(submodules=)` quantized are each verified on what the whole model gives them.
 
     Args:
         target: The hardware that the model was quantized for.
@@ -98,5 +98,5 @@ def _road(target: Target, part: fx.GraphModule) -> str:
     own = "runtime=run, where run(artifact, inputs) -> outputs."
     if not _of_known_shapes(part) or b"QuantizeLinear" not in deploy(target)(part).files.get("model.onnx", b""):
         return f"Pass {own}"
-    onnx = "runtime=lowering.OnnxRuntime(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them"
+    onnx = "runtime=lowering.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them"
     return f"Pass {onnx}; or {own}"

@@ -10,10 +10,10 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Target
 
-RUNNER = OnnxRuntime(threads=1)
+RUNNER = OnnxRuntimeRunner(threads=1)
 
 
 def calibrated(model: nn.Module, *batches: Tensor, target: Target = targets.onnxruntime) -> fx.GraphModule:

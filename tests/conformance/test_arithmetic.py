@@ -20,6 +20,7 @@ from qfunc.placement.partition import Partition
 from qfunc.specs import (
     FixedPoint,
     FloatMultiplier,
+    FloatRequantize,
     Int,
     Kernel,
     Op,
@@ -31,7 +32,6 @@ from qfunc.specs import (
     SumFma,
     SumScaled,
     SumShifted,
-    ThroughReal,
     Unknown,
     ZeroPoint,
 )
@@ -160,7 +160,7 @@ def test_through_real(fma, division, rounding):
         quotient = float32(value / s_y) if division else float32(value * float32(1 / s_y))
         return clamp(rounded(quotient, rounding) + z, fmt.qmin, fmt.qmax)
 
-    _expect_products(_with(ThroughReal(rounding, fma, division)), formula)
+    _expect_products(_with(FloatRequantize(rounding, fma, division)), formula)
 
 
 @pytest.mark.parametrize("rounding", ["half_up", "floor", "half_even"])

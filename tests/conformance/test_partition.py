@@ -14,7 +14,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.placement.partition import Partition
-from qfunc.specs import Fusion, Int, Op, Rule, Scheme, Step, ZeroPoint, edit
+from qfunc.specs import Fusion, FusionStep, Int, Op, Rule, Scheme, ZeroPoint, edit
 from tests.conformance.modules import Apply
 from tests.conformance.running import RUNNER, batches_of, calibrated
 
@@ -84,7 +84,7 @@ def test_a_fusion_that_no_kernel_computes_is_a_float_unit():
         def forward(self, x):
             return self.b(torch.relu(self.a(x) + x))
 
-    steps = (Step(Op("add"), optional=True), Step(Op("relu"), optional=True))
+    steps = (FusionStep(Op("add"), optional=True), FusionStep(Op("relu"), optional=True))
     greedy = evolve(TARGET, fusions=(Fusion(Op("conv"), steps), *TARGET.fusions))
     assert not _report(TARGET, Residual(), *IMAGE).disagreements
     report = _report(greedy, Residual(), *IMAGE)

@@ -9,7 +9,7 @@ from attrs import evolve
 from torch import Tensor, nn
 
 from qfunc import targets
-from qfunc.specs import Everything, GraphOutput, Keep, Rule, edit
+from qfunc.specs import Everything, GraphOutput, KeepFloat, Rule, edit
 from tests.conformance.modules import INTEGER
 from tests.conformance.running import verified
 
@@ -60,10 +60,10 @@ EDITS = {
     **{f"skip {k}": (NET, edit.skip(edit.op(k))) for k in ("conv", "linear", "add", "global_avg_pool")},
     **{f"words, skip {n}": (WORDS, edit.skip(edit.name(n))) for n in ("a", "b", "c")},
     **{f"words, skip {k}": (WORDS, edit.skip(edit.op(k))) for k in ("softmax", "matmul", "linear", "add")},
-    **{f"net, {s} kept": (NET, _keep(**{s: Keep()})) for s in ("input", "weight", "bias", "output")},
-    **{f"words, {s} kept": (WORDS, _keep(**{s: Keep()})) for s in ("input", "weight", "bias", "output")},
-    "net, weights alone": (NET, _keep(input=Keep(), output=Keep())),
-    "words, weights alone": (WORDS, _keep(input=Keep(), output=Keep())),
+    **{f"net, {s} kept": (NET, _keep(**{s: KeepFloat()})) for s in ("input", "weight", "bias", "output")},
+    **{f"words, {s} kept": (WORDS, _keep(**{s: KeepFloat()})) for s in ("input", "weight", "bias", "output")},
+    "net, weights alone": (NET, _keep(input=KeepFloat(), output=KeepFloat())),
+    "words, weights alone": (WORDS, _keep(input=KeepFloat(), output=KeepFloat())),
 }
 _OUTPUTS = ("conv2d", "conv relu", "linear rank 2", "linear rank 2 no bias", "linear rank 3", "matmul constant rank 3", "bmm", "add itself",
             "sigmoid", "softmax last", "adaptive to 1", "concat", "mul itself", "mean", "max_pool last", "flatten", "attention")  # fmt: skip
@@ -81,7 +81,7 @@ def test_a_unit_left_float_stays_float(name):
 def test_an_output_without_codes_is_no_mismatch(name):
     torch.manual_seed(0)
     make, shape = INTEGER[name]
-    target = edit.pipe(targets.onnxruntime, lambda t: evolve(t, rules=(Rule(GraphOutput(), output=Keep()), *t.rules)))
+    target = edit.pipe(targets.onnxruntime, lambda t: evolve(t, rules=(Rule(GraphOutput(), output=KeepFloat()), *t.rules)))
     report = verified(make(), *shape, target=target)
     assert report.verdict.startswith("bit-exact"), report
 

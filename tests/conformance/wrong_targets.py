@@ -7,13 +7,14 @@ from attrs import evolve, frozen
 
 from qfunc import targets
 from qfunc.functions import Fixed
-from qfunc.lowering import TengineScale
+from qfunc.lowering import TengineLowering
 from qfunc.specs import (
     Algorithm,
-    Derived,
+    DerivedQParams,
     Everything,
     FloatMultiplier,
     Fusion,
+    FusionStep,
     Int,
     Kernel,
     Limit,
@@ -25,7 +26,6 @@ from qfunc.specs import (
     Rule,
     Scale,
     Scheme,
-    Step,
     SumFma,
     SumShifted,
     Target,
@@ -33,7 +33,7 @@ from qfunc.specs import (
     Unknown,
     ZeroPoint,
 )
-from qfunc.specs import Fixed as Dictated
+from qfunc.specs import FixedQParams as Dictated
 from qfunc.testing.small_models import Block as Layer
 from qfunc.testing.small_models import SmallNet
 from tests.conformance import wrong_parts as parts
@@ -97,12 +97,12 @@ SPECS = (
     Wrong("another name for convolutions", "kinds_exist", first(Rule(Op("convolution"), input=U8))),
     Wrong(
         "a fusion of nothing", "selectors_can_match",
-        evolve(chip, fusions=(Fusion(Op("conv") & ~Op("conv"), (Step(Op("relu")),)),)),
+        evolve(chip, fusions=(Fusion(Op("conv") & ~Op("conv"), (FusionStep(Op("relu")),)),)),
     ),
     Wrong("16 bits, of which no kernel knows", "formats_fit_kernels", first(Rule(Op("conv"), input=INT16))),
     Wrong(
         "a bias derived from the scale of a float weight", "derived_biases_have_sources",
-        evolve(chip, rules=(Rule(Op("conv"), input=U8, bias=Derived()), Rule(Op("linear"), input=U8, weight=WEIGHT))),
+        evolve(chip, rules=(Rule(Op("conv"), input=U8, bias=DerivedQParams()), Rule(Op("linear"), input=U8, weight=WEIGHT))),
     ),
     Wrong(
         "a refusal of what the rules quantize", "refused_ops_have_no_rule",
@@ -143,7 +143,7 @@ PLACED = (
             ties=(Tie(Op("global_avg_pool"), ("input", "output"), "output"),),
         ),
     ),
-    Wrong("a bias at the weight's scale", "biases_have_the_product_of_scales", biases(Derived(of=("weight",)))),
+    Wrong("a bias at the weight's scale", "biases_have_the_product_of_scales", biases(DerivedQParams(of=("weight",)))),
     Wrong("a bias at a scale of its own", "biases_have_the_product_of_scales", biases(Scheme(Int(32)))),
     Wrong(
         "scales along the input channels", "weights_scale_by_output_channel",
@@ -175,7 +175,7 @@ ARITHMETIC = (
 )  # fmt: skip
 
 ARTIFACTS = (
-    Wrong("a file that cannot say the rules", "deploys", evolve(chip, lowering=TengineScale())),
+    Wrong("a file that cannot say the rules", "deploys", evolve(chip, lowering=TengineLowering())),
     Wrong("a lowering that edits its input", "lowering_is_pure_and_deterministic",
           evolve(chip, lowering=parts.Edited("the given model"))),
     Wrong("a random producer", "lowering_is_pure_and_deterministic", evolve(chip, lowering=parts.Edited("random"))),

@@ -10,7 +10,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.specs import PerTensor, edit
 
 PAIRS = {Convs: 5, Branches: 2, Temporal: 2}
@@ -22,7 +22,7 @@ def test_the_float_function_stays_and_the_names_do(net, exported):
     model = unequal(net)
     x, state = images(model), copy.deepcopy(model.state_dict())
     equal = qfunc.equalize()(qfunc.capture((x,))(model) if exported else model).eval()
-    assert len(qfunc.channel_pairs(model).rows) == PAIRS[net]
+    assert len(qfunc.equalization_pairs(model).rows) == PAIRS[net]
     assert equal.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(model.state_dict()[k], v) for k, v in state.items())
     # The weights of each op are rounded at most twice, gamma and beta once: on no path more often than on all together.
@@ -67,7 +67,7 @@ def ranges(model, first, second, at):
 )
 def test_both_ranges_of_each_channel_are_equal(first, second, channels):
     model = unequal(Convs)
-    equal = fold_batch_norm(qfunc.equalize()(model))
+    equal = fold_batch_norms(qfunc.equalize()(model))
     for at in range(channels):
         one, other = ranges(equal, first, second, at)
         # s differs from 1 by at most 1e-3, and s^2 is their quotient; later pairs of the last sweep move them by as much.
@@ -84,7 +84,7 @@ def test_no_channel_reaches_further_than_the_furthest_did():
     # two roundings to float32
     assert float(reach(equal).max()) <= float(reach(model).max()) * (1 + 2**-22)
     for at in range(8):
-        one, other = ranges(fold_batch_norm(equal), "a", "depthwise", at)
+        one, other = ranges(fold_batch_norms(equal), "a", "depthwise", at)
         stopped = float(reach(equal)[at]) > 0.999 * float(reach(model).max())
         assert one == pytest.approx(other, rel=4e-3) or (stopped and one < other)
 
@@ -145,7 +145,7 @@ def test_a_network_with_a_scale_a_tensor_loses_less():
         return next(r.sqnr for r in rows if r.tensor == "17" and r.slot == "output")
 
     equal = qfunc.equalize()(model)
-    shares = [[p.first for p in qfunc.channel_pairs(m).rows] for m in (model, equal)]
+    shares = [[p.first for p in qfunc.equalization_pairs(m).rows] for m in (model, equal)]
     assert len(shares[0]) == 5
     assert sum(shares[1]) > 1.2 * sum(shares[0])
     collapsed, recovered = error(model, target), error(equal, target)
@@ -166,7 +166,7 @@ class Shared(nn.Module):
 REFUSED = {
     "ReLU6": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU6(), nn.Conv2d(4, 2, 1)),
-        "'0', at '1': a clip at 6.0 does not scale with channels; clips_as_relu() makes it a ReLU, "
+        "'0', at '1': a clip at 6.0 does not scale with channels; replace_relu6() makes it a ReLU, "
         "equalize(deviations=3.0) keeps it; "
         "'2', at 'output': it is an output of the model",
     ),
@@ -198,14 +198,14 @@ def test_nothing_to_equalize(make, why):
 def test_a_clip_becomes_a_relu_on_purpose():
     model = mobile()
     bounded = nn.Sequential(*[nn.ReLU6() if isinstance(m, nn.ReLU) else m for m in model]).eval()
-    open_ = qfunc.clips_as_relu()(bounded).eval()
-    assert len(qfunc.channel_pairs(open_).rows) == 5
+    open_ = qfunc.replace_relu6()(bounded).eval()
+    assert len(qfunc.equalization_pairs(open_).rows) == 5
     x = torch.randn(2, 3, 17, 17)
     assert torch.equal(open_(x), model(x))
     with pytest.raises(SpecError) as e:
-        qfunc.clips_as_relu()(nn.Sequential(nn.ReLU()))
+        qfunc.replace_relu6()(nn.Sequential(nn.ReLU()))
     assert str(e.value) == (
-        "clips_as_relu: found no clip from 0, wanted at least one ReLU6 or clamp(0, c). Leave out qfunc.clips_as_relu."
+        "replace_relu6: found no clip from 0, wanted at least one ReLU6 or clamp(0, c). Leave out qfunc.replace_relu6."
     )
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import qfunc
 from qfunc.errors import SpecError
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.testing.laws.corrections import worst_violation
 
 SEEDS = st.integers(0, 2**31)
@@ -71,7 +71,7 @@ class Aside(nn.Module):
 
 CHANGES = {
     "equalize": (qfunc.equalize(), (Convs, Branches, Temporal, Joined)),
-    "folding": (fold_batch_norm, (Convs, Branches, Joined, Aside)),
+    "folding": (fold_batch_norms, (Convs, Branches, Joined, Aside)),
 }
 
 
@@ -88,7 +88,7 @@ def test_each_op_stays(change, net, seed):
 @given(seed=SEEDS, alpha=st.floats(0, 1))
 def test_smoothing_keeps_each_op(seed, alpha):
     model = qfunc.capture()(unequal(Tokens, seed))
-    smooth = qfunc.smooth([images(Tokens, 3)], alpha, progress=False)(model)
+    smooth = qfunc.smooth_quant([images(Tokens, 3)], alpha, progress=False)(model)
     worst, op = worst_violation(model, smooth, (images(Tokens, 2),))
     assert worst <= 1, (op, worst)
     assert not torch.equal(smooth.get_parameter("norm.weight"), model.get_parameter("norm.weight"))
@@ -161,7 +161,7 @@ def test_every_channel_meets_its_clip():
         qfunc.equalize(1000.0)(net)
     assert str(e.value) == (
         "equalize: found every channel meets its clip within 1000.0 deviations (behind 'one', 'two'), wanted a channel that "
-        "stays below it, which may be scaled. Lower deviations, or make the clips ReLUs by qfunc.clips_as_relu()."
+        "stays below it, which may be scaled. Lower deviations, or make the clips ReLUs by qfunc.replace_relu6()."
     )
 
 
@@ -183,7 +183,7 @@ class Taken(nn.Module):
 def test_a_norm_that_one_of_two_readers_takes_in():
     net, x = unequal(Taken, 5), images(Taken, 4)
     model = qfunc.capture()(net)
-    folded = fold_batch_norm(model)
+    folded = fold_batch_norms(model)
     assert "norm" not in {n.name for n in folded.graph.nodes}
     worst, op = worst_violation(model, folded, (x,))
     assert worst <= 1, (op, worst)

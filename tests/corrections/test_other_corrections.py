@@ -1,4 +1,4 @@
-"""absorb_biases, correct_bias_from_norms and smooth, each against its formula in plain float64."""
+"""absorb_high_bias, correct_bias_analytic and smooth, each against its formula in plain float64."""
 
 import copy
 import math
@@ -32,7 +32,7 @@ def block(padding=0):
 
 def test_absorbed_where_all_values_are_above():
     net, x = block(), torch.rand(2, 3, 7, 6)
-    absorbed = qfunc.absorb_biases()(net).eval()
+    absorbed = qfunc.absorb_high_bias()(net).eval()
     shift = torch.tensor([2.5, 1.1, 0.0, 0.0])  # max(0, beta - 3 |gamma|)
     assert torch.allclose(absorbed.get_parameter("1.bias"), net[1].bias - shift, rtol=0, atol=2**-22)
     wanted = (net[3].weight.double() * shift.double().reshape(-1, 1, 1)).sum((1, 2, 3))
@@ -47,11 +47,11 @@ def test_absorbed_where_all_values_are_above():
 
 def test_nothing_is_absorbed_beside_padding():
     with pytest.raises(SpecError) as e:
-        qfunc.absorb_biases()(block(padding=1))
+        qfunc.absorb_high_bias()(block(padding=1))
     assert str(e.value) == (
-        "absorb_biases: found no such pair ('1', at 'its readers': padding is read beside it, which no bias shifts; "
+        "absorb_high_bias: found no such pair ('1', at 'its readers': padding is read beside it, which no bias shifts; "
         "'3', at 'output': it is an output of the model), wanted an op with a BatchNorm and a ReLU, whose readers are ops "
-        "with weights and without padding. Leave out qfunc.absorb_biases."
+        "with weights and without padding. Leave out qfunc.absorb_high_bias."
     )
 
 
@@ -78,7 +78,7 @@ def test_biases_take_back_what_norms_expect(act):
     net[1].weight.data.copy_(torch.tensor([0.5, -0.3, 2.0, 4.0]))
     net[1].bias.data.copy_(torch.tensor([1.0, -2.0, 0.5, 5.0]))
     quantized = qfunc.quantize(edit.weights(bits=3)(targets.onnxruntime))(net)
-    corrected = qfunc.correct_bias_from_norms(net)(quantized)
+    corrected = qfunc.correct_bias_analytic(net)(quantized)
     means = [by_sum(act, float(b), abs(float(g))) for g, b in zip(net[1].weight.detach(), net[1].bias.detach(), strict=True)]
     weight = next(s.module for s in quantizer_nodes(quantized) if s.module.site.name == "4.weight")(net[4].weight).detach()
     for o in range(5):
@@ -94,9 +94,9 @@ def test_biases_of_another_float_model():
     net = block()
     quantized = qfunc.quantize(targets.onnxruntime)(qfunc.equalize()(net))
     with pytest.raises(CalibrationError) as e:
-        qfunc.correct_bias_from_norms(net)(quantized)
+        qfunc.correct_bias_analytic(net)(quantized)
     assert str(e.value) == (
-        "correct_bias_from_norms: found op '_0', whose weight is not that of the given float model, wanted the float model "
+        "correct_bias_analytic: found op '_0', whose weight is not that of the given float model, wanted the float model "
         "that was quantized. Pass what qfunc.quantize was given, as qfunc.equalize returned it; after training use "
         "qfunc.correct_bias."
     )
@@ -123,7 +123,7 @@ def test_smoothed(alpha):
     net = Attention().eval()
     net.norm.weight.data.copy_(10 ** torch.empty(6).uniform_(-1, 2))
     batches = [torch.randn(2, 3, 6), torch.randn(5, 6)]
-    smooth = qfunc.smooth(iter(batches), alpha, progress=False)(net).eval()
+    smooth = qfunc.smooth_quant(iter(batches), alpha, progress=False)(net).eval()
     with torch.no_grad():
         seen = torch.cat([net.norm(x).reshape(-1, 6) for x in batches]).double()
         for j in range(6):
@@ -138,16 +138,16 @@ def test_smoothed(alpha):
 @pytest.mark.parametrize("alpha", [-0.1, 1.5, True, "0.5", math.nan])
 def test_alpha(alpha):
     with pytest.raises(SpecError) as e:
-        qfunc.smooth([torch.rand(1, 6)], alpha)
+        qfunc.smooth_quant([torch.rand(1, 6)], alpha)
     assert str(e.value) == (
-        f"smooth, alpha: found {alpha!r}, wanted a number from 0 to 1. Write qfunc.smooth(batches, alpha=0.5)."
+        f"smooth, alpha: found {alpha!r}, wanted a number from 0 to 1. Write qfunc.smooth_quant(batches, alpha=0.5)."
     )
 
 
 def test_nothing_to_smooth():
     with pytest.raises(SpecError, match="smooth: found no such pair"):
-        qfunc.smooth([torch.rand(1, 3)])(nn.Sequential(nn.Linear(3, 2), nn.GELU()))
+        qfunc.smooth_quant([torch.rand(1, 3)])(nn.Sequential(nn.Linear(3, 2), nn.GELU()))
     with pytest.raises(CalibrationError, match="smooth: found no batches"):
-        qfunc.smooth([], progress=False)(Attention())
+        qfunc.smooth_quant([], progress=False)(Attention())
     with pytest.raises(CalibrationError, match="NaN or infinite values in its input"):
-        qfunc.smooth([torch.full((1, 6), math.nan)], progress=False)(Attention())
+        qfunc.smooth_quant([torch.full((1, 6), math.nan)], progress=False)(Attention())

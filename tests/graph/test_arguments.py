@@ -100,9 +100,9 @@ def test_another_value(case: tuple[Any, dict[str, Any], tuple[Any, ...], dict[st
 
 def test_what_an_outer_module_gives_its_part() -> None:
     model = Caller().eval()
-    done = qfunc.calibrate([X], progress=False)(qfunc.quantize(TARGET, at="part")(model))
+    done = qfunc.calibrate([X], progress=False)(qfunc.quantize(TARGET, submodules="part")(model))
     assert torch.allclose(done(X), model(X), atol=0.1)  # some codes of 7 bits
-    other = qfunc.quantize(TARGET, at="part", concrete_args={"word": "b"})(model)
+    other = qfunc.quantize(TARGET, submodules="part", concrete_args={"word": "b"})(model)
     with pytest.raises(CaptureError, match=r"^call of submodule 'part': found word='a', wanted word='b', to which"):
         qfunc.calibrate([X], progress=False)(other)
 
@@ -150,7 +150,7 @@ def test_a_forward_that_counts_on_its_batch(size: int) -> None:
     text = (
         f"call of a captured model: found a first input of shape [6, 4], wanted {size} on its first axis, to which "
         "torch.export fixed it: the forward counts on that number. Give example_inputs of that size, or quantize the "
-        "submodules that run on any: quantize(target, at=...)."
+        "submodules that run on any: quantize(target, submodules=...)."
     )
     for use in (lambda: done(other), lambda: qfunc.calibrate([other])(done), lambda: qfunc.verify(TARGET)(done, [other])):
         with pytest.raises(CaptureError) as refused:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.frontend.slice_writes import slice_indices
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 
 SHAPE = (5, 3, 4)
 
@@ -136,7 +136,7 @@ def test_a_detector_that_decodes_in_place_is_deployed() -> None:
     pure = Detector(lambda y: torch.cat([y[..., :2] * 2.0 - 0.5, y[..., 2:3] * 3.0, y[..., 3:]], -1)).eval()
     pure.load_state_dict(model.state_dict())
     made = [qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(m)) for m in (model, pure)]
-    ran = OnnxRuntime(optimise=False).run(qfunc.deploy(targets.onnxruntime)(made[0]), [x])[0]
+    ran = OnnxRuntimeRunner(optimise=False).run(qfunc.deploy(targets.onnxruntime)(made[0]), [x])[0]
     with torch.no_grad():
         found, other = made[0](x), made[1](x)
     step = max(float(m.qparams().scale) for m in made[0].modules() if hasattr(m, "site") and not m.site.constant)

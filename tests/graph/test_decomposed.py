@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.vocabulary import kind_of
 from qfunc.placement.partition import Partition
 
@@ -171,7 +171,7 @@ def test_it_quantizes_as_before_and_the_runtime_computes_it(kind: type[nn.Module
     weights = [{s.tensor: (s.format, s.scale) for s in qfunc.explain(m).sites if s.slot == "weight"} for m in (one, other)]
     assert weights[1] == weights[0]
     artifact, given = qfunc.deploy(TARGET)(other), torch.randn(3, 4, 6, 5)
-    for ran, simulated in zip(OnnxRuntime(optimise=False).run(artifact, [given]), other(given), strict=True):
+    for ran, simulated in zip(OnnxRuntimeRunner(optimise=False).run(artifact, [given]), other(given), strict=True):
         # The same formulas in float32; a code flips where the order of a sum differs.
         assert torch.cosine_similarity(torch.from_numpy(ran).flatten(), simulated.flatten(), 0) >= 0.9999
 
@@ -186,7 +186,7 @@ def test_a_transformer_of_any_batch_and_length() -> None:
     sites = [sorted((s.slot, s.format, s.scale, s.zero_point) for s in qfunc.explain(m).sites) for m in made]
     assert sites[1] == sites[0]
     longer = {"input_ids": torch.randint(0, 13, (3, 9)), "attention_mask": torch.ones(3, 9, dtype=torch.int64)}
-    outputs = OnnxRuntime(optimise=False).run(qfunc.deploy(TARGET)(made[1]), list(longer.values()))
+    outputs = OnnxRuntimeRunner(optimise=False).run(qfunc.deploy(TARGET)(made[1]), list(longer.values()))
     for ran, simulated in zip(outputs, made[1](**longer).values(), strict=True):
         assert torch.cosine_similarity(torch.from_numpy(ran).flatten(), simulated.flatten(), 0) >= 0.9999  # as above
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.placement.partition import Partition
-from qfunc.specs import Keep, edit
+from qfunc.specs import KeepFloat, edit
 
-TARGET = edit.outputs(edit.op("linear"), Keep())(targets.onnxruntime)
+TARGET = edit.outputs(edit.op("linear"), KeepFloat())(targets.onnxruntime)
 
 
 class Net(nn.Module):

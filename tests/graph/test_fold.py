@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qfunc.frontend.capture import capture
 from qfunc.graph.record import record_of
 from qfunc.ops.vocabulary import kind_of
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -35,7 +35,7 @@ def check(model: nn.Module, x: Tensor, kinds: list[str]) -> Any:
     torch.manual_seed(1)
     captured = capture()(settled(model))
     before = copy.deepcopy(captured.state_dict())
-    folded = fold_batch_norm(captured)
+    folded = fold_batch_norms(captured)
     found = [kind_of(n) for n in folded.graph.nodes if n.op.startswith("call")]
     assert found == kinds
     double = copy.deepcopy(model).double()
@@ -93,7 +93,7 @@ def test_folded(name: str) -> None:
 def test_the_folded_numbers() -> None:
     model = settled(nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, eps=0.25)))
     conv, norm = model[0], model[1]
-    folded = fold_batch_norm(capture()(model))
+    folded = fold_batch_norms(capture()(model))
     factor = norm.weight.double() / (norm.running_var.double() + 0.25).sqrt()
     weight = conv.weight.double() * factor.view(3, 1, 1, 1)
     bias = norm.bias.double() + (conv.bias.double() - norm.running_mean.double()) * factor
@@ -150,7 +150,7 @@ class Pairs(nn.Module):
 def test_a_shared_pair_stays_shared(conv: Any, norm: Any, other: Any) -> None:
     model = settled(Pairs(conv(), norm(3), other and other(3)))
     x = torch.randn(2, 3, 4, 4)
-    folded = fold_batch_norm(capture()(model))
+    folded = fold_batch_norms(capture()(model))
     read = [tuple(str(a.target) for a in n.args[1:3]) for n in folded.graph.nodes if kind_of(n) in ("conv", "conv_transpose")]
     pair, second = ("block.0.weight", "block.0.bias"), ("block.0.weight_1", "block.0.bias_1")
     assert read == ([pair, pair] if other is None else [pair, second, pair])
@@ -194,7 +194,7 @@ def test_norms_that_stay() -> None:
         (nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3)), ["relu", "batch_norm"]),
     ):
         captured = capture()(settled(model))
-        folded = fold_batch_norm(captured)
+        folded = fold_batch_norms(captured)
         assert [kind_of(n) for n in folded.graph.nodes if n.op.startswith("call")] == kinds
         assert torch.equal(folded(x), model(x))
 
@@ -203,11 +203,11 @@ def test_linear_on_sequences_does_not_fold_into_the_wrong_axis() -> None:
     # BatchNorm1d of [N, C, L] norms axis 1, a linear writes axis 2.
     model = settled(nn.Sequential(nn.Linear(7, 4), nn.BatchNorm1d(5)))
     x = torch.randn(3, 5, 7)
-    assert torch.equal(fold_batch_norm(capture()(model))(x), model(x))
+    assert torch.equal(fold_batch_norms(capture()(model))(x), model(x))
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_folded_on_the_export_road() -> None:
     model = settled(nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(inplace=True)))
     x = torch.randn(2, 3, 7, 5)
-    assert torch.equal(fold_batch_norm(capture((x,))(model))(x), fold_batch_norm(capture()(model))(x))
+    assert torch.equal(fold_batch_norms(capture((x,))(model))(x), fold_batch_norms(capture()(model))(x))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from qfunc.frontend.capture import capture
 from qfunc.graph.record import record_of
 from qfunc.ops.vocabulary import kind_of
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 
 U = 2.0**-24
 IN, OUT = 4, 6
@@ -137,7 +137,7 @@ def check_side_by_side(made: list[tuple[str, int, Any, nn.Module]], bound: Calla
     """Folds (kind, rank, op, norm and op in order) side by side in one model; nothing but the ops is left."""
     inputs = [sample(n) for n in range(4)]
     model = Branches([part for *_, part in made], [n for _, n, _, _ in made]).eval()
-    folded = fold_batch_norm(capture()(model))
+    folded = fold_batch_norms(capture()(model))
     assert calls(folded) == [kind for kind, *_ in made]
     assert all(p.dtype == torch.float32 for p in folded.parameters())
     record = record_of(folded)
@@ -192,7 +192,7 @@ def test_a_norm_that_only_scales_folds_before_any_op(kind: str, padding: Any) ->
         norm.bias.data.zero_()
         norm.running_mean.zero_()
         model = nn.Sequential(norm, op).eval()
-        folded = fold_batch_norm(capture()(model))
+        folded = fold_batch_norms(capture()(model))
         assert calls(folded) == [kind]
         assert close(folded, model, sample(2), bound_before(op, norm, sample(2)))
 
@@ -200,7 +200,7 @@ def test_a_norm_that_only_scales_folds_before_any_op(kind: str, padding: Any) ->
 @pytest.mark.parametrize(("kind", "padding"), [("conv", (0, 1)), ("conv", "same"), ("conv_transpose", 0)])
 def test_a_norm_that_shifts_does_not_fold_before_padding(kind: str, padding: Any) -> None:
     model = nn.Sequential(settled(nn.BatchNorm2d(IN)), op_of(kind, 2, 2, True, padding=padding)).eval()
-    folded = fold_batch_norm(capture()(model))
+    folded = fold_batch_norms(capture()(model))
     assert calls(folded) == ["conv", kind]
     record = record_of(folded)
     assert record is not None
@@ -209,7 +209,7 @@ def test_a_norm_that_shifts_does_not_fold_before_padding(kind: str, padding: Any
 
 def test_both_sides_fold_the_norm_behind_first() -> None:
     model = nn.Sequential(*(settled(nn.BatchNorm2d(c)) for c in (4, 4)), nn.Conv2d(4, 6, 2), settled(nn.BatchNorm2d(6)))
-    folded = fold_batch_norm(capture()(model.eval()))
+    folded = fold_batch_norms(capture()(model.eval()))
     assert calls(folded) == ["conv"]
     # Two roundings of w' and b', one a fold; the magnitudes are those of absolute values all along.
     x, (first, second, op, last) = sample(2), model
@@ -233,6 +233,6 @@ def test_the_export_road(norm_name: str) -> None:
         model = nn.Sequential(op, norm).eval()
         if norm_name == "SyncBatchNorm":
             continue  # torch.export runs it, which needs a process group
-        folded = fold_batch_norm(capture((sample(n).float(),))(model))
+        folded = fold_batch_norms(capture((sample(n).float(),))(model))
         assert calls(folded) == [kind]
         assert close(folded, model, sample(n), bound_behind(op, norm, sample(n)))

@@ -17,14 +17,14 @@ import qfunc
 from qfunc.errors import SpecError
 from qfunc.frontend.capture import capture
 from qfunc.ops.vocabulary import kind_of
-from qfunc.passes.fold_batch_norm import fold_batch_norm
-from qfunc.specs import Attr, Fusion, Op, OpKind, Step, Target, edit, from_json, to_json
+from qfunc.passes.fold_batch_norm import fold_batch_norms
+from qfunc.specs import Attr, Fusion, FusionStep, Op, OpKind, Target, edit, from_json, to_json
 from qfunc.targets.onnxruntime import onnxruntime
 
 NORM = OpKind("plus_one", f"{PlusOne.__module__}.PlusOne")
 CALL = OpKind("scale_shift", f"{PlusOne.__module__}.scale_shift", ("input", "gamma", "beta"))
 WEIGHTED = Op(("conv", "conv_transpose", "linear"))
-MINE = edit.fuse(Fusion(WEIGHTED, (Step(Op("plus_one"), fold=fold_plus_one), Step(Op("relu")))), NORM)(onnxruntime)
+MINE = edit.fuse(Fusion(WEIGHTED, (FusionStep(Op("plus_one"), fold=fold_plus_one), FusionStep(Op("relu")))), NORM)(onnxruntime)
 MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "conv": (nn.Sequential(nn.Conv2d(4, 6, (3, 2), groups=2), PlusOne(6), nn.ReLU()), (2, 4, 7, 5)),
     "no bias": (nn.Sequential(nn.Conv1d(4, 6, 3, bias=False), PlusOne(6), nn.ReLU()), (2, 4, 7)),
@@ -45,7 +45,7 @@ def test_a_module_folds_by_the_users_function(name: str) -> None:
     model, shape = MODELS[name]
     model.eval()
     before = copy.deepcopy(model.state_dict())
-    folded = fold_batch_norm(capture(leaves=LEAVES)(model), MINE)
+    folded = fold_batch_norms(capture(leaves=LEAVES)(model), MINE)
     assert calls(folded) == [{"deconv": "conv_transpose", "linear": "linear"}.get(name, "conv"), "relu"]
     x = torch.randn(shape, dtype=torch.float64)
     # Weights and bias are rounded to float32 once a fold, relative 2^-24; the values here are sums of at most 17 terms
@@ -59,9 +59,9 @@ def test_a_module_folds_by_the_users_function(name: str) -> None:
 def test_a_function_folds_with_its_constants_and_keywords() -> None:
     torch.manual_seed(4)
     model = ScaledConv().eval()
-    fusion = Fusion(Op("conv"), (Step(Op("scale_shift"), fold=fold_scale_shift), Step(Op("relu"))))
+    fusion = Fusion(Op("conv"), (FusionStep(Op("scale_shift"), fold=fold_scale_shift), FusionStep(Op("relu"))))
     target = edit.fuse(fusion, CALL)(onnxruntime)
-    folded = fold_batch_norm(capture()(model), target)
+    folded = fold_batch_norms(capture()(model), target)
     assert calls(folded) == ["conv", "relu"]
     # One rounding to float32 of values that this line computes in float64.
     gamma, weight = 3.0 * model.gamma.double(), folded.get_parameter("conv.weight").double()
@@ -81,7 +81,7 @@ def test_the_unit_is_quantized_as_one_op() -> None:
 
 
 def test_without_the_function_the_norm_stays_between() -> None:
-    target = edit.fuse(Fusion(WEIGHTED, (Step(Op("relu")),)), NORM)(onnxruntime)
+    target = edit.fuse(Fusion(WEIGHTED, (FusionStep(Op("relu")),)), NORM)(onnxruntime)
     assert calls(qfunc.quantize(target)(MODELS["conv"][0])) == ["conv", "unknown", "relu"]
 
 
@@ -96,7 +96,7 @@ class Gain:
 
 
 def test_the_targets_are_values_and_json() -> None:
-    for target in (MINE, edit.fuse(Fusion(WEIGHTED, Step(Op("mul"), fold=Gain(2.0))))(onnxruntime)):
+    for target in (MINE, edit.fuse(Fusion(WEIGHTED, FusionStep(Op("mul"), fold=Gain(2.0))))(onnxruntime)):
         assert from_json(to_json(target), classes=(fold_plus_one, Gain)) == target == pickle.loads(pickle.dumps(target))
         assert hash(target) == hash(copy.deepcopy(target))
     assert "fold=fold_plus_one" in repr(MINE)
@@ -135,7 +135,7 @@ def of_two(weight: Tensor, bias: Tensor) -> Any:
 
 
 def test_an_error_of_the_function_names_the_op() -> None:
-    target = edit.fuse(Fusion(Op("conv"), Step(Op("plus_one"), fold=of_two)), NORM)(onnxruntime)
+    target = edit.fuse(Fusion(Op("conv"), FusionStep(Op("plus_one"), fold=of_two)), NORM)(onnxruntime)
     with pytest.raises(SpecError) as caught:
         qfunc.quantize(target)(MODELS["conv"][0])
     assert str(caught.value) == (
@@ -147,7 +147,7 @@ def test_an_error_of_the_function_names_the_op() -> None:
 
 @pytest.mark.parametrize("fold", REFUSED, ids=lambda f: f.__name__)
 def test_what_the_function_returns_is_checked(fold: Any) -> None:
-    target = edit.fuse(Fusion(Op("conv"), Step(Op("plus_one"), fold=fold)), NORM)(onnxruntime)
+    target = edit.fuse(Fusion(Op("conv"), FusionStep(Op("plus_one"), fold=fold)), NORM)(onnxruntime)
     with pytest.raises(SpecError) as caught:
         qfunc.quantize(target)(MODELS["conv"][0])
     assert str(caught.value) == str(
@@ -164,17 +164,17 @@ def messages() -> dict[str, tuple[Any, dict[str, str]]]:
     wanted = "a module-level function or a frozen callable value"
     return {
         "lambda": (
-            lambda: Step(Op("mul"), fold=lambda weight, bias: (weight, bias)),
+            lambda: FusionStep(Op("mul"), fold=lambda weight, bias: (weight, bias)),
             {"wanted": f"{wanted}, not messages.<locals>.<lambda>.<locals>.<lambda>, a function without a module-level name",
              "do": "Define it with def at the top of a module."},
         ),
-        "class": (lambda: Step(Op("mul"), fold=Gain), {"found": f"{Gain!r}", "wanted": wanted, "do": "Call it: Gain()."}),
+        "class": (lambda: FusionStep(Op("mul"), fold=Gain), {"found": f"{Gain!r}", "wanted": wanted, "do": "Call it: Gain()."}),
         "number": (
-            lambda: Step(Op("mul"), fold=3),
+            lambda: FusionStep(Op("mul"), fold=3),
             {"found": "3", "wanted": wanted, "do": "Write a function of weight, bias and operands."},
         ),
         "must follow": (
-            lambda: Step(Op("mul"), optional=False, fold=fold_plus_one),
+            lambda: FusionStep(Op("mul"), optional=False, fold=fold_plus_one),
             {"where": "Step.optional", "found": "False",
              "wanted": "True where a step folds, for then nothing of it is left to follow", "do": "Leave it out."},
         ),
@@ -202,7 +202,7 @@ def nothing_random(weight: Tensor, bias: Tensor, norm: PlusOne) -> Any:
 def test_the_module_is_in_evaluation_mode_and_float64() -> None:
     model = MODELS["conv"][0].train()
     gamma = model[1].gamma.detach().clone()
-    target = edit.fuse(Fusion(Op("conv"), Step(Op("plus_one"), fold=nothing_random)), NORM)(onnxruntime)
+    target = edit.fuse(Fusion(Op("conv"), FusionStep(Op("plus_one"), fold=nothing_random)), NORM)(onnxruntime)
     assert calls(qfunc.quantize(target)(model)) == ["conv", "relu"]
     assert torch.equal(model[1].gamma, gamma)
 
@@ -239,7 +239,7 @@ def test_explain_says_why_a_norm_did_not_fold() -> None:
 
 def test_a_step_that_reads_what_is_no_constant_stays() -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, (2, 3)))
-    fold = edit.fuse(Fusion(Op("conv"), Step(Op("scale_shift"), fold=fold_scale_shift)), CALL)(onnxruntime)
+    fold = edit.fuse(Fusion(Op("conv"), FusionStep(Op("scale_shift"), fold=fold_scale_shift)), CALL)(onnxruntime)
 
     class Gated(nn.Module):
         def __init__(self) -> None:
@@ -254,9 +254,9 @@ def test_a_step_that_reads_what_is_no_constant_stays() -> None:
 
 
 def test_when_holds_for_folding_too() -> None:
-    fusion = Fusion(Op("conv"), Step(Op("plus_one"), fold=fold_plus_one), when=Attr("groups", 1))
+    fusion = Fusion(Op("conv"), FusionStep(Op("plus_one"), fold=fold_plus_one), when=Attr("groups", 1))
     target = edit.fuse(fusion, NORM)(onnxruntime)
-    folded = fold_batch_norm(capture(leaves=LEAVES)(MODELS["conv"][0]), target)
+    folded = fold_batch_norms(capture(leaves=LEAVES)(MODELS["conv"][0]), target)
     assert calls(folded) == ["conv", "unknown", "relu"]
     misses = qfunc.explain(qfunc.quantize(target)(MODELS["conv"][0])).misses
     assert misses == (("0", "1", "the fusion asks for Attr('groups', equals=1)"),)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from qfunc import targets
 from qfunc.frontend.capture import capture
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 
 
 class Reversed(nn.Module):
@@ -27,6 +27,6 @@ class Reversed(nn.Module):
 def test_a_norm_that_subtracts_from_its_shift_turns_the_sign() -> None:
     torch.manual_seed(0)
     net, x = Reversed().eval(), torch.randn(2, 3, 5, 6)
-    folded = fold_batch_norm(capture()(net), targets.tensorrt)
+    folded = fold_batch_norms(capture()(net), targets.tensorrt)
     assert [n.name for n in folded.graph.nodes] == ["x", "conv_weight", "conv_bias", "conv", "output"]
     assert torch.allclose(folded(x), net(x), atol=1e-5)  # the order of float32 sums

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc.frontend.capture import capture
 from qfunc.graph.selectors import Context
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.placement.fusion import match_fusions
-from qfunc.specs import AnyInput, Attr, Constant, Fusion, Op, Rule, Step, edit
+from qfunc.specs import AnyInput, Attr, Constant, Fusion, FusionStep, Op, Rule, edit
 from qfunc.targets.onnxruntime import onnxruntime
 from qfunc.targets.tensorrt import tensorrt
 
@@ -38,11 +38,11 @@ ACTS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "mish": (nn.Mish, "mish"), "elu": (nn.ELU, "elu"), "sigmoid": (nn.Sigmoid, "sigmoid"), "tanh": (nn.Tanh, "tanh"),
 }  # fmt: skip
 WEIGHTED = Op(("conv", "conv_transpose", "linear"))
-EVERY = Fusion(WEIGHTED, (Step(Op("add")), Step(Op(tuple({kind for _, kind in ACTS.values()})))))
+EVERY = Fusion(WEIGHTED, (FusionStep(Op("add")), FusionStep(Op(tuple({kind for _, kind in ACTS.values()})))))
 
 
 def units(model: nn.Module, *fusions: Fusion) -> list[list[str]]:
-    network = fold_batch_norm(capture()(model.eval()))
+    network = fold_batch_norms(capture()(model.eval()))
     context = Context(network)
     return [[context.kind(n) for n in g.nodes] for g in match_fusions(context, fusions).groups]
 
@@ -86,7 +86,7 @@ class Residual(nn.Module):
 
 def test_the_later_conv_takes_the_add_and_its_relu() -> None:
     assert units(Residual(), EVERY) == [["conv"], ["conv", "add", "relu"]]
-    assert units(Residual(), Fusion(Op("add"), Step(Op("relu")))) == [["conv"], ["conv"], ["add", "relu"]]
+    assert units(Residual(), Fusion(Op("add"), FusionStep(Op("relu")))) == [["conv"], ["conv"], ["add", "relu"]]
 
 
 def test_a_constant_scale_behind_a_conv() -> None:
@@ -98,13 +98,13 @@ def test_a_constant_scale_behind_a_conv() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return F.relu(self.conv(x) * self.gain)
 
-    fusion = Fusion(WEIGHTED, (Step(Op("mul") & AnyInput(Constant())), Step(Op("relu"))))
+    fusion = Fusion(WEIGHTED, (FusionStep(Op("mul") & AnyInput(Constant())), FusionStep(Op("relu"))))
     assert units(Scaled(), fusion) == [["conv", "mul", "relu"]]
 
 
 def test_pad_and_conv_are_one_unit_where_a_fusion_says_so() -> None:
     model = nn.Sequential(nn.ZeroPad2d((0, 1, 2, 0)), nn.Conv2d(3, 5, 2), nn.BatchNorm2d(5), nn.ReLU())
-    fusion = Fusion(Op("pad"), (Step(Op("conv"), optional=False), Step(Op("relu"))))
+    fusion = Fusion(Op("pad"), (FusionStep(Op("conv"), optional=False), FusionStep(Op("relu"))))
     assert units(model, fusion) == [["pad", "conv", "relu"]]
     rule = next(r for r in tensorrt.rules if r.weight is not None)
     target = evolve(
@@ -137,10 +137,10 @@ def misses(model: nn.Module, *fusions: Fusion) -> set[tuple[str, str, str]]:
 
 def test_when_decides_by_structure() -> None:
     model = nn.Sequential(nn.Conv2d(4, 4, 1, groups=4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU())
-    fusion = Fusion(Op("conv"), Step(Op("relu")), when=Attr("groups", 1))
+    fusion = Fusion(Op("conv"), FusionStep(Op("relu")), when=Attr("groups", 1))
     assert units(model, fusion) == [["conv"], ["relu"], ["conv", "relu"]]
     assert misses(model, fusion) == {("0", "1", "the fusion asks for Attr('groups', equals=1)")}
-    assert misses(model, fusion, Fusion(Op("conv"), Step(Op("relu")))) == set()
+    assert misses(model, fusion, Fusion(Op("conv"), FusionStep(Op("relu")))) == set()
 
 
 class ReadTwice(nn.Module):
@@ -154,11 +154,11 @@ class ReadTwice(nn.Module):
 
 
 def test_near_misses_say_why() -> None:
-    relu = Fusion(Op("conv"), Step(Op("relu")))
+    relu = Fusion(Op("conv"), FusionStep(Op("relu")))
     assert misses(ReadTwice(), relu) == {("conv", "relu", "'conv' is read 2 times, and a fused op may be read once")}
     late = ("a", "add", "another input of 'add' is not computed before 'a'")
-    assert misses(Residual(), Fusion(Op("conv"), (Step(Op("add")), Step(Op("relu"))))) == {late}
-    needed = Fusion(Op("conv"), (Step(Op("add"), optional=False), Step(Op("relu"))))
+    assert misses(Residual(), Fusion(Op("conv"), (FusionStep(Op("add")), FusionStep(Op("relu"))))) == {late}
+    needed = Fusion(Op("conv"), (FusionStep(Op("add"), optional=False), FusionStep(Op("relu"))))
     plain = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU())
     assert misses(plain, needed) == {("0", "1", "Op('add') must stand between them")}
     assert misses(nn.Sequential(nn.Conv2d(3, 5, 1), nn.Sigmoid()), needed, relu) == set()
@@ -168,7 +168,7 @@ def test_near_misses_say_why() -> None:
 def test_an_integer_kernel_does_not_swallow_an_activation(kind: str) -> None:
     # The kernels' conv knows relu and clip as bounds of its codes; a unit that ends otherwise runs in float.
     torch.manual_seed(0)
-    target = edit.fuse(Fusion(Op("conv"), Step(Op(kind))))(onnxruntime)
+    target = edit.fuse(Fusion(Op("conv"), FusionStep(Op(kind))))(onnxruntime)
     model, x = nn.Sequential(nn.Conv2d(3, 5, 3), ACTS[kind][0]()), torch.randn(2, 3, 8, 7)
     calibrated = qfunc.calibrate([x])(qfunc.quantize(target)(model))
     step = calibrated(x).unique().diff().min()

@@ -9,7 +9,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.placement.partition import Partition
-from qfunc.specs import Cases, Fixed, PerBlock, PerChannel, PerTensor, PerToken, Scheme, Target, edit
+from qfunc.specs import Cases, FixedQParams, PerBlock, PerChannel, PerTensor, PerToken, Scheme, Target, edit
 
 A, W = ("input", "output"), ("weight",)
 COLUMNS = {
@@ -76,7 +76,7 @@ def scaled(value, scale):
         case Cases():
             cases = tuple((selector, scaled(v, scale)) for selector, v in value.cases)
             return evolve(value, cases=cases, default=scaled(value.default, scale))
-        case Fixed():
+        case FixedQParams():
             return value
     return value
 

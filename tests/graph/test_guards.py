@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.frontend.capture import capture
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.vocabulary import kind_of
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.specs import edit
@@ -61,7 +61,7 @@ def test_a_frozen_norm_folds_though_its_deviation_is_guarded(norm: type[nn.Modul
     done = qfunc.calibrate([x], progress=False)(quantized)
     assert [s.slot for s in qfunc.explain(done).sites] == ["input", "weight", "bias", "output"]
     assert not qfunc.explain(done).floats
-    assert qfunc.verify(TARGET, OnnxRuntime(threads=1))(done, [x]).verdict.startswith("bit-exact: 0 of")
+    assert qfunc.verify(TARGET, OnnxRuntimeRunner(threads=1))(done, [x]).verdict.startswith("bit-exact: 0 of")
 
 
 def named(function: Callable[[Any, Any], Any]) -> fx.GraphModule:
@@ -113,6 +113,6 @@ def test_linear_attention_is_finite_and_runs_as_simulated() -> None:
     calibrated = qfunc.calibrate([(x,)])(qfunc.quantize(TARGET)(model))
     simulated = calibrated(x)
     assert simulated.isfinite().all()
-    (run,) = OnnxRuntime(threads=1).run(qfunc.deploy(TARGET)(calibrated), (x,))
+    (run,) = OnnxRuntimeRunner(threads=1).run(qfunc.deploy(TARGET)(calibrated), (x,))
     cosine = torch.cosine_similarity(torch.as_tensor(np.asarray(run)).flatten(), simulated.flatten(), 0)
     assert cosine > 0.999

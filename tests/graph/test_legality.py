@@ -10,10 +10,11 @@ import qfunc
 from qfunc import targets
 from qfunc.specs import (
     Everything,
-    Fixed,
+    FixedQParams,
     From,
+    FusionStep,
     Int,
-    Keep,
+    KeepFloat,
     Op,
     PerBlock,
     PerChannel,
@@ -23,7 +24,6 @@ from qfunc.specs import (
     Rule,
     Scale,
     Scheme,
-    Step,
     ZeroPoint,
     edit,
 )
@@ -51,7 +51,7 @@ def test_an_op_that_the_chip_cannot_run():
 
 def test_keeping_only_the_input_in_float_does_not_move_the_op():
     target = chip(Refuse(Op("gelu"), because="guide, 3", do="Use relu."))
-    target = edit.pipe(target, edit.inputs(edit.op("gelu"), Keep()))
+    target = edit.pipe(target, edit.inputs(edit.op("gelu"), KeepFloat()))
     assert refusal(target, Net(nn.GELU)).startswith("target 'chip', op 'act': found the kind 'gelu'")
 
 
@@ -115,7 +115,7 @@ def test_a_tensor_is_told_once_and_a_reader_behind_moves_counts():
 
 
 def test_the_output_of_a_fused_group_is_each_of_its_ops():
-    target = chip(Require(Op("relu"), "output", formats=Int(16), **HERE), fusions=Fusion(Op("conv"), Step(Op("relu"))))
+    target = chip(Require(Op("relu"), "output", formats=Int(16), **HERE), fusions=Fusion(Op("conv"), FusionStep(Op("relu"))))
     assert found(target) == [("conv", "output", "act")]
     assert found(evolve(target, legality=Require(Op("relu"), "input", formats=Int(16), **HERE))) == []
 
@@ -130,7 +130,7 @@ def test_an_op_left_in_float_is_not_asked_though_its_input_has_codes():
 
 def test_a_rule_for_some_edges_keeps_no_op_in_float():
     target = chip(Require(Op("linear"), "input", formats=Int(16), **HERE))
-    some = Rule(Op("linear"), input=Keep(), edges=From(Op("softmax")))
+    some = Rule(Op("linear"), input=KeepFloat(), edges=From(Op("softmax")))
     assert found(evolve(target, rules=(some, *target.rules))) == [("fc", "input", "mean")]
 
 
@@ -151,14 +151,14 @@ def test_constants_may_use_fewer_codes_and_activations_may_not():
 @pytest.mark.parametrize("zero_point", [None, ZeroPoint(value=0)])
 def test_a_zero_point_that_is_always_0_is_none(zero_point):
     target = chip(Require(Op("linear"), ("input", "weight"), zero_point=False, **HERE))
-    fixed = Fixed(Scheme(Int(8), zero_point=ZeroPoint()), 0.5, 0)
+    fixed = FixedQParams(Scheme(Int(8), zero_point=ZeroPoint()), 0.5, 0)
     assert found(evolve(target, rules=Rule(Op("linear"), input=fixed, weight=Scheme(Int(8), zero_point=zero_point)))) == []
-    moved = Fixed(Scheme(Int(8), zero_point=ZeroPoint()), 0.5, 1)
+    moved = FixedQParams(Scheme(Int(8), zero_point=ZeroPoint()), 0.5, 1)
     assert found(evolve(target, rules=Rule(Op("linear"), input=moved))) == [("fc", "input", "mean")]
 
 
 def test_a_fixed_value_is_cured_in_its_rule():
-    moved = Fixed(Scheme(Int(8), zero_point=ZeroPoint()), 0.5, 1)
+    moved = FixedQParams(Scheme(Int(8), zero_point=ZeroPoint()), 0.5, 1)
     target = chip(Require(Op("linear"), "input", zero_point=False, **HERE), rules=Rule(Op("linear"), input=moved))
     assert refusal(target).endswith("Edit the rule that quantizes it, or leave the op in float by edit.skip.")
 

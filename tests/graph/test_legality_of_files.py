@@ -7,7 +7,7 @@ from refused import Net, refusal
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.lowering import Qdq
+from qfunc.lowering import QdqLowering
 from qfunc.specs import E4M3FN, Int, PerBlock, PerChannel, Scale, Scheme, edit
 
 
@@ -36,7 +36,7 @@ from qfunc.specs import E4M3FN, Int, PerBlock, PerChannel, Scale, Scheme, edit
 )
 def test_what_an_opset_has(opset, scheme, constant, needs):
     """Source: the changelog of ONNX's operators, QuantizeLinear-13, -19 and -21."""
-    found = Qdq(opset=opset).refuses(scheme, constant)
+    found = QdqLowering(opset=opset).refuses(scheme, constant)
     assert found == (f"{needs} from opset {needs[10:12]} on (ONNX operators)" if needs else "")
 
 
@@ -70,18 +70,18 @@ def test_what_a_chip_holds_and_no_file_is_written_with(slot, scheme, words):
 
 
 def test_an_opset_too_low_for_four_bits():
-    target = edit.pipe(targets.qdq, edit.activations(bits=4), edit.deploy(Qdq(opset=13)))
+    target = edit.pipe(targets.qdq, edit.activations(bits=4), edit.deploy(QdqLowering(opset=13)))
     assert refusal(target) == (
         "target 'qdq', op 'conv', input 'x'; op 'mean', input 'act'; op 'fc', input 'mean': found Int(4) for Qdq(opset=13), "
         "wanted Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators). "
         "Give edit.deploy(...) that, or edit the scheme."
     )
-    qfunc.quantize(edit.pipe(target, edit.deploy(Qdq(opset=21))))(Net())
+    qfunc.quantize(edit.pipe(target, edit.deploy(QdqLowering(opset=21))))(Net())
 
 
 @pytest.mark.parametrize("opset", [12, 22, 13.0, True])
 def test_opsets_that_cannot_be_written(opset):
     with pytest.raises(SpecError) as e:
-        Qdq(opset=opset)
+        QdqLowering(opset=opset)
     do = "Give such a number."
     assert str(e.value) == f"Qdq.opset: found {opset!r}, wanted an int in [13, 21]. {do}"

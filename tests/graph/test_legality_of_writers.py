@@ -12,7 +12,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import NcnnFiles, Qdq, Together
+from qfunc.lowering import Combined, NcnnLowering, QdqLowering
 from qfunc.specs import edit
 from tests.conformance.modules import Apply
 
@@ -66,8 +66,8 @@ TOSA = {
         "Resize by whole factors, or bilinearly.",
     ),
 }
-CASES = [(targets.ncnn, "NcnnFiles()", *case) for case in NCNN.items()]
-CASES += [(targets.tosa, "TosaFile()", *case) for case in TOSA.items()]
+CASES = [(targets.ncnn, "NcnnLowering()", *case) for case in NCNN.items()]
+CASES += [(targets.tosa, "TosaLowering()", *case) for case in TOSA.items()]
 
 
 @frozen
@@ -99,7 +99,7 @@ def test_an_op_that_a_lowering_cannot_write(target, lowering, name, case):
     x, unwritten = torch.randn(2, 3, 6, 5), evolve(target, lowering=None)
     simulated = qfunc.calibrate([x], progress=False)(qfunc.quantize(unwritten)(behind(op)))
     assert simulated(x).shape == behind(op)(x).shape
-    written = edit.deploy(Qdq())(target)
+    written = edit.deploy(QdqLowering())(target)
     qfunc.quantize(written)(behind(op))  # which ONNX has words for
 
 
@@ -128,6 +128,6 @@ def test_whole_factors_that_tosa_writes(factor):
 
 
 def test_several_lowerings_refuse_what_any_does():
-    target = edit.deploy(Together((Qdq(), NcnnFiles())))(targets.ncnn)
-    assert "op '1': found the kind 'softplus', wanted an op that Together(" in refusal(target, behind(NCNN["softplus"][0]))
+    target = edit.deploy(Combined((QdqLowering(), NcnnLowering())))(targets.ncnn)
+    assert "op '1': found the kind 'softplus', wanted an op that Combined(" in refusal(target, behind(NCNN["softplus"][0]))
     qfunc.quantize(target)(behind(nn.ReLU()))

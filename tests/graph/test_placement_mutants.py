@@ -19,7 +19,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.ops.vocabulary import kind_of
 from qfunc.placement.partition import Partition
 from qfunc.placement.place import plan
-from qfunc.specs import Int, Keep, NonNegative, Op, Rule, Scheme, ZeroPoint, edit
+from qfunc.specs import Int, KeepFloat, NonNegative, Op, Rule, Scheme, ZeroPoint, edit
 
 ORT, TENSORRT = targets.onnxruntime, targets.tensorrt
 
@@ -95,7 +95,7 @@ def test_weights_are_scaled_along_their_output_channels(model: nn.Module, axis: 
 def test_a_bias_needs_both_scales() -> None:
     """s_bias = s_input * s_weight, so where either is missing the bias stays float."""
     net = nn.Linear(4, 3)
-    for slots, wanted in (({}, True), ({"input": Keep()}, False), ({"weight": Keep()}, False)):
+    for slots, wanted in (({}, True), ({"input": KeepFloat()}, False), ({"weight": KeepFloat()}, False)):
         target = edit.pipe(ORT, edit.add(edit.op("linear"), **slots)) if slots else ORT
         assert bool(coded(qfunc.quantize(target)(net), "bias")) is wanted
 
@@ -158,7 +158,7 @@ def test_a_relu_inside_the_codes_makes_a_float_unit() -> None:
     centred = Scheme(Int(8, signed=False), zero_point=ZeroPoint(value=128))
     target = evolve(ORT, rules=(Rule(Op("conv"), output=centred), *ORT.rules))
     assert partition(ORT, lambda x, a, b: F.relu(a(x))) == {"a": ""}
-    assert partition(target, lambda x, a, b: F.relu(a(x))) == {"a": "InsideActivation does not hold"}
+    assert partition(target, lambda x, a, b: F.relu(a(x))) == {"a": "ClampImplied does not hold"}
 
 
 @pytest.mark.parametrize(("value", "wanted"), [(0.0, ["x", "a", "b"]), (50.0, ["x", "a", "pad", "b"])])
@@ -177,7 +177,7 @@ def test_both_bounds_of_a_clip_must_lie_at_the_ends_of_the_codes(low: float, hig
     centred = Scheme(Int(8, signed=False), zero_point=ZeroPoint(value=128))
     target = evolve(ORT, rules=(Rule(Op("conv"), output=centred), *ORT.rules))
     assert partition(ORT, lambda x, a, b: a(x).clamp(low, high)) == {"a": ""}
-    assert partition(target, lambda x, a, b: a(x).clamp(low, high)) == {"a": "InsideActivation does not hold"}
+    assert partition(target, lambda x, a, b: a(x).clamp(low, high)) == {"a": "ClampImplied does not hold"}
 
 
 def test_codes_are_copied_between_equal_qparams_only() -> None:

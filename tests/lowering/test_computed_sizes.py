@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 
 
 class Windows(nn.Module):
@@ -40,7 +40,7 @@ def test_neighbouring_sizes_that_give_one_result_are_not_taken_for_a_constant(ex
     heights = []
     for height, width in ((9, 12), (13, 8), (36, 21), (7, 50)):
         x = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(height))
-        found = torch.as_tensor(OnnxRuntime(optimise=False).run(artifact, [x])[0])
+        found = torch.as_tensor(OnnxRuntimeRunner(optimise=False).run(artifact, [x])[0])
         with torch.no_grad():
             simulated = calibrated(x)
         scale = max(float(m.qparams().scale) for m in calibrated.modules() if hasattr(m, "site") and not m.site.constant)
@@ -54,7 +54,7 @@ def test_sizes_of_one_input_are_constants_on_the_other_road(example: Tensor) -> 
     """Traced symbolically only the batch varies; the pads that the model computes are numbers."""
     calibrated = qfunc.calibrate([example], progress=False)(qfunc.quantize(targets.onnxruntime)(Windows().eval()))
     artifact = qfunc.deploy(targets.onnxruntime)(calibrated)
-    (found,) = OnnxRuntime(optimise=False).run(artifact, [example[:1]])
+    (found,) = OnnxRuntimeRunner(optimise=False).run(artifact, [example[:1]])
     with torch.no_grad():
         assert tuple(found.shape) == tuple(calibrated(example[:1]).shape) == (1, 4, 3, 6)
 
@@ -98,7 +98,7 @@ def test_a_decoder_is_deployed_whatever_sizes_its_example_has(example: tuple[int
     artifact = qfunc.deploy(targets.onnxruntime)(calibrated)
     for batch, count, done in ((3, 1, 7), (1, 6, 2), (4, 9, 9)):
         given = _step(batch, count, done if example[2] else 0)
-        found = OnnxRuntime(optimise=False).run(artifact, list(given))
+        found = OnnxRuntimeRunner(optimise=False).run(artifact, list(given))
         with torch.no_grad():
             simulated = calibrated(*given)
         for ours, theirs in zip(simulated, found, strict=True):

@@ -16,7 +16,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.dtypes import position_nodes
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.vocabulary import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
@@ -57,7 +57,7 @@ def cosine(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("name", MODELS)
 def test_other_batches_and_lengths_in_the_simulation_and_in_the_runtime(name: str) -> None:
     model, calibrated, artifact = made(name)
-    session = OnnxRuntime(optimise=False).session(artifact.files["model.onnx"])
+    session = OnnxRuntimeRunner(optimise=False).session(artifact.files["model.onnx"])
     for batch, length in ((1, 9), (3, 6), (8, 12), (2, 17)):
         given = tokens(batch, length)
         with torch.no_grad():
@@ -147,7 +147,7 @@ def test_a_mask_that_is_added_is_in_no_scale(road: str) -> None:
     assert [f.kind for f in explained.floats if f.op.startswith("add")] == ["mask"]
     with torch.no_grad():
         assert cosine(calibrated(x, mask), model(x, mask)) >= 0.999
-    ran = OnnxRuntime(optimise=False).run(qfunc.deploy(TARGET)(calibrated), (x, mask))
+    ran = OnnxRuntimeRunner(optimise=False).run(qfunc.deploy(TARGET)(calibrated), (x, mask))
     assert cosine(torch.from_numpy(ran[0]), calibrated(x, mask)) >= 0.9999
 
 
@@ -155,7 +155,7 @@ def test_one_example_is_enough_for_any_batch() -> None:
     torch.manual_seed(1)
     model, x, mask = Masked().eval(), torch.randn(1, 6, 8), torch.ones(1, 6)
     calibrated = qfunc.calibrate([(x, mask)], progress=False)(qfunc.quantize(TARGET, (x, mask))(model))
-    session = OnnxRuntime(optimise=False).session(qfunc.deploy(TARGET)(calibrated).files["model.onnx"])
+    session = OnnxRuntimeRunner(optimise=False).session(qfunc.deploy(TARGET)(calibrated).files["model.onnx"])
     for batch in (1, 3):
         given = x.expand(batch, 6, 8).contiguous(), mask.expand(batch, 6).contiguous()
         assert cosine(torch.from_numpy(session.run(given)[0]), calibrated(*given)) >= 0.9999

@@ -19,7 +19,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import FakeQuantizeOnnx, OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner, OpenVinoLowering
 from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint, edit
 
 OPENVINO = targets.openvino
@@ -99,7 +99,7 @@ def test_weights_of_fewer_levels_keep_their_step(fmt: Int, levels: int, ends: tu
     with torch.no_grad():
         net.weight.abs_() if not fmt.signed else None
     _, model, sites = parts(evolve(OPENVINO, rules=rules, legality=()), net, torch.randn(2, 3, 5, 6))
-    proto = onnx.load_from_string(FakeQuantizeOnnx().lower(model, sites)["model.onnx"])
+    proto = onnx.load_from_string(OpenVinoLowering().lower(model, sites)["model.onnx"])
     found, low, high = nodes(proto)["weight"]
     site = next(s for s in sites if s.role == "weight")
     assert found == levels
@@ -120,7 +120,7 @@ def test_ranges_of_zero_points() -> None:
     rules = tuple(evolve(r, input=scheme) if r.weight is not None else r for r in OPENVINO.rules)
     x = torch.linspace(-1, 3, 24).reshape(1, 2, 3, 4)
     _, model, sites = parts(evolve(OPENVINO, rules=rules, legality=()), nn.Conv2d(2, 3, 1), x)
-    found = nodes(onnx.load_from_string(FakeQuantizeOnnx().lower(model, sites)["model.onnx"]))
+    found = nodes(onnx.load_from_string(OpenVinoLowering().lower(model, sites)["model.onnx"]))
     levels, low, high = found["input"]
     step = 4 / 255  # zero point round(255 / 4) = 64
     assert levels == 256
@@ -133,7 +133,7 @@ def test_transposed_convolutions_have_ranges_along_their_second_axis() -> None:
     scheme = Scheme(Int(8, low=-127), Scale(PerChannel(1)), rounding="half_even_on_index")
     rules = tuple(evolve(r, weight=scheme) if r.weight is not None else r for r in OPENVINO.rules)
     _, model, sites = parts(evolve(OPENVINO, rules=rules, legality=()), net, torch.randn(2, 3, 5, 6))
-    _, low, high = nodes(onnx.load_from_string(FakeQuantizeOnnx().lower(model, sites)["model.onnx"]))["weight"]
+    _, low, high = nodes(onnx.load_from_string(OpenVinoLowering().lower(model, sites)["model.onnx"]))["weight"]
     assert low.shape == high.shape == (1, 5, 1, 1)
     assert np.allclose(high.ravel(), net.weight.detach().abs().amax((0, 2, 3)), rtol=1e-6)
 
@@ -142,7 +142,7 @@ def test_other_formats_are_refused_by_name() -> None:
     _, model, sites = parts(OPENVINO, nn.Conv2d(3, 2, 1), torch.randn(2, 3, 4, 5))
     x = evolve(next(s for s in sites if s.role == "activation"), format=Int(32))
     with pytest.raises(DeployError) as e:
-        FakeQuantizeOnnx().lower(model, [x])
+        OpenVinoLowering().lower(model, [x])
     assert str(e.value) == (
         f"tensor '{x.name}': found Int(32), wanted integers of 16 bits at most, as FakeQuantize has them. "
         "Use such a format, or edit.deploy(Qdq())."
@@ -192,7 +192,7 @@ def test_openvino_computes_in_bytes_what_the_simulation_does(name: str) -> None:
     found = compiled(shown)(x.numpy())
     _, model, _ = parts(NARROW, net, example)  # Q/DQ, which is the simulation
     model.graph.output.extend(helper.make_tensor_value_info(t, onnx.TensorProto.FLOAT, None) for t in steps)
-    session = OnnxRuntime(optimise=False).session(model.SerializeToString())
+    session = OnnxRuntimeRunner(optimise=False).session(model.SerializeToString())
     wanted = dict(zip(session.outputs, session.run([x]), strict=True))
     elements = differ = 0
     for tensor, step in steps.items():

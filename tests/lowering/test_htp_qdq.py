@@ -17,7 +17,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExplicitQdq, HtpQdq, OnnxRuntime
+from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner, QnnHtpLowering
 from qfunc.specs import Int, PerTensor, Scale, Scheme, edit
 
 TARGET = targets.qnn_htp
@@ -139,7 +139,7 @@ def test_a_relu_that_is_an_output_in_float_stays_one() -> None:
     done = calibrated(Shown(), x, target)
     model = qfunc.deploy(target)(done).files["model.onnx"]
     assert "Relu" in {n.op_type for n in onnx.load_from_string(model).graph.node}
-    found = OnnxRuntime(optimise=False).session(model).run([x])
+    found = OnnxRuntimeRunner(optimise=False).session(model).run([x])
     assert all(np.allclose(f, w.detach(), atol=1e-5) for f, w in zip(found, done(x), strict=True))
 
 
@@ -193,7 +193,7 @@ MOVED = {  # (scale, zero point) that training may give: ends of the codes insid
 def test_bounds_of_codes_are_those_of_the_values(bound: str, moved: str, bits: int) -> None:
     """The same numbers, bit for bit, as from the model with its Relu or Clip."""
     x, models = torch.randn(4, 3, 9, 8, generator=torch.Generator().manual_seed(1)), {}
-    for lowering in (ExplicitQdq(), HtpQdq()):
+    for lowering in (ExplicitQdqLowering(), QnnHtpLowering()):
         target = evolve(edit.activations(bits=bits)(TARGET), lowering=lowering)
         torch.manual_seed(2)
         net = nn.Sequential(nn.Conv2d(3, 5, 3), BOUNDS[bound], nn.MaxPool2d(2), BOUNDS[bound])
@@ -205,5 +205,5 @@ def test_bounds_of_codes_are_those_of_the_values(bound: str, moved: str, bits: i
         models[lowering] = qfunc.deploy(target)(done).files["model.onnx"]
     kinds = [{n.op_type for n in onnx.load_from_string(m).graph.node} for m in models.values()]
     assert [bool(k & {"Relu", "Clip"}) for k in kinds] == [True, False]
-    wanted, found = (OnnxRuntime(optimise=False).session(m).run([3 * x])[0] for m in models.values())
+    wanted, found = (OnnxRuntimeRunner(optimise=False).session(m).run([3 * x])[0] for m in models.values())
     assert np.array_equal(wanted, found)

@@ -14,7 +14,7 @@ import qfunc
 from qfunc.errors import VerifyError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import OpenVino
+from qfunc.lowering import OpenVinoRunner
 from qfunc.placement.partition import Partition
 
 
@@ -84,7 +84,7 @@ def test_no_quantizer_stands_between_a_convolution_and_its_addition(kind: str) -
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_openvino_fuses_what_the_target_says_and_computes_its_codes(kind: str) -> None:
     done = calibrated(kind)
-    compiled = OpenVino().compiled(qfunc.deploy(NARROW)(done).files["model.onnx"])
+    compiled = OpenVinoRunner().compiled(qfunc.deploy(NARROW)(done).files["model.onnx"])
     infos = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
     layers = {i["originalLayersNames"].value: i["layerType"].value for i in infos}
     (name,) = (n for n in layers if "add" in n.split(","))
@@ -94,7 +94,7 @@ def test_openvino_fuses_what_the_target_says_and_computes_its_codes(kind: str) -
     assert wanted is None or wanted in name.split(",")
     report = qfunc.verify(NARROW)(done, [torch.randn(16, 3, 10, 9)])
     assert report.disagreements == ()
-    assert report.runtime == "OpenVino()"
+    assert report.runtime == "OpenVinoRunner()"
     assert {r.name for r in report.of("codes")} >= BLOCKS[kind][0] | {"x", "relu"}
     # Its float32 sums have an order of their own: a tie may fall the other way, by one code, in a unit given its own inputs.
     alone = [r for r in report.of("alone") or report.of("codes") if not r.name.startswith("output")]
@@ -130,6 +130,6 @@ def test_without_openvino_the_runner_says_what_to_install(monkeypatch: pytest.Mo
     with pytest.raises(VerifyError) as e:
         qfunc.verify(NARROW)(done, [torch.randn(2, 3, 10, 9)])
     assert str(e.value) == (
-        "OpenVino: found the package openvino is not installed, wanted openvino 2026.4 or later. "
+        "OpenVinoRunner: found the package openvino is not installed, wanted openvino 2026.4 or later. "
         "Install qfunc-torch[openvino], or pass runtime=run, where run(artifact, inputs) -> outputs."
     )

@@ -8,7 +8,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import OnnxRuntime, Qdq
+from qfunc.lowering import OnnxRuntimeRunner, QdqLowering
 from qfunc.specs import edit
 
 
@@ -40,10 +40,10 @@ def loads(opset, target=targets.qdq, net=None):
     """Whether the artifact of an opset is ONNX, says so, and computes what the simulation does."""
     torch.manual_seed(3)
     x = torch.randn(2, 2, 7, 9)
-    data, simulated = deployed(edit.pipe(target, edit.deploy(Qdq(opset=opset))), net or Every(), x)
+    data, simulated = deployed(edit.pipe(target, edit.deploy(QdqLowering(opset=opset))), net or Every(), x)
     model = onnx.load_from_string(data)
     onnx.checker.check_model(model, full_check=True)
-    got = OnnxRuntime(optimise=False).session(data).run([x])
+    got = OnnxRuntimeRunner(optimise=False).session(data).run([x])
     for a, b in zip(got, simulated, strict=True):
         # float32 sums in another order may move single codes: one step of the coarsest tensor, 6 / 127, is far above
         # what that leaves in a mean, and far below what a wrong op would.
@@ -79,7 +79,7 @@ def test_functions_of_the_model_follow_its_opset():
     imports, ir_version = loads(13, targets.nnie, Small())
     assert imports[""] == 13
     assert ir_version == 8  # the first with functions
-    data, _ = deployed(edit.pipe(targets.nnie, edit.deploy(Qdq(opset=13))), Small(), torch.randn(2, 2, 7, 9))
+    data, _ = deployed(edit.pipe(targets.nnie, edit.deploy(QdqLowering(opset=13))), Small(), torch.randn(2, 2, 7, 9))
     versions = {o.version for f in onnx.load_from_string(data).functions for o in f.opset_import if o.domain == ""}
     assert versions == {13}
 
@@ -93,9 +93,9 @@ def test_functions_of_the_model_follow_its_opset():
 def test_an_op_later_than_the_opset_is_refused_by_name(act, op, since):
     net, x = nn.Sequential(nn.Conv2d(2, 2, 1), act), torch.randn(2, 2, 7, 9)
     with pytest.raises(DeployError) as e:
-        deployed(edit.pipe(targets.qdq, edit.deploy(Qdq(opset=since - 1))), net, x)
+        deployed(edit.pipe(targets.qdq, edit.deploy(QdqLowering(opset=since - 1))), net, x)
     assert str(e.value) == (
         f"op '1': found {op} in opset {since - 1}, wanted opset {since} or later. Deploy by edit.deploy(Qdq(opset={since}))."
     )
-    data, _ = deployed(edit.pipe(targets.qdq, edit.deploy(Qdq(opset=since))), net, x)
+    data, _ = deployed(edit.pipe(targets.qdq, edit.deploy(QdqLowering(opset=since))), net, x)
     onnx.checker.check_model(onnx.load_from_string(data), full_check=True)

@@ -14,8 +14,8 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import OnnxRuntime
-from qfunc.specs import Interior, Kernel, ModuleType, Op, OpKind, Rule, Scheme, Target, edit, from_json, to_json
+from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.specs import FloatKernel, Kernel, ModuleType, Op, OpKind, Rule, Scheme, Target, edit, from_json, to_json
 
 KNEE = """<opset_import: ["": 21], domain: "mine"> Knee (x, y) => (z) {
     a = Constant<value = float {0.25}>() b = Mul(a, x) z = Min(b, y) }"""
@@ -54,7 +54,7 @@ def of(op: OpKind) -> Target:
     """A target whose only quantized ops are convolutions and the user's."""
     byte = Scheme()
     rules = (Rule(Op(("conv", op.name)), input=byte, weight=byte, output=byte),)
-    kernels = (Kernel(Op(("conv", op.name)) & ~ModuleType("Knee"), Interior()),)
+    kernels = (Kernel(Op(("conv", op.name)) & ~ModuleType("Knee"), FloatKernel()),)
     return evolve(
         targets.qdq, name="mine", rules=rules, fusions=(), ties=(), kernels=kernels, ops=(op,), legality=(), commuting=()
     )
@@ -67,7 +67,7 @@ def deployed(op: OpKind, body: Any) -> tuple[onnx.ModelProto, Tensor, Tensor, Te
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Net(body).eval()))
     model = qfunc.deploy(target)(done).files["model.onnx"]
     with torch.no_grad():
-        found = torch.from_numpy(OnnxRuntime(optimise=False).session(model).run([x])[0])
+        found = torch.from_numpy(OnnxRuntimeRunner(optimise=False).session(model).run([x])[0])
         return onnx.load_from_string(model), found, done(x), qfunc.emulate(target)(done)(x)
 
 

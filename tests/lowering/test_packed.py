@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.lowering import Packed, Qdq
+from qfunc.lowering import PackInt4, QdqLowering
 from qfunc.specs import Target, edit
 
 UNSIGNED = edit.weights(bits=4, symmetric=False, signed=False)
@@ -53,7 +53,7 @@ def kinds(model: onnx.ModelProto) -> dict[str, int]:
 @pytest.mark.parametrize("name", CASES)
 def test_packed_weights_are_the_same_numbers(name: str) -> None:
     """By ONNX's reference evaluator; two in a byte."""
-    loose, dense = (written(edit.deploy(lowering)(CASES[name])) for lowering in (Qdq(), Packed()))
+    loose, dense = (written(edit.deploy(lowering)(CASES[name])) for lowering in (QdqLowering(), PackInt4()))
     onnx.checker.check_model(dense, full_check=True)
     kind = name.split()[0]
     assert set(kinds(dense).values()) == {onnx.TensorProto.DataType.Value(kind)}
@@ -68,7 +68,7 @@ def test_packed_weights_are_the_same_numbers(name: str) -> None:
 
 def test_onnx_runtime_computes_packed_weights_in_float() -> None:
     """Which `verify` says; the float sums of these codes round to the integers' codes."""
-    target = edit.pipe(targets.onnxruntime, edit.weights(bits=4), edit.deploy(Packed()))
+    target = edit.pipe(targets.onnxruntime, edit.weights(bits=4), edit.deploy(PackInt4()))
     quantized, x = calibrated(target)
     found = qfunc.verify(target)(quantized, [x])
     assert found.verdict == (
@@ -77,13 +77,13 @@ def test_onnx_runtime_computes_packed_weights_in_float() -> None:
 
 
 def test_eight_bits_stay_as_they_are() -> None:
-    one, other = (written(edit.deploy(lowering)(targets.qdq)) for lowering in (Qdq(), Packed()))
+    one, other = (written(edit.deploy(lowering)(targets.qdq)) for lowering in (QdqLowering(), PackInt4()))
     assert one == other
 
 
 def test_an_old_opset_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
-        Packed(Qdq(opset=13))
+        PackInt4(QdqLowering(opset=13))
     assert str(caught.value) == (
         "Packed.lowering: found Qdq(opset=13), wanted opset 21, the first with 4-bit integers (ONNX operators). "
         "Leave its opset out, or write the weights in bytes, by Qdq(opset=13) alone."

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import OnnxRuntime, QLinear
+from qfunc.lowering import OnnxRuntimeRunner, QLinearLowering
 from qfunc.specs import Int
 
 TVM = targets.onnx_qnn
@@ -26,7 +26,7 @@ def same(done: Any, proto: onnx.ModelProto, x: Tensor, target: Any = TVM) -> Non
     """Every output is the emulation's, with the runtime's optimisations and without."""
     wanted = qfunc.emulate(target)(done)(x)
     for optimise in (False, True):
-        got = torch.from_numpy(OnnxRuntime(optimise=optimise).session(proto.SerializeToString()).run([x])[0])
+        got = torch.from_numpy(OnnxRuntimeRunner(optimise=optimise).session(proto.SerializeToString()).run([x])[0])
         assert torch.equal(got, wanted)
 
 
@@ -118,7 +118,7 @@ def test_a_clamp_that_the_codes_imply_is_dropped(low: float, high: float, factor
     assert kinds(proto) == ["QuantizeLinear", "QLinearConv", "DequantizeLinear"]
     x = torch.randn(6, 3, 5, 6) * 3
     same(done, proto, x)
-    session = OnnxRuntime().session(proto.SerializeToString())
+    session = OnnxRuntimeRunner().session(proto.SerializeToString())
     assert session.run([x])[0].max() <= high + 1e-6
 
 
@@ -141,8 +141,8 @@ def changed(model: onnx.ModelProto, name: str, value: Any) -> None:
 
 def lowered(model: onnx.ModelProto, sites: Any, x: Tensor) -> onnx.ModelProto:
     """The artifact of a Q/DQ model, which must compute the same."""
-    made = onnx.load_from_string(QLinear().lower(model, sites)["model.onnx"])
-    runs = [OnnxRuntime(optimise=False).session(m.SerializeToString()).run([x])[0] for m in (model, made)]
+    made = onnx.load_from_string(QLinearLowering().lower(model, sites)["model.onnx"])
+    runs = [OnnxRuntimeRunner(optimise=False).session(m.SerializeToString()).run([x])[0] for m in (model, made)]
     assert np.array_equal(*runs)
     return made
 
@@ -193,7 +193,7 @@ def test_what_has_no_operator_stays_in_float() -> None:
     assert [k for k in kinds(proto) if "Linear" not in k] == ["Sigmoid", "ConvTranspose"]
     assert "QLinearConv" in kinds(proto)
     x = torch.randn(3, 3, 5, 6)
-    got = OnnxRuntime(optimise=False).session(proto.SerializeToString()).run([x])[0]
+    got = OnnxRuntimeRunner(optimise=False).session(proto.SerializeToString()).run([x])[0]
     # One step of the convolution's codes, through a sigmoid of slope 1/4 at most and weights below 1/2.
     assert np.allclose(got, done(x).detach().numpy(), atol=0.02)
 
@@ -212,5 +212,5 @@ def test_what_qlinear_cannot_say_is_refused_by_name() -> None:
         ),
     ):
         with pytest.raises(DeployError) as e:
-            QLinear().lower(model, [changed, *(s for s in sites if s is not x)])
+            QLinearLowering().lower(model, [changed, *(s for s in sites if s is not x)])
         assert str(e.value) == f"tensor '{x.name}': {said}"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import functions, targets
 from qfunc.errors import SpecError
-from qfunc.lowering import ExplicitQdq, OnnxRuntime, Qdq
+from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner, QdqLowering
 from qfunc.lowering.onnx.remove_quantizers import float_model
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Algorithm, Int, Log, Op, PerChannel, Rule, Scale, Scheme, ZeroPoint, edit, from_json, to_json
@@ -51,7 +51,7 @@ def deployed(target: Any, net: nn.Module, x: Tensor) -> tuple[Any, onnx.ModelPro
 
 
 def run(model: onnx.ModelProto, x: Tensor) -> Tensor:
-    return torch.from_numpy(OnnxRuntime(optimise=False).session(model.SerializeToString()).run([x])[0])
+    return torch.from_numpy(OnnxRuntimeRunner(optimise=False).session(model.SerializeToString()).run([x])[0])
 
 
 def inputs_only(scheme: Scheme, function: Any = None) -> Any:
@@ -68,7 +68,7 @@ def test_integers_saturate_at_the_ends_of_their_own_codes(fmt: Int) -> None:
     x = torch.tensor([[-1e6, 1e6, s * (fmt.qmax - z), s * (fmt.qmax + 1 - z), s * (fmt.qmin - 1 - z)]])
     real = next(v for v in model.graph.node if v.op_type == "DequantizeLinear").output[0]
     model.graph.output.append(onnx.helper.make_tensor_value_info(real, onnx.TensorProto.FLOAT, None))
-    outputs = OnnxRuntime(optimise=False).session(model.SerializeToString()).run([x])
+    outputs = OnnxRuntimeRunner(optimise=False).session(model.SerializeToString()).run([x])
     low, high = (np.float32(s) * np.float32(q - z) for q in (fmt.qmin, fmt.qmax))
     assert outputs[1].tolist() == [[low, high, high, high, low]]
     assert torch.equal(torch.from_numpy(outputs[0]), done(x))
@@ -211,7 +211,9 @@ def test_explicit_q_dq_has_no_copies_for_the_sake_of_an_optimiser() -> None:
     rules = (Rule(Op("relu"), input=Scheme()),)
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
     _, model, sites = parts(evolve(skipped, rules=rules), net, torch.randn(2, 3, 5, 6))
-    guarded, plain = (onnx.load_from_string(q.lower(model, sites)["model.onnx"]) for q in (Qdq(), ExplicitQdq()))
+    guarded, plain = (
+        onnx.load_from_string(q.lower(model, sites)["model.onnx"]) for q in (QdqLowering(), ExplicitQdqLowering())
+    )
     kinds = ["Conv", "Max", "QuantizeLinear", "DequantizeLinear", "Relu"]
     assert [n.op_type for n in guarded.graph.node] == kinds
     assert [n.op_type for n in plain.graph.node] == [k for k in kinds if k != "Max"]
@@ -242,7 +244,7 @@ def test_codes_that_no_kernel_takes_are_left_to_float_by_the_optimiser_too(bits:
     target = edit.activations(bits=bits, symmetric=symmetric)(targets.onnxruntime)
     x = torch.randn(4, 3, 8, 6) * 3
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Mixed()))
-    report = qfunc.verify(target, OnnxRuntime(threads=1))(done, [x, torch.randn(3, 3, 8, 6) * 3])
+    report = qfunc.verify(target, OnnxRuntimeRunner(threads=1))(done, [x, torch.randn(3, 3, 8, 6) * 3])
     assert report.disagreements == ()
     assert (report.predicted > 0) == (bits == 8 and not symmetric)
     if not report.predicted:
@@ -307,7 +309,7 @@ def test_a_softplus_has_its_slope_and_its_threshold(beta: float, threshold: floa
     done = qfunc.quantize(target, example_inputs=(x,) if by_export else None)(net)
     done = qfunc.calibrate([x], progress=False)(done)
     data = qfunc.deploy(target)(done).files["model.onnx"]
-    got = OnnxRuntime(optimise=False, threads=1).session(data).run([x])[0]
+    got = OnnxRuntimeRunner(optimise=False, threads=1).session(data).run([x])[0]
     # One exp, one logarithm and one quotient of float32, each right to a few roundings.
     assert torch.allclose(torch.from_numpy(got), done.eval()(x), rtol=1e-6, atol=1e-6)
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 
 NAMES = ("nnie", "vitis", "openvino", "onnx_qnn", "tengine_u8")
 
@@ -83,7 +83,7 @@ def runs(done: Any, files: dict[str, bytes]) -> None:
     simulated = done(x).detach().numpy()
     for file, content in files.items():
         if file.endswith(".onnx"):
-            got = OnnxRuntime(optimise=False).session(content).run([x])[0]
+            got = OnnxRuntimeRunner(optimise=False).session(content).run([x])[0]
             # Float models lack the noise of 8 bits, and of Q/DQ single codes differ: an energy below 1/100.
             assert np.square(got - simulated).sum() < 0.01 * np.square(simulated).sum(), file
 
@@ -95,5 +95,5 @@ def equals_the_emulation(done: Any, files: dict[str, bytes]) -> None:
     x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(2))
     wanted = qfunc.emulate(targets.onnx_qnn)(done)(x)
     for optimise in (False, True):
-        got = OnnxRuntime(optimise=optimise).session(files["model.onnx"]).run([x])[0]
+        got = OnnxRuntimeRunner(optimise=optimise).session(files["model.onnx"]).run([x])[0]
         assert torch.equal(torch.from_numpy(got), wanted)

@@ -10,7 +10,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import ExecuTorch, LiteRt, Ncnn, OnnxRuntime, OpenVino, Tosa
+from qfunc.lowering import ExecuTorchRunner, LiteRtRunner, NcnnRunner, OnnxRuntimeRunner, OpenVinoRunner, TosaRunner
 from qfunc.lowering import runner_support as runtimes
 from qfunc.lowering.ncnn.runner import FUSES
 from qfunc.specs import edit
@@ -32,12 +32,20 @@ def said(monkeypatch: pytest.MonkeyPatch, machine: str, flags: str | None, artif
 
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(runtimes, "Path", {"/proc/cpuinfo": File()}.__getitem__)
-    runners = (OnnxRuntime(), OnnxRuntime(optimise=False), OpenVino(), LiteRt(), ExecuTorch(), Ncnn(), Tosa())
+    runners = (
+        OnnxRuntimeRunner(),
+        OnnxRuntimeRunner(optimise=False),
+        OpenVinoRunner(),
+        LiteRtRunner(),
+        ExecuTorchRunner(),
+        NcnnRunner(),
+        TosaRunner(),
+    )
     return {repr(runner): text for runner in runners if (text := runner.comparable(artifact))}
 
 
 def test_other_machines_have_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    runners = map(repr, (OnnxRuntime(), OpenVino(), LiteRt(), ExecuTorch(), Ncnn()))
+    runners = map(repr, (OnnxRuntimeRunner(), OpenVinoRunner(), LiteRtRunner(), ExecuTorchRunner(), NcnnRunner()))
     wanted = dict.fromkeys(runners, "aarch64 has other kernels than x86-64")
     assert said(monkeypatch, "aarch64", "asimddp") == wanted
 
@@ -45,8 +53,8 @@ def test_other_machines_have_other_kernels(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("flags", "wanted"),
     [
-        ("avx2 fma bmi", {OnnxRuntime(): SATURATE, OpenVino(): SATURATE}),
-        ("avx2 fma4 avx_vnni bmi", {Ncnn(): ROUND_TWICE}),
+        ("avx2 fma bmi", {OnnxRuntimeRunner(): SATURATE, OpenVinoRunner(): SATURATE}),
+        ("avx2 fma4 avx_vnni bmi", {NcnnRunner(): ROUND_TWICE}),
         ("avx2 fma avx512_vnni bmi", {}),
         (None, {}),
     ],
@@ -74,10 +82,12 @@ def test_some_depthwise_convolutions_fuse_with_avx512(monkeypatch: pytest.Monkey
     for flags, wanted in (("avx2 fma bmi", ""), ("avx2 fma avx512f bmi", FUSES if fuses else "")):
         monkeypatch.setattr(runtimes, "has", lambda feature, flags=flags: feature in flags)
         monkeypatch.setattr("qfunc.lowering.ncnn.runner.has", runtimes.has)
-        assert Ncnn().comparable(artifact) == wanted
+        assert NcnnRunner().comparable(artifact) == wanted
 
 
-@pytest.mark.parametrize(("target", "runner"), [(targets.onnxruntime, OnnxRuntime()), (targets.openvino, OpenVino())])
+@pytest.mark.parametrize(
+    ("target", "runner"), [(targets.onnxruntime, OnnxRuntimeRunner()), (targets.openvino, OpenVinoRunner())]
+)
 @pytest.mark.parametrize(("bits", "wanted"), [(7, ""), (8, SATURATE)])
 def test_weights_of_seven_bits_do_not_saturate(
     monkeypatch: pytest.MonkeyPatch, target: Any, runner: Any, bits: int, wanted: str

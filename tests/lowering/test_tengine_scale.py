@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import TengineScale
+from qfunc.lowering import TengineLowering
 from qfunc.lowering.quantized_tensor import Place
 from qfunc.specs import Int
 
 
 def lowered(net: nn.Module, x: Tensor) -> tuple[Any, dict[str, bytes], dict[str, tuple[float, int]], Any]:
     done, model, sites = parts(targets.tengine_u8, net, x)
-    files = dict(TengineScale().lower(model, sites))
-    assert dict(TengineScale().lower(model, sites)) == files
+    files = dict(TengineLowering().lower(model, sites))
+    assert dict(TengineLowering().lower(model, sites)) == files
     assert set(files) == {"model.onnx", "model.scale"}
     onnx.checker.check_model(onnx.load_from_string(files["model.onnx"]))
     return done, files, lines(files["model.scale"].decode()), sites
@@ -130,5 +130,5 @@ def test_what_tengine_cannot_say_is_refused_by_name() -> None:
         ),
     ):
         with pytest.raises(DeployError) as e:
-            TengineScale().lower(model, [changed, *others])
+            TengineLowering().lower(model, [changed, *others])
         assert str(e.value) == f"tensor 'input': {said}"

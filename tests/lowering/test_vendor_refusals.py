@@ -12,7 +12,7 @@ from vendor_net import Net, made
 
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.lowering import ClipRanges, Encodings, PplJson, Qdq, StpuFiles, Together
+from qfunc.lowering import Combined, PplDspLowering, QdqLowering, SnpeEncodings, StpuLowering, TensorRtRanges
 from qfunc.specs import Int, Log
 
 # what a format cannot say
@@ -73,19 +73,19 @@ def test_two_quantizers_on_one_tensor_are_refused() -> None:
     _, model, sites, _ = made("snpe")
     other = evolve(sites[0], name="again", scale=(0.5,))
     with pytest.raises(DeployError) as caught:
-        Encodings().lower(model, (*sites, other))
+        SnpeEncodings().lower(model, (*sites, other))
     assert str(caught.value) == (
         "tensor 'x': found two quantizers, 'x' and 'again', wanted one, for the file names every tensor once. "
         "Edit the target's rules so that all its readers take the same qparams."
     )
-    assert Encodings().lower(model, (*sites, evolve(sites[0], name="again"))) == Encodings().lower(model, sites)
+    assert SnpeEncodings().lower(model, (*sites, evolve(sites[0], name="again"))) == SnpeEncodings().lower(model, sites)
 
 
 def test_several_factors_are_refused_by_stpu() -> None:
     torch.manual_seed(0)
     _, model, sites = parts(targets.stpu, Net([[[1.0]], [[2.0]], [[0.5]], [[1.0]]]), torch.randn(2, 3, 8, 6))
     with pytest.raises(DeployError) as caught:
-        StpuFiles().lower(model, sites)
+        StpuLowering().lower(model, sites)
     assert str(caught.value) == (
         "node 'mul', factor 'gain': found 3 factors, wanted one, to be folded into weights that have one scale. "
         "Multiply the weights of the convolution by them before quantizing."
@@ -95,9 +95,9 @@ def test_several_factors_are_refused_by_stpu() -> None:
 def test_a_convolution_without_ranges_is_refused_by_stpu() -> None:
     _, model, sites, _ = made("stpu")
     with pytest.raises(DeployError, match="node 'a': found no range of its input, wanted the ranges of both"):
-        StpuFiles().lower(model, tuple(s for s in sites if s.name != "x"))
+        StpuLowering().lower(model, tuple(s for s in sites if s.name != "x"))
     with pytest.raises(DeployError, match="node 'c': found no range of its output, wanted the ranges of both"):
-        StpuFiles().lower(model, tuple(s for s in sites if s.name != "c"))
+        StpuLowering().lower(model, tuple(s for s in sites if s.name != "c"))
 
 
 # together
@@ -105,24 +105,27 @@ def test_a_convolution_without_ranges_is_refused_by_stpu() -> None:
 
 def test_together_gives_the_files_of_all() -> None:
     _, model, sites, _ = made("tensorrt")
-    both = Together((Qdq(), ClipRanges())).lower(model, sites)
-    assert both == {**Qdq().lower(model, sites), **ClipRanges().lower(model, sites)}
+    both = Combined((QdqLowering(), TensorRtRanges())).lower(model, sites)
+    assert both == {**QdqLowering().lower(model, sites), **TensorRtRanges().lower(model, sites)}
     with pytest.raises(DeployError) as caught:
-        Together((Qdq(), PplJson())).lower(model, sites)
+        Combined((QdqLowering(), PplDspLowering())).lower(model, sites)
     assert str(caught.value) == (
-        "Together.lower, file 'model.onnx': found it twice, by Qdq() and PplJson(), wanted one file of each name. "
+        "Together.lower, file 'model.onnx': found it twice, by Qdq() and PplDspLowering(), wanted one file of each name. "
         "Deploy them one after the other, by edit.deploy."
     )
 
 
 def test_together_takes_lowerings_of_one_opset() -> None:
-    assert Together((Qdq(), ClipRanges())).opset == 21
-    assert Together(Qdq(opset=13)) == Together((Qdq(opset=13),))
+    assert Combined((QdqLowering(), TensorRtRanges())).opset == 21
+    assert Combined(QdqLowering(opset=13)) == Combined((QdqLowering(opset=13),))
     for wrong, message in (
-        ((), "Together.lowerings: found (), wanted at least one lowering. Write Together((Qdq(), ClipRanges()))."),
-        ((Qdq(opset=13), Qdq(opset=14)), "wanted one opset, for all are given one model. Give all the same opset."),
-        ((Qdq(), 3), "wanted a frozen value with the methods lower. Add lower."),
+        ((), "Together.lowerings: found (), wanted at least one lowering. Write Combined((Qdq(), TensorRtRanges()))."),
+        (
+            (QdqLowering(opset=13), QdqLowering(opset=14)),
+            "wanted one opset, for all are given one model. Give all the same opset.",
+        ),
+        ((QdqLowering(), 3), "wanted a frozen value with the methods lower. Add lower."),
     ):
         with pytest.raises(SpecError) as caught:
-            Together(wrong)
+            Combined(wrong)
         assert message in str(caught.value)

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import OnnxRuntime, VitisFiles
+from qfunc.lowering import OnnxRuntimeRunner, VitisLowering
 from qfunc.specs import Int
 
 
 def lowered(net: nn.Module, x: Tensor) -> tuple[Any, dict[str, bytes], dict[str, Any], Any]:
     done, model, sites = parts(targets.vitis, net, x)
-    files = dict(VitisFiles().lower(model, sites))
-    assert dict(VitisFiles().lower(model, sites)) == files
+    files = dict(VitisLowering().lower(model, sites))
+    assert dict(VitisLowering().lower(model, sites)) == files
     assert set(files) == {"model.onnx", "model_float.onnx", "vitis.json"}
     for name in ("model.onnx", "model_float.onnx"):
         onnx.checker.check_model(onnx.load_from_string(files[name]))
@@ -67,7 +67,7 @@ def test_the_quantized_model_is_within_its_ties_of_the_simulation() -> None:
     torch.manual_seed(1)
     done, files, _, sites = lowered(Net(), torch.randn(2, 3, 8, 6))
     x = torch.randn(4, 3, 8, 6)
-    got = OnnxRuntime(optimise=False).session(files["model.onnx"]).run([x])[0]
+    got = OnnxRuntimeRunner(optimise=False).session(files["model.onnx"]).run([x])[0]
     # Half to even and half up differ by one code at ties, which a linear layer of 60 inputs can add up.
     last = next(s for s in sites if s.producer == "fc")
     assert np.abs(got - done(x).detach().numpy()).max() <= 4 * last.scale[0]
@@ -88,7 +88,7 @@ def test_what_the_dpu_cannot_say_is_refused_by_name() -> None:
         ),
     ):
         with pytest.raises(DeployError) as e:
-            VitisFiles().lower(model, [changed, *sites[1:]])
+            VitisLowering().lower(model, [changed, *sites[1:]])
         assert str(e.value) == f"tensor 'input': {said}"
     narrow = [evolve(s, format=Int(4)) if s.role == "weight" else s for s in sites]
-    assert VitisFiles().lower(model, narrow)["model.onnx"]  # written offline, in bytes
+    assert VitisLowering().lower(model, narrow)["model.onnx"]  # written offline, in bytes

@@ -23,7 +23,7 @@ from vendor_readers import (
 )
 
 from qfunc import targets
-from qfunc.specs import Derived
+from qfunc.specs import DerivedQParams
 
 Reader = Callable[[Any], Ranges]
 READERS: dict[str, tuple[Reader, ...]] = {
@@ -63,7 +63,7 @@ def own_ranges(done: Any) -> dict[str, tuple[Range, ...]]:
     """The ranges of a model's fake-quantizers, by the names of what they quantize, exactly."""
     found = {}
     for module in done.modules():
-        if not hasattr(module, "site") or isinstance(module.site.value, Derived):
+        if not hasattr(module, "site") or isinstance(module.site.value, DerivedQParams):
             continue
         fmt, qparams = module.site.scheme.format, module.qparams()
         each = zip(qparams.scale.flatten().tolist(), qparams.zero_point.flatten().tolist(), strict=True)

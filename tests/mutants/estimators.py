@@ -2,118 +2,128 @@
 
 from mutants.mutation import Mutation
 
-EMA, MINMAX, MOMENTS, STD_CLIP, SCALE, LSQ, LSQ_PLUS = (
-    f"qfunc/estimators/{name}.py"
-    for name in ("ema", "minmax", "moments", "std_clip", "initial_scale", "lsq_init", "lsq_plus_init")
-)
-RANGES, MEANS = "tests/estimators/test_minmax_ema.py", "tests/estimators/test_moment_estimators.py"
-MQBENCH = "tests/estimators/test_mqbench_observers.py"
-
 ESTIMATORS = (
     # ranges
     Mutation(
-        "ema-weights-swapped", EMA,
+        "ema-weights-swapped", "qfunc.estimators.ema:Ema.update",
         "Range(self.decay * old.low + new * seen.low",
         "Range(new * old.low + self.decay * seen.low",
-        (f"{RANGES}::test_ema_follows_its_equation", f"{MQBENCH}::test_ema"),
+        (
+            "tests/estimators/test_minmax_ema.py::test_ema_follows_its_equation",
+            "tests/estimators/test_mqbench_observers.py::test_ema",
+        ),
     ),
     Mutation(
-        "ema-merge-by-the-wrong-count", EMA,
+        "ema-merge-by-the-wrong-count", "qfunc.estimators.ema:Ema.merge",
         "weight = self.decay ** b.batches.double()",
         "weight = self.decay ** a.batches.double()",
-        f"{RANGES}::test_ema_merge_respects_the_order",
+        "tests/estimators/test_minmax_ema.py::test_ema_merge_respects_the_order",
     ),
     Mutation(
-        "ema-merge-in-float32", EMA,
+        "ema-merge-in-float32", "qfunc.estimators.ema:Ema.merge",
         "(va.double() - fb)",
         "(va - fb)",
-        f"{RANGES}::test_ema_merges_ranges_whose_difference_leaves_float32",
+        "tests/estimators/test_minmax_ema.py::test_ema_merges_ranges_whose_difference_leaves_float32",
     ),
     Mutation(
-        "ema-merge-keeps-the-later-first", EMA,
+        "ema-merge-keeps-the-later-first", "qfunc.estimators.ema:Ema.merge",
         "_either(a.batches == 0, b.first, a.first)",
         "b.first",
-        f"{RANGES}::test_ema_merge_is_an_ordered_monoid",
+        "tests/estimators/test_minmax_ema.py::test_ema_merge_is_an_ordered_monoid",
     ),
     Mutation(
-        "ema-first-batch-counts-in-part", EMA,
+        "ema-first-batch-counts-in-part", "qfunc.estimators.ema:Ema.update",
         "state.batches + 1, _either(empty, seen, state.first))",
         "state.batches + 1, seen)",
-        f"{RANGES}::test_ema_merge_is_an_ordered_monoid",
+        "tests/estimators/test_minmax_ema.py::test_ema_merge_is_an_ordered_monoid",
     ),
     Mutation(
-        "ema-takes-any-inner", EMA,
+        "ema-takes-any-inner", "qfunc.estimators.ema:_inner",
         "isinstance(value, type) or not all(",
         "isinstance(value, type) and not all(",
-        f"{RANGES}::test_an_inner_estimator_without_a_range_is_refused",
+        "tests/estimators/test_minmax_ema.py::test_an_inner_estimator_without_a_range_is_refused",
     ),
     Mutation(
-        "minmax-forgets", MINMAX,
+        "minmax-forgets", "qfunc.estimators.minmax:MinMax.update",
         "return Range(torch.minimum(state.low, low), torch.maximum(state.high, high))",
         "return Range(low, high)",
-        f"{RANGES}::test_minmax_does_not_depend_on_order",
+        "tests/estimators/test_minmax_ema.py::test_minmax_does_not_depend_on_order",
     ),
     # moments
     Mutation(
-        "population-std", MOMENTS,
+        "population-std", "qfunc.estimators.moments:mean_and_std",
         "(state.number - 1).clamp(min=1)",
         "state.number.clamp(min=1)",
-        (f"{MEANS}::test_moments_are_those_of_all_values", f"{MQBENCH}::test_mean_and_std"),
+        (
+            "tests/estimators/test_moment_estimators.py::test_moments_are_those_of_all_values",
+            "tests/estimators/test_mqbench_observers.py::test_mean_and_std",
+        ),
     ),
     Mutation(
-        "moments-forget-the-distance-of-means", MOMENTS,
+        "moments-forget-the-distance-of-means", "qfunc.estimators.moments:merged",
         "squares = a.squares + b.squares + apart * apart * (a.number * share)",
         "squares = a.squares + b.squares",
-        f"{MEANS}::test_moments_are_those_of_all_values",
+        "tests/estimators/test_moment_estimators.py::test_moments_are_those_of_all_values",
     ),
     Mutation(
-        "moments-weigh-parts-alike", MOMENTS,
+        "moments-weigh-parts-alike", "qfunc.estimators.moments:merged",
         "a.mean + apart * share",
         "a.mean + apart / 2",
-        f"{MEANS}::test_nothing_is_the_identity",
+        "tests/estimators/test_moment_estimators.py::test_nothing_is_the_identity",
     ),
     Mutation(
-        "moments-without-units", MOMENTS,
+        "moments-without-units", "qfunc.estimators.moments:in_units",
         "unit = torch.ldexp(torch.ones_like(low), exponent - 1)",
         "unit = torch.ones_like(low)",
-        f"{MEANS}::test_moments_are_those_of_all_values",
+        "tests/estimators/test_moment_estimators.py::test_moments_are_those_of_all_values",
     ),
     Mutation(
-        "std-clip-widens", STD_CLIP,
+        "std-clip-widens", "qfunc.estimators.std_clip:StdClip.range",
         "low = torch.maximum(mean - self.k * std, state.low)",
         "low = torch.minimum(mean - self.k * std, state.low)",
-        (f"{MEANS}::test_std_clip_clips_an_outlier_and_never_widens", f"{MQBENCH}::test_mean_and_std"),
+        (
+            "tests/estimators/test_moment_estimators.py::test_std_clip_clips_an_outlier_and_never_widens",
+            "tests/estimators/test_mqbench_observers.py::test_mean_and_std",
+        ),
     ),
     # initial scales
     Mutation(
-        "lsq-without-the-root", LSQ,
+        "lsq-without-the-root", "qfunc.estimators.lsq_init:LsqInit.finalize",
         "2 * mean / largest(scheme.format) ** 0.5",
         "2 * mean / largest(scheme.format)",
-        (f"{MEANS}::test_lsq_init_is_its_equation", f"{MQBENCH}::test_lsq"),
+        (
+            "tests/estimators/test_moment_estimators.py::test_lsq_init_is_its_equation",
+            "tests/estimators/test_mqbench_observers.py::test_lsq",
+        ),
     ),
-    Mutation("lsq-of-the-last-batch", LSQ, "state.total + total", "total", f"{MQBENCH}::test_lsq"),
     Mutation(
-        "lsq-plus-divides-by-2-to-the-b", LSQ_PLUS,
+        "lsq-of-the-last-batch", "qfunc.estimators.lsq_init:LsqInit.update",
+        "state.total + total",
+        "total",
+        "tests/estimators/test_mqbench_observers.py::test_lsq",
+    ),
+    Mutation(
+        "lsq-plus-divides-by-2-to-the-b", "qfunc.estimators.lsq_plus_init:LsqPlusInit.finalize",
         "from_scale(reach / _one_side(scheme.format)",
         "from_scale(reach / (2 * _one_side(scheme.format))",
-        f"{MEANS}::test_lsq_plus_init_is_its_equation_in_every_block",
+        "tests/estimators/test_moment_estimators.py::test_lsq_plus_init_is_its_equation_in_every_block",
     ),
     Mutation(
-        "lsq-plus-one-side-is-qmax", LSQ_PLUS,
+        "lsq-plus-one-side-is-qmax", "qfunc.estimators.lsq_plus_init:_one_side",
         "max(-fmt.qmin, fmt.qmax + 1)",
         "fmt.qmax",
-        f"{MEANS}::test_lsq_plus_divides_by_the_codes_of_one_side",
+        "tests/estimators/test_moment_estimators.py::test_lsq_plus_divides_by_the_codes_of_one_side",
     ),
     Mutation(
-        "zero-point-beside-the-codes", SCALE,
+        "zero-point-beside-the-codes", "qfunc.estimators.initial_scale:from_scale",
         "real = fmt.qmin - low.double().clamp(max=0)",
         "real = -low.double().clamp(max=0)",
-        f"{MEANS}::test_lsq_init_keeps_its_zero_point_among_the_codes",
+        "tests/estimators/test_moment_estimators.py::test_lsq_init_keeps_its_zero_point_among_the_codes",
     ),
     Mutation(
-        "direct-scales-overflow", SCALE,
+        "direct-scales-overflow", "qfunc.estimators.initial_scale:from_scale",
         "scale.clamp(max=torch.finfo(torch.float32).max)",
         "scale",
-        f"{MEANS}::test_direct_scales_are_ones_that_the_hardware_takes",
+        "tests/estimators/test_moment_estimators.py::test_direct_scales_are_ones_that_the_hardware_takes",
     ),
 )  # fmt: skip

@@ -2,42 +2,102 @@
 
 from mutants.mutation import Mutation
 
-NODES, MOVES, GRAPH = (f"qfunc/lowering/xnn_{name}.py" for name in ("nodes", "moves", "graph"))
-REAL, TARGET = "qfunc/numerics/xnn_real.py", "targets/executorch_xnnpack.py"
 READ = "tests/lowering/test_pte_nodes.py::test_windows_strides_and_groups_are_those_of_the_layers"
 HELD = "tests/targets/test_executorch.py::test_the_file_holds_the_models_qparams_and_codes"
 REFUSED = "tests/targets/test_executorch.py::test_what_xnnpack_does_not_run_is_refused_at_once"
-CURVES, NINES = (
-    f"tests/numerics/test_xnn_real.py::{name}"
-    for name in ("test_curves_in_double_are_rounded_once", "test_a_window_is_summed_by_columns_nine_at_a_time")
-)
+CURVES = "tests/numerics/test_xnn_real.py::test_curves_in_double_are_rounded_once"
+NINES = "tests/numerics/test_xnn_real.py::test_a_window_is_summed_by_columns_nine_at_a_time"
 
 EXECUTORCH = (
-    Mutation("pte-pads-left-for-right", NODES,
-             '"padding_top", "padding_right", "padding_bottom", "padding_left"), padding,',
-             '"padding_top", "padding_left", "padding_bottom", "padding_right"), padding[:1] + padding[2:] + padding[1:2],',
-             READ),
-    Mutation("pte-adjusts-the-other-axis", NODES,
-             "adjustment_height=more[0], adjustment_width=more[1],", "adjustment_height=more[1], adjustment_width=more[0],",
-             READ),
-    Mutation("pte-depthwise-with-one-group", NODES, "each = (channels, 1, outputs // channels)",
-             "each = (1, channels, outputs)", READ),
-    Mutation("pte-pools-without-dilation", NODES, 'dilation_height=fields["dilationH"]', "dilation_height=1", READ),
-    Mutation("pte-pads-behind-what-stands-before", MOVES, "pre_paddings=pairs[:, 0]", "pre_paddings=pairs[:, 1]", READ),
-    Mutation("pte-slope-of-a-hundredth", NODES, 'negative_slope=fields["alpha"]', "negative_slope=0.01", READ),
-    Mutation("pte-takes-any-scale", NODES, "if ratio >= _LIMIT:", "if ratio > 2 * _LIMIT:",
-             "tests/lowering/test_pte_nodes.py::test_products_that_xnnpack_does_not_scale_are_refused"),
-    Mutation("pte-slopes-of-any-size", NODES, "> 2.0**7:", "> 2.0**70:",
-             "tests/lowering/test_pte_nodes.py::test_slopes_of_more_than_sixteen_bits_are_refused"),
-    Mutation("pte-one-scale-for-all-channels", GRAPH, "len(held.qparams.scale) > 1 if", "len(held.qparams.scale) > 9 if", HELD),
-    Mutation("pte-zero-points-are-gone", GRAPH, "scale=scale[0], zero_point=zero[0]", "scale=scale[0], zero_point=0", HELD),
-    Mutation("xnnpack-sums-in-order", REAL, "+ (v[6] + v[7])) +", "+ v[6] + v[7]) +", NINES),
-    Mutation("xnnpack-divides-by-the-count", REAL, "return total * (1 / torch", "return total / (torch", NINES),
-    Mutation("xnnpack-logistic-in-single", REAL, "x.double().sigmoid().float()", "x.sigmoid()", CURVES),
-    Mutation("xnnpack-gelu-in-single", REAL, "F.gelu(x.double(), approximate=approximate).float()",
-             "F.gelu(x, approximate=approximate)", CURVES),
-    Mutation("xnnpack-groups-of-transposed-convolutions", TARGET, 'Refuse(TRANSPOSED & ~Attr("groups", 1), because=ONE_GROUP',
-             'Refuse(TRANSPOSED & Attr("groups", 99), because=ONE_GROUP', f"{REFUSED}[ConvTranspose2d-str]"),
-    Mutation("xnnpack-gelu-by-tanh", TARGET, 'Attr("approximate", "tanh")', 'Attr("approximate", "erf")',
-             f"{REFUSED}[GELU-str]"),
+    Mutation(
+        "pte-pads-left-for-right", "qfunc.lowering.xnnpack.ops:_around",
+        '"padding_top", "padding_right", "padding_bottom", "padding_left"), padding,',
+        '"padding_top", "padding_left", "padding_bottom", "padding_right"), padding[:1] + padding[2:] + padding[1:2],',
+        READ,
+    ),
+    Mutation(
+        "pte-adjusts-the-other-axis", "qfunc.lowering.xnnpack.ops:_convolution",
+        "adjustment_height=more[0], adjustment_width=more[1],",
+        "adjustment_height=more[1], adjustment_width=more[0],",
+        READ,
+    ),
+    Mutation(
+        "pte-depthwise-with-one-group", "qfunc.lowering.xnnpack.ops:_depthwise",
+        "each = (channels, 1, outputs // channels)",
+        "each = (1, channels, outputs)",
+        READ,
+    ),
+    Mutation(
+        "pte-pools-without-dilation", "qfunc.lowering.xnnpack.ops:_pool",
+        'dilation_height=fields["dilationH"]',
+        "dilation_height=1",
+        READ,
+    ),
+    Mutation(
+        "pte-pads-behind-what-stands-before", "qfunc.lowering.xnnpack.shape:pad",
+        "pre_paddings=pairs[:, 0]",
+        "pre_paddings=pairs[:, 1]",
+        READ,
+    ),
+    Mutation(
+        "pte-slope-of-a-hundredth", "qfunc.lowering.xnnpack.ops:_leaky_relu",
+        'negative_slope=fields["alpha"]',
+        "negative_slope=0.01",
+        READ,
+    ),
+    Mutation(
+        "pte-takes-any-scale", "qfunc.lowering.xnnpack.ops:_scaled",
+        "if ratio >= _LIMIT:",
+        "if ratio > 2 * _LIMIT:",
+        "tests/lowering/test_pte_nodes.py::test_products_that_xnnpack_does_not_scale_are_refused",
+    ),
+    Mutation(
+        "pte-slopes-of-any-size", "qfunc.lowering.xnnpack.ops:_leaky_relu",
+        "> 2.0**7:",
+        "> 2.0**70:",
+        "tests/lowering/test_pte_nodes.py::test_slopes_of_more_than_sixteen_bits_are_refused",
+    ),
+    Mutation(
+        "pte-one-scale-for-all-channels", "qfunc.lowering.xnnpack.builder:XnnpackBuilder._value",
+        "len(held.qparams.scale) > 1 if",
+        "len(held.qparams.scale) > 9 if",
+        HELD,
+    ),
+    Mutation(
+        "pte-zero-points-are-gone", "qfunc.lowering.xnnpack.builder:XnnpackBuilder._value",
+        "scale=scale[0], zero_point=zero[0]",
+        "scale=scale[0], zero_point=0",
+        HELD,
+    ),
+    Mutation("xnnpack-sums-in-order", "qfunc.numerics.kernels.xnnpack:_nine", "+ (v[6] + v[7])) +", "+ v[6] + v[7]) +", NINES),
+    Mutation(
+        "xnnpack-divides-by-the-count", "qfunc.numerics.kernels.xnnpack:average_by_nines",
+        "return total * (1 / torch",
+        "return total / (torch",
+        NINES,
+    ),
+    Mutation(
+        "xnnpack-logistic-in-single", "qfunc.numerics.kernels.xnnpack:logistic_in_double",
+        "x.double().sigmoid().float()",
+        "x.sigmoid()",
+        CURVES,
+    ),
+    Mutation(
+        "xnnpack-gelu-in-single", "qfunc.numerics.kernels.xnnpack:gelu_in_double",
+        "F.gelu(x.double(), approximate=approximate).float()",
+        "F.gelu(x, approximate=approximate)",
+        CURVES,
+    ),
+    Mutation(
+        "xnnpack-groups-of-transposed-convolutions", "qfunc.targets.executorch_xnnpack:executorch_xnnpack",
+        'Refuse(TRANSPOSED & ~Attr("groups", 1), because=ONE_GROUP',
+        'Refuse(TRANSPOSED & Attr("groups", 99), because=ONE_GROUP',
+        REFUSED, case="ConvTranspose2d-str",
+    ),
+    Mutation(
+        "xnnpack-gelu-by-tanh", "qfunc.targets.executorch_xnnpack:executorch_xnnpack",
+        'Attr("approximate", "tanh")',
+        'Attr("approximate", "erf")',
+        REFUSED, case="GELU-str",
+    ),
 )  # fmt: skip

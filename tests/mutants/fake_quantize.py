@@ -2,93 +2,99 @@
 
 from mutants.mutation import Mutation
 
-AFFINE, GRADS = "qfunc/numerics/affine.py", "qfunc/numerics/_grads.py"
-
 CODE_TIES = "tests/numerics/test_affine.py::test_every_tie_goes_the_right_way"
 GRADIENT = "tests/numerics/test_gradients.py::test_gradient_is_one_inside_and_zero_outside"
-COMPILED = "tests/numerics/test_compile.py"
-SPECIAL = "tests/numerics/test_special_values.py"
 
 FAKE_QUANTIZE = (
     Mutation(
-        "zero-point-before-rounding", AFFINE,
+        "zero-point-before-rounding", "qfunc.numerics.affine:_real",
         "return _rounded(real, scheme, low - zero, noise) + zero",
         "return _rounded(real + zero, scheme, low, noise)",
         CODE_TIES,
     ),
-    Mutation("clamp-one-code-short", AFFINE, "return real.clamp(low, high)", "return real.clamp(low, high - 1)", CODE_TIES),
     Mutation(
-        "reciprocal-for-division", AFFINE,
+        "clamp-one-code-short", "qfunc.numerics.affine:_codes",
+        "return real.clamp(low, high)",
+        "return real.clamp(low, high - 1)",
+        CODE_TIES,
+    ),
+    Mutation(
+        "reciprocal-for-division", "qfunc.numerics.affine:_real",
         "real = x / scale if scheme.division else x * (1 / scale)",
         "real = x * (1 / scale)",
         "tests/numerics/test_affine_mutants.py::test_a_division_rounds_once",
     ),
     Mutation(
-        "division-for-reciprocal", AFFINE,
+        "division-for-reciprocal", "qfunc.numerics.affine:_real",
         "real = x / scale if scheme.division else x * (1 / scale)",
         "real = x / scale",
         "tests/numerics/test_affine_mutants.py::test_a_reciprocal_rounds_twice",
     ),
     Mutation(
-        "dequantize-distributes", AFFINE,
+        "dequantize-distributes", "qfunc.numerics.affine:_values",
         "(codes - fitted.zero_point) * scale",
         "codes * scale - fitted.zero_point * scale",
         "tests/numerics/test_affine.py::test_dequantize_is_the_exact_product_rounded_once",
     ),
     Mutation(
-        "gradient-below-the-range", AFFINE,
+        "gradient-below-the-range", "qfunc.numerics.affine:_kept",
         "limited = seen.clamp(*_ends(scheme))",
         "limited = seen.clamp(max=_ends(scheme)[1])",
         GRADIENT,
     ),
-    Mutation("no-gradient-at-the-end", AFFINE, "return low, high", "return low + 1, high", GRADIENT),
-    Mutation("codes-overwrite-what-the-mask-reads", AFFINE, "real.clamp(low, high)", "real.clamp_(low, high)", GRADIENT),
+    Mutation("no-gradient-at-the-end", "qfunc.numerics.affine:_ends", "return low, high", "return low + 1, high", GRADIENT),
     Mutation(
-        "wide-codes-in-float32", AFFINE,
+        "codes-overwrite-what-the-mask-reads", "qfunc.numerics.affine:_codes",
+        "real.clamp(low, high)",
+        "real.clamp_(low, high)",
+        GRADIENT,
+    ),
+    Mutation(
+        "wide-codes-in-float32", "qfunc.numerics.affine:widened",
         "scheme.format.bits > 24",
         "scheme.format.bits > 32",
         "tests/numerics/test_affine.py::test_32_bit_codes_are_exact",
     ),
     Mutation(
-        "narrow-dtypes-computed-narrow", AFFINE,
+        "narrow-dtypes-computed-narrow", "qfunc.numerics.affine:widened",
         "return x.double() if wide else x.float()",
         "return x.double() if wide else x",
-        f"{SPECIAL}::test_sixteen_bit_floats_are_computed_in_float32",
+        "tests/numerics/test_special_values.py::test_sixteen_bit_floats_are_computed_in_float32",
     ),
     Mutation(
-        "float64-computed-in-float32", AFFINE,
+        "float64-computed-in-float32", "qfunc.numerics.affine:widened",
         "wide = x.dtype == torch.float64 or (",
         "wide = (",
-        f"{SPECIAL}::test_float64_is_computed_in_float64_with_float32_qparams",
+        "tests/numerics/test_special_values.py::test_float64_is_computed_in_float64_with_float32_qparams",
     ),
     Mutation(
-        "blocks-along-the-last-axis", AFFINE,
+        "blocks-along-the-last-axis", "qfunc.numerics.affine:_fitted",
         "axis = shared.axis % x.ndim",
         "axis = x.ndim - 1",
         "tests/numerics/test_granularity.py::test_shared_scales_are_a_loop_over_the_blocks",
     ),
     Mutation(
-        "compiled-mask-above-only", AFFINE,
+        "compiled-mask-above-only", "qfunc.numerics.affine:_kept",
         "return (limited == seen).to(seen.dtype)",
         "return (limited <= seen).to(seen.dtype)",
-        f"{COMPILED}::test_compiled_equals_eager_in_every_format_and_dtype",
+        "tests/numerics/test_compile.py::test_compiled_equals_eager_in_every_format_and_dtype",
     ),
     Mutation(
-        "nan-gets-a-gradient", AFFINE,
+        "nan-gets-a-gradient", "qfunc.numerics.affine:_kept",
         "return limited.sub_(seen).logical_not().view(torch.int8)",
         "return limited.sub_(seen).nan_to_num_().logical_not().view(torch.int8)",
-        f"{SPECIAL}::test_special_values_and_their_gradients",
+        "tests/numerics/test_special_values.py::test_special_values_and_their_gradients",
     ),
     Mutation(
-        "no-gradient-where-dynamo-skips-backward", GRADS,
+        "no-gradient-where-dynamo-skips-backward", "qfunc.numerics._grads:_carried",
         "return value - torch.where(mask != 0, x.detach() - x, 0)",
         "return value",
-        f"{COMPILED}::test_compiled_transforms_keep_the_gradient",
+        "tests/numerics/test_compile.py::test_compiled_transforms_keep_the_gradient",
     ),
     Mutation(
-        "mask-without-need", GRADS,
+        "mask-without-need", "qfunc.numerics._grads:_Clipped.setup_context",
         "if ctx.needs_input_grad[0]:",
         "if True:",
-        f"{COMPILED}::test_no_mask_is_made_where_no_gradient_is_wanted",
+        "tests/numerics/test_compile.py::test_no_mask_is_made_where_no_gradient_is_wanted",
     ),
 )  # fmt: skip

@@ -2,43 +2,35 @@
 
 from mutants.mutation import Mutation
 
-CURVES, BILINEAR = "qfunc/numerics/fixed_curves.py", "qfunc/numerics/bilinear.py"
-TESTS = "tests/numerics/test_fixed_curves.py"
-
 FIXED_CURVES = (
     Mutation(
-        "mean-keeps-the-zero-point",
-        CURVES,
+        "mean-keeps-the-zero-point", "qfunc.numerics.kernels.activations:mean_fixed",
         "total = (codes - zero_in).double().sum(list(dims), keepdim=keepdim)",
         "total = codes.double().sum(list(dims), keepdim=keepdim)",
-        f"{TESTS}::test_the_multiplier_of_a_mean_is_divided_by_the_count",
+        "tests/numerics/test_fixed_curves.py::test_the_multiplier_of_a_mean_is_divided_by_the_count",
     ),
     Mutation(
-        "average-counts-what-is-padded",
-        CURVES,
+        "average-counts-what-is-padded", "qfunc.numerics.kernels.activations:average_inside",
         "if pads and not ceil_mode else inside",
         "if not ceil_mode else inside",
-        f"{TESTS}::test_codes_are_averaged_with_their_zero_point",
+        "tests/numerics/test_fixed_curves.py::test_codes_are_averaged_with_their_zero_point",
     ),
     Mutation(
-        "bilinear-always-half-away",
-        BILINEAR,
+        "bilinear-always-half-away", "qfunc.numerics.kernels.resize:bilinear_codes",
         'rounding = "half_away" if positions == "integer" else "half_up"',
         'rounding = "half_away"',
-        f"{TESTS}::test_integer_weights_of_neighbours",
+        "tests/numerics/test_fixed_curves.py::test_integer_weights_of_neighbours",
     ),
     Mutation(
-        "softmax-cuts-its-shares-off",
-        "qfunc/numerics/fixed_softmax.py",
+        "softmax-cuts-its-shares-off", "qfunc.numerics.kernels.fixed_softmax:softmax_fixed",
         'share = shift_right(_high(unit, e), over + 23, "half_away")',
         'share = shift_right(_high(unit, e), over + 23, "floor")',
         "tests/numerics/test_fixed_softmax.py::test_softmax_is_the_integers_of_its_source",
     ),
     Mutation(
-        "what-is-left-over-rounds-as-the-runs",
-        "qfunc/numerics/lanes.py",
+        "what-is-left-over-rounds-as-the-runs", "qfunc.numerics.kernels.vector:quantize_lanes",
         "last = (round_by(flat[whole:].double() / scale, rest, low - zero_point) + zero_point).clamp(low, high)",
         "last = quantize_codes(flat[whole:], scale, zero_point, low, high, rounding, division)",
-        f"{TESTS}::test_what_fills_no_run_is_rounded_from_doubles",
+        "tests/numerics/test_fixed_curves.py::test_what_fills_no_run_is_rounded_from_doubles",
     ),
-)
+)  # fmt: skip

@@ -2,11 +2,6 @@
 
 from mutants.mutation import Mutation
 
-MINIFLOAT, BITS, SCALES, CODEBOOK, LOGARITHMIC, ROUNDING, QPARAMS = (
-    f"qfunc/numerics/{name}.py"
-    for name in ("minifloat", "bits", "scales", "codebook", "logarithmic", "rounding", "qparams")
-)  # fmt: skip
-
 PATTERNS = "tests/numerics/test_minifloat.py::test_every_bfloat16_pattern_is_rounded_as_in_ml_dtypes"
 MODES = "tests/numerics/test_minifloat_modes.py::test_every_mode_equals_the_rational_equation"
 TABLE = "tests/numerics/test_minifloat.py::test_overflow_follows_the_table_of_the_formats"
@@ -20,41 +15,141 @@ VENDOR = "tests/numerics/test_logarithmic.py::test_codes_and_values_follow_the_v
 
 FORMATS = (
     # small floats
-    Mutation("subnormals-one-exponent-lower", MINIFLOAT, "return (0 if without_zero(fmt) else 1) -", "return 0 -", PATTERNS),
-    Mutation("zero-loses-its-sign", MINIFLOAT, "value = torch.copysign(value, wide)", "value = value + 0.0", MODES),
-    Mutation("fnuz-keeps-minus-zero", MINIFLOAT, "else value + 0.0", "else value", PATTERNS),
-    Mutation("overflow-is-always-nan", MINIFLOAT, "math.inf if has_infinity(fmt) else math.nan", "math.nan", TABLE),
-    Mutation("overflow-before-rounding", MINIFLOAT, "torch.where(value.abs() > top", "torch.where(x.abs() > top", TABLE),
-    Mutation("infinity-escapes", MINIFLOAT, "lowest << digits, highest << digits)", "min=lowest << digits)", PATTERNS),
-    Mutation("float64-by-way-of-float32", MINIFLOAT, "if fits and not (dtype == torch.float32 and x.dtype == torch.float64):",
-             "if fits:", "tests/numerics/test_minifloat_modes.py::test_float64_is_rounded_once"),
-    Mutation("stochastic-by-adding", ROUNDING, "(rest >= 1 - noise).to(x.dtype) - (rest < -noise)",
-             "torch.floor(rest + noise) - 0 * (rest < -noise)", MODES),
+    Mutation(
+        "subnormals-one-exponent-lower", "qfunc.numerics.minifloat:smallest_exponent",
+        "return (0 if without_zero(fmt) else 1) -",
+        "return 0 -",
+        PATTERNS,
+    ),
+    Mutation(
+        "zero-loses-its-sign", "qfunc.numerics.minifloat:nearest",
+        "value = torch.copysign(value, wide)",
+        "value = value + 0.0",
+        MODES,
+    ),
+    Mutation("fnuz-keeps-minus-zero", "qfunc.numerics.minifloat:_bounded", "else value + 0.0", "else value", PATTERNS),
+    Mutation(
+        "overflow-is-always-nan", "qfunc.numerics.minifloat:_bounded",
+        "math.inf if has_infinity(fmt) else math.nan",
+        "math.nan",
+        TABLE,
+    ),
+    Mutation(
+        "overflow-before-rounding", "qfunc.numerics.minifloat:_bounded",
+        "torch.where(value.abs() > top",
+        "torch.where(x.abs() > top",
+        TABLE,
+    ),
+    Mutation(
+        "infinity-escapes", "qfunc.numerics.minifloat:_unit",
+        "lowest << digits, highest << digits)",
+        "min=lowest << digits)",
+        PATTERNS,
+    ),
+    Mutation(
+        "float64-by-way-of-float32", "qfunc.numerics.minifloat:_computed",
+        "if fits and not (dtype == torch.float32 and x.dtype == torch.float64):",
+        "if fits:",
+        "tests/numerics/test_minifloat_modes.py::test_float64_is_rounded_once",
+    ),
+    Mutation(
+        "stochastic-by-adding", "qfunc.numerics.rounding:_stochastic",
+        "(rest >= 1 - noise).to(x.dtype) - (rest < -noise)",
+        "torch.floor(rest + noise) - 0 * (rest < -noise)",
+        MODES,
+    ),
     # bit patterns
-    Mutation("nan-is-infinity", BITS, "return _infinity(fmt) | 1 << fmt.mantissa - 1 if", "return _infinity(fmt) if", HELD),
-    Mutation("first-nibble-high", BITS, "last[..., ::2] | last[..., 1::2] << 4", "last[..., ::2] << 4 | last[..., 1::2]", HELD),
-    Mutation("patterns-not-compared", BITS, "(back == real) & (torch.signbit", "(back == back) & (torch.signbit", HELD),
+    Mutation(
+        "nan-is-infinity", "qfunc.numerics.bits:_nan",
+        "return _infinity(fmt) | 1 << fmt.mantissa - 1 if",
+        "return _infinity(fmt) if",
+        HELD,
+    ),
+    Mutation(
+        "first-nibble-high", "qfunc.numerics.bits:pack_nibbles",
+        "last[..., ::2] | last[..., 1::2] << 4",
+        "last[..., ::2] << 4 | last[..., 1::2]",
+        HELD,
+    ),
+    Mutation(
+        "patterns-not-compared", "qfunc.numerics.bits:to_bits",
+        "(back == real) & (torch.signbit",
+        "(back == back) & (torch.signbit",
+        HELD,
+    ),
     # scales
-    Mutation("root-of-two-rounds-down", SCALES, "fraction >= 0.5**0.5", "fraction > 0.5**0.5", POWERS),
-    Mutation("power-of-two-doubled", SCALES, "exponent - 1 + up)", "exponent + up)", POWERS),
-    Mutation("zeros-hold-one-in-e8m0", SCALES, "if not minifloat.without_zero(fmt):", "if True:", BLOCKS),
-    Mutation("scale-zero-for-zeros", SCALES,
-             "torch.where(magnitude < torch.finfo(torch.float32).tiny, 1.0, magnitude)", "magnitude",
-             "tests/numerics/test_qparams.py::test_the_range_of_nothing_and_of_zero_has_scale_one"),
-    Mutation("zero-blocks-keep-zero", SCALES, "torch.where(scale.abs() < TINY, 1.0, scale / outer.double())",
-             "(scale / outer.double()).clamp(min=2.0**-100)", TWO_LEVELS),
-    Mutation("half-range-is-qmax", SCALES, "return (fmt.qmax - fmt.qmin) / 2", "return float(fmt.qmax)",
-             "tests/numerics/test_scales.py::test_every_divisor_divides_the_extreme"),
-    Mutation("positive-extreme-to-qmax", QPARAMS, "torch.where(high > -low, -1.0, 1.0)", "torch.where(high > -low, 1.0, 1.0)",
-             "tests/numerics/test_scales.py::test_a_signed_scale_sends_the_extreme_to_qmin"),
+    Mutation(
+        "root-of-two-rounds-down", "qfunc.numerics.scales:_power_of_two",
+        "fraction >= 0.5**0.5",
+        "fraction > 0.5**0.5",
+        POWERS,
+    ),
+    Mutation("power-of-two-doubled", "qfunc.numerics.scales:_power_of_two", "exponent - 1 + up)", "exponent + up)", POWERS),
+    Mutation(
+        "zeros-hold-one-in-e8m0", "qfunc.numerics.scales:_held",
+        "if not minifloat.without_zero(fmt):",
+        "if True:",
+        BLOCKS,
+    ),
+    Mutation(
+        "scale-zero-for-zeros", "qfunc.numerics.scales:_held",
+        "torch.where(magnitude < torch.finfo(torch.float32).tiny, 1.0, magnitude)",
+        "magnitude",
+        "tests/numerics/test_qparams.py::test_the_range_of_nothing_and_of_zero_has_scale_one",
+    ),
+    Mutation(
+        "zero-blocks-keep-zero", "qfunc.numerics.scales:nearest_scale",
+        "torch.where(scale.abs() < TINY, 1.0, scale / outer.double())",
+        "(scale / outer.double()).clamp(min=2.0**-100)",
+        TWO_LEVELS,
+    ),
+    Mutation(
+        "half-range-is-qmax", "qfunc.numerics.scales:divisor",
+        "return (fmt.qmax - fmt.qmin) / 2",
+        "return float(fmt.qmax)",
+        "tests/numerics/test_scales.py::test_every_divisor_divides_the_extreme",
+    ),
+    Mutation(
+        "positive-extreme-to-qmax", "qfunc.numerics.qparams:_symmetric",
+        "torch.where(high > -low, -1.0, 1.0)",
+        "torch.where(high > -low, 1.0, 1.0)",
+        "tests/numerics/test_scales.py::test_a_signed_scale_sends_the_extreme_to_qmin",
+    ),
     # codebooks, logarithms
-    Mutation("ties-to-the-level-above", CODEBOOK, "((excess == 0) & even)", "((excess == 0) & ~even & even)", LEVELS),
-    Mutation("middles-in-float32", CODEBOOK, "device=like.device).double() / 2", "device=like.device) / 2", LEVELS),
-    Mutation("threshold-left-out", LOGARITHMIC, "(real < ends[0])", "(real <= ends[0])",
-             "tests/numerics/test_logarithmic.py::test_the_thresholds_themselves_are_quantized"),
-    Mutation("negative-zero-code", LOGARITHMIC, "magnitude.clamp(min=1).add_", "magnitude.clamp(min=0).add_", VENDOR),
-    Mutation("no-threshold-above-a-logarithm", LOGARITHMIC, "below.add_(size >= _looked_up(following, below))",
-             "below.add_(size > _looked_up(following, below))", RATIONAL),
-    Mutation("thresholds-rounded-down", LOGARITHMIC, "near.double() < bound, torch.nextafter",
-             "near.double() > 2 * bound, torch.nextafter", RATIONAL),
+    Mutation(
+        "ties-to-the-level-above", "qfunc.numerics.codebook:_starts",
+        "((excess == 0) & even)",
+        "((excess == 0) & ~even & even)",
+        LEVELS,
+    ),
+    Mutation(
+        "middles-in-float32", "qfunc.numerics.codebook:_starts",
+        "device=like.device).double() / 2",
+        "device=like.device) / 2",
+        LEVELS,
+    ),
+    Mutation(
+        "threshold-left-out", "qfunc.numerics.logarithmic:encode",
+        "(real < ends[0])",
+        "(real <= ends[0])",
+        "tests/numerics/test_logarithmic.py::test_the_thresholds_themselves_are_quantized",
+    ),
+    Mutation(
+        "negative-zero-code", "qfunc.numerics.logarithmic:encode",
+        "magnitude.clamp(min=1).add_",
+        "magnitude.clamp(min=0).add_",
+        VENDOR,
+    ),
+    Mutation(
+        "no-threshold-above-a-logarithm", "qfunc.numerics.logarithmic:_by_thresholds",
+        "below.add_(size >= _looked_up(following, below))",
+        "below.add_(size > _looked_up(following, below))",
+        RATIONAL,
+    ),
+    Mutation(
+        "thresholds-rounded-down", "qfunc.numerics.logarithmic:_not_below",
+        "near.double() < bound, torch.nextafter",
+        "near.double() > 2 * bound, torch.nextafter",
+        RATIONAL,
+    ),
 )  # fmt: skip

@@ -2,93 +2,94 @@
 
 from mutants.mutation import Mutation
 
-FUNCTIONAL, STORAGE = (f"qfunc/graph/{name}.py" for name in ("functional", "storage"))
-SPELLING, REWRITES, VOCABULARY = (f"qfunc/graph/{name}.py" for name in ("spelling", "rewrites", "vocabulary"))
-
 PURE = "tests/graph/test_capture_in_place.py::test_pure_form_equals_eager"
 ROAD = "tests/graph/test_capture_spellings.py::test_fx_road"
-TRAINING, OWN_MODULES = "qfunc/graph/training.py", "tests/graph/test_capture_training.py"
 
 GRAPH = (
     # in-place writes
     Mutation(
-        "in-place-aliases-keep-the-old-value", FUNCTIONAL,
+        "in-place-aliases-keep-the-old-value", "qfunc.frontend.functionalize:_Builder._written",
         "self.env.update(dict.fromkeys(names, now[tensor]))",
         "pass",
-        f"{PURE}[twice-fx]",
+        PURE, case="twice-fx",
     ),
     Mutation(
-        "in-place-other-names-forgotten", STORAGE,
+        "in-place-other-names-forgotten", "qfunc.frontend.aliasing:Storage.write",
         "names = {tensor: self._names(tensor) for tensor in through}",
         "names = {tensor: {tensor} for tensor in through}",
         PURE,
     ),
     Mutation(
-        "in-place-through-a-view-accepted", STORAGE,
+        "in-place-through-a-view-accepted", "qfunc.frontend.aliasing:Storage.write",
         "if any(self.order[user] > late for user in relative.users):",
         "if False:",
         "tests/graph/test_capture_in_place.py::test_refused_with_the_line_of_the_model",
     ),
     Mutation(
-        "in-place-module-overlooked", FUNCTIONAL,
+        "in-place-module-overlooked", "qfunc.frontend.functionalize:_Builder.step",
         'getattr(module, "inplace", False) is True',
         "False",
         "tests/graph/test_capture_in_place.py::test_training_equals_eager_with_the_same_seed",
     ),
     # spellings
     Mutation(
-        "rsub-not-swapped", REWRITES,
+        "rsub-not-swapped", "qfunc.ops.rewrites:_rsub",
         "(call[0], (call[1][1], call[1][0], *call[1][2:]))",
         "call",
-        f"{ROAD}[rsub]",
+        ROAD, case="rsub",
     ),
-    Mutation("axis-is-no-dim", SPELLING, '"axis": "dim"', '"axis": "axis"', f"{ROAD}[concat]"),
+    Mutation("axis-is-no-dim", "qfunc.ops.spelling:_RENAMED", '"axis": "dim"', '"axis": "axis"', ROAD, case="concat"),
     Mutation(
-        "deconv-arguments-swapped", VOCABULARY,
+        "deconv-arguments-swapped", "qfunc.ops.vocabulary:_DECONV",
         "output_padding=0 groups=1 dilation=1",
         "output_padding=0 dilation=1 groups=1",
-        f"{ROAD}[conv_transpose2d]",
+        ROAD, case="conv_transpose2d",
     ),
-    Mutation("pool-stride-one", REWRITES, "call[1][2] or call[1][1]", "call[1][2] or 1", f"{ROAD}[max_pool]"),
     Mutation(
-        "alpha-dropped", REWRITES,
+        "pool-stride-one", "qfunc.ops.rewrites:_pool",
+        "call[1][2] or call[1][1]",
+        "call[1][2] or 1",
+        ROAD, case="max_pool",
+    ),
+    Mutation(
+        "alpha-dropped", "qfunc.ops.rewrites:_with_alpha",
         "if call is None or alpha == 1:",
         "if True:",
-        f"{ROAD}[scaled_add]",
+        ROAD, case="scaled_add",
     ),
     Mutation(
-        "mean-over-other-axes-is-a-pool", REWRITES,
+        "mean-over-other-axes-is-a-pool", "qfunc.ops.rewrites:_mean",
         "if sorted(dims) in ([2, 3], [-2, -1]):",
         "if len(dims) == 2:",
-        f"{ROAD}[mean]",
+        ROAD, case="mean",
     ),
     # modules that compute otherwise in training
     Mutation(
-        "own-norms-are-traced-in-training", TRAINING,
+        "own-norms-are-traced-in-training", "qfunc.frontend.mode_dependence:train",
         "            module.training = False",
         "            pass",
-        f"{OWN_MODULES}::test_evaluation_is_the_model_s",
+        "tests/graph/test_capture_training.py::test_evaluation_is_the_model_s",
     ),
     Mutation(
-        "own-norms-stay-calls", "qfunc/graph/capture.py",
+        "own-norms-stay-calls", "qfunc.frontend.capture:_traced",
         "    norms_as_modules(evaluated, owned)",
         "    pass",
-        f"{OWN_MODULES}::test_training_is_the_model_s",
+        "tests/graph/test_capture_training.py::test_training_is_the_model_s",
     ),
     Mutation(
-        "what-a-norm-holds-beside-is-lost", TRAINING,
-        "return with_rest(made, norm)",
+        "what-a-norm-holds-beside-is-lost", "qfunc.frontend.mode_dependence:_plain",
+        "return with_missing_members(made, norm)",
         "return made",
-        f"{OWN_MODULES}::test_evaluation_is_the_model_s",
+        "tests/graph/test_capture_training.py::test_evaluation_is_the_model_s",
     ),
     Mutation(
-        "what-drops-keeps-the-mode-of-tracing", TRAINING,
+        "what-drops-keeps-the-mode-of-tracing", "qfunc.frontend.mode_dependence:take_modes",
         "twin.inner.training = module.training",
         "pass",
-        f"{OWN_MODULES}::test_the_model_is_not_changed_and_modes_are_kept",
+        "tests/graph/test_capture_training.py::test_the_model_is_not_changed_and_modes_are_kept",
     ),
     Mutation(
-        "what-follows-from-a-written-tensor-stays", "qfunc/graph/written.py",
+        "what-follows-from-a-written-tensor-stays", "qfunc.frontend.export.constant_writes:fold_constant_writes",
         "if any(n in written for n in node.all_input_nodes if _name(node) not in _LIKE):",
         "if False:",
         "tests/graph/test_written.py::test_the_graph_computes_what_the_model_does",

@@ -2,90 +2,104 @@
 
 from mutants.mutation import Mutation
 
-BINNING, SKETCH, QUANTILE, MSE, ERROR, ENTROPY, ORT, POT = (
-    f"qfunc/estimators/{name}.py"
-    for name in ("binning", "sketch", "quantile", "mse", "error", "entropy", "ort_entropy", "pot_mode")
-)
-SEARCHES, STATISTICS = "tests/estimators/test_searches.py", "tests/estimators/test_sketch.py"
-MERGE = f"{STATISTICS}::test_merge_is_exact_and_associative"
-COUNTS = f"{STATISTICS}::test_counts_are_those_of_a_plain_histogram"
-EXHAUSTIVE = f"{SEARCHES}::test_mse_is_the_exhaustive_search"
-RANKS = f"{SEARCHES}::test_quantiles_are_order_statistics"
-TENSORRT = f"{SEARCHES}::test_entropy_is_tensorrts_loop"
-ORT_SEARCH = f"{SEARCHES}::test_ort_entropy_is_onnx_runtimes"
+MERGE = "tests/estimators/test_sketch.py::test_merge_is_exact_and_associative"
+COUNTS = "tests/estimators/test_sketch.py::test_counts_are_those_of_a_plain_histogram"
+EXHAUSTIVE = "tests/estimators/test_searches.py::test_mse_is_the_exhaustive_search"
+RANKS = "tests/estimators/test_searches.py::test_quantiles_are_order_statistics"
+TENSORRT = "tests/estimators/test_searches.py::test_entropy_is_tensorrts_loop"
+ORT_SEARCH = "tests/estimators/test_searches.py::test_ort_entropy_is_onnx_runtimes"
 MANY = "tests/estimators/test_many_blocks.py::test_entropy_of_blocks_is_that_of_each"
-VOTES = f"{SEARCHES}::test_pot_mode_is_the_mode_of_the_batches"
+VOTES = "tests/estimators/test_searches.py::test_pot_mode_is_the_mode_of_the_batches"
 
 HISTOGRAMS = (
     Mutation(
-        "window-moves-one-octave-less",
-        BINNING,
+        "window-moves-one-octave-less", "qfunc.estimators.binning:LogLinear.moved",
         "octaves.long() << MANTISSA)",
         "(octaves.long() - 1) << MANTISSA)",
         (MERGE, COUNTS),
     ),
     Mutation(
-        "uniform-bins-do-not-join",
-        BINNING,
+        "uniform-bins-do-not-join", "qfunc.estimators.binning:Uniform.moved",
         ">> octaves.long().clamp(max=32)",
         ">> 0 * octaves.long().clamp(max=32)",
         (MERGE, COUNTS),
     ),
     Mutation(
-        "lowest-bin-counts-all",
-        BINNING,
+        "lowest-bin-counts-all", "qfunc.estimators.binning:LogLinear.of_patterns",
         "tally.sum(-1, keepdim=True) - held.sum(-1, keepdim=True)",
         "tally.sum(-1, keepdim=True)",
         COUNTS,
     ),
     Mutation(
-        "rows-overlap",
-        SKETCH,
+        "rows-overlap", "qfunc.estimators.sketch:by_rows",
         "t.reshape(state.low.numel(), *t.shape[state.low.ndim :]) for t in state)",
         "t.reshape(state.low.numel(), *t.shape[state.low.ndim :]).roll(len(t.shape) > state.low.ndim, 0) for t in state)",
         MANY,
     ),
     Mutation(
-        "signs-swapped",
-        SKETCH,
+        "signs-swapped", "qfunc.estimators.sketch:_by_sign",
         "torch.stack((negative.flip(-1), positive), -2)",
         "torch.stack((positive, negative.flip(-1)), -2)",
         COUNTS,
     ),
     Mutation(
-        "rank-one-too-low",
-        QUANTILE,
+        "rank-one-too-low", "qfunc.estimators.quantile:_smallest",
         "max(1, math.ceil(share * n - FORGIVEN))",
         "max(1, math.floor(share * n - FORGIVEN))",
         RANKS,
     ),
     Mutation(
-        "clipping-costs-nothing",
-        ERROR,
+        "clipping-costs-nothing", "qfunc.estimators.error:_summed",
         "code.clamp_(fmt.qmin, fmt.qmax)",
         "code.clamp_(fmt.qmin - 99, fmt.qmax + 99)",
         EXHAUSTIVE,
     ),
-    Mutation("wrong-cell", ERROR, "(1.0 if directed else 2.0**-p) / (p + 1)", "1.0 / (p + 1)", EXHAUSTIVE),
-    Mutation("narrowest-candidate", MSE, "factors = 1 - 0.95 *", "factors = 0.5 - 0.45 *", EXHAUSTIVE),
     Mutation(
-        "first-argmin",
-        ENTROPY,
+        "wrong-cell", "qfunc.estimators.error:_summed",
+        "(1.0 if directed else 2.0**-p) / (p + 1)",
+        "1.0 / (p + 1)",
+        EXHAUSTIVE,
+    ),
+    Mutation(
+        "narrowest-candidate", "qfunc.estimators.mse:Mse.range",
+        "factors = 1 - 0.95 *",
+        "factors = 0.5 - 0.45 *",
+        EXHAUSTIVE,
+    ),
+    Mutation(
+        "first-argmin", "qfunc.estimators.entropy:least_divergent",
         "torch.where(best, kept, 0).amax(-1)",
         "torch.where(best, kept, 9999).amin(-1)",
         (TENSORRT, "tests/estimators/test_many_blocks.py::test_the_last_of_equal_divergences_is_kept"),
     ),
     Mutation(
-        "first-bin-stays", ENTROPY, "torch.cat((counts[..., 1:2], counts[..., 1:]), -1).double()", "counts.double()", TENSORRT
+        "first-bin-stays", "qfunc.estimators.entropy:_bins",
+        "torch.cat((counts[..., 1:2], counts[..., 1:]), -1).double()",
+        "counts.double()",
+        TENSORRT,
     ),
-    Mutation("ort-forgets-the-tails", ORT, "running[-1] - running[end])", "0 * running[end])", ORT_SEARCH),
-    Mutation("finest-of-a-draw", POT, "state.votes * slots - torch.arange", "state.votes * slots + torch.arange", VOTES),
     Mutation(
-        "signed-scale-turns-the-error-round",
-        ERROR,
+        "ort-forgets-the-tails", "qfunc.estimators.ort_entropy:_divergences",
+        "running[-1] - running[end])",
+        "0 * running[end])",
+        ORT_SEARCH,
+    ),
+    Mutation(
+        "finest-of-a-draw", "qfunc.estimators.pot_mode:PotMode.range",
+        "state.votes * slots - torch.arange",
+        "state.votes * slots + torch.arange",
+        VOTES,
+    ),
+    Mutation(
+        "signed-scale-turns-the-error-round", "qfunc.estimators.error:_summed",
         "total * scale * scale.abs() ** p",
         "total * scale.abs() ** (p + 1)",
-        f"{SEARCHES}::test_mse_of_a_signed_scale_is_the_exhaustive_search",
+        "tests/estimators/test_searches.py::test_mse_of_a_signed_scale_is_the_exhaustive_search",
     ),
-    Mutation("later-candidates-hold-less", ERROR, "ends.amax(0).cummax(0)", "ends.amin(0).cummax(0)", EXHAUSTIVE),
-)
+    Mutation(
+        "later-candidates-hold-less", "qfunc.estimators.error:_reached",
+        "ends.amax(0).cummax(0)",
+        "ends.amin(0).cummax(0)",
+        EXHAUSTIVE,
+    ),
+)  # fmt: skip

@@ -2,79 +2,65 @@
 
 from mutants.mutation import Mutation
 
-KEPT, DISSOLVED, LEAVES = (f"qfunc/graph/{name}.py" for name in ("kept", "dissolved", "leaves"))
-KEEPS = "tests/graph/test_kept.py"
-TESTS = "tests/graph/test_leaves.py"
-
 KEPT_OF_THE_USER = (
     Mutation(
-        "kept-attributes-are-shared",
-        KEPT,
+        "kept-attributes-are-shared", "qfunc.graph.user_attributes:copy_user_attributes",
         "vars(twin)[name] = copy.deepcopy(vars(module)[name], memo)",
         "vars(twin)[name] = vars(module)[name]",
-        f"{KEEPS}::test_nothing_is_shared_with_the_caller",
+        "tests/graph/test_kept.py::test_nothing_is_shared_with_the_caller",
     ),
     Mutation(
-        "kept-references-are-float",
-        KEPT,
+        "kept-references-are-float", "qfunc.graph.user_attributes:copy_user_attributes",
         "copy.deepcopy(vars(module)[name], memo)",
         "copy.deepcopy(vars(module)[name])",
-        f"{KEEPS}::test_a_method_that_reaches_a_float_submodule_is_refused",
+        "tests/graph/test_kept.py::test_a_method_that_reaches_a_float_submodule_is_refused",
     ),
     Mutation(
-        "a-loss-is-dissolved",
-        KEPT,
+        "a-loss-is-dissolved", "qfunc.graph.user_attributes:copy_user_attributes",
         "elif twin is None and ran and _is_aside(path, module, ran):",
         "elif False:",
-        f"{KEEPS}::test_attributes_methods_and_properties_are_kept",
+        "tests/graph/test_kept.py::test_attributes_methods_and_properties_are_kept",
     ),
     Mutation(
-        "a-module-without-tensors-is-missing-silently",
-        DISSOLVED,
+        "a-module-without-tensors-is-missing-silently", "qfunc.graph.module_shells:_gone",
         "or error.name not in origin.children",
         "or True",
-        f"{KEEPS}::test_a_method_that_reaches_a_float_submodule_is_refused",
+        "tests/graph/test_kept.py::test_a_method_that_reaches_a_float_submodule_is_refused",
     ),
     Mutation(
-        "lambdas-break-the-pickle",
-        DISSOLVED,
+        "lambdas-break-the-pickle", "qfunc.graph.module_shells:pack_state",
         "if k in state and not _pickles(state[k])",
         "if False",
-        f"{KEEPS}::test_models_of_local_classes_and_with_lambdas_still_pickle",
+        "tests/graph/test_kept.py::test_models_of_local_classes_and_with_lambdas_still_pickle",
     ),
     Mutation(
-        "local-classes-break-the-pickle",
-        DISSOLVED,
+        "local-classes-break-the-pickle", "qfunc.graph.module_shells:pack_shells",
         "return origin if found is origin.kind else evolve(origin, kind=None)",
         "return origin",
-        f"{KEEPS}::test_models_of_local_classes_and_with_lambdas_still_pickle",
+        "tests/graph/test_kept.py::test_models_of_local_classes_and_with_lambdas_still_pickle",
     ),
     Mutation(
-        "a-leaf-that-matches-nothing-is-ignored",
-        LEAVES,
+        "a-leaf-that-matches-nothing-is-ignored", "qfunc.frontend.options:leaf_classes",
         "if not mine:",
         "if False:",
-        f"{TESTS}::test_leaves_that_match_nothing",
+        "tests/graph/test_leaves.py::test_leaves_that_match_nothing",
     ),
     Mutation(
-        "a-bound-container-becomes-inputs",
-        LEAVES,
+        "a-bound-container-becomes-inputs", "qfunc.frontend.options:bind",
         "return _Bound(concrete[target])",
         "return concrete[target]",
-        f"{TESTS}::test_concrete_arguments_are_no_inputs_any_more",
+        "tests/graph/test_leaves.py::test_concrete_arguments_are_no_inputs_any_more",
     ),
     Mutation(
-        "a-tracer-of-the-user-s-is-changed",
-        LEAVES,
+        "a-tracer-of-the-user-s-is-changed", "qfunc.frontend.options:own_tracer",
         "copy.copy(given)",
         "given",
-        f"{TESTS}::test_an_own_tracer_chooses_leaves_and_weights_are_still_seen",
+        "tests/graph/test_leaves.py::test_an_own_tracer_chooses_leaves_and_weights_are_still_seen",
     ),
     Mutation(
-        "a-tracer-hides-the-weights-of-torch",
-        LEAVES,
+        "a-tracer-hides-the-weights-of-torch", "qfunc.frontend.options:own_tracer",
         'return ours or (not type(m).__module__.startswith("torch.nn") and theirs(m, module_qualified_name))',
         "return ours or theirs(m, module_qualified_name)",
-        f"{TESTS}::test_an_own_tracer_chooses_leaves_and_weights_are_still_seen",
+        "tests/graph/test_leaves.py::test_an_own_tracer_chooses_leaves_and_weights_are_still_seen",
     ),
-)
+)  # fmt: skip

@@ -2,43 +2,35 @@
 
 from mutants.mutation import Mutation
 
-MERGE = "qfunc/transforms/merging.py"
-TESTS = "tests/transforms/test_merging.py"
-
 MERGING = (
     Mutation(
-        "ranks-out-of-order",
-        MERGE,
+        "ranks-out-of-order", "qfunc.execution.distributed:_merged",
         "functools.reduce(estimator.merge, seen)",
         "functools.reduce(estimator.merge, seen[::-1])",
-        f"{TESTS}::test_the_range_is_that_of_all_values_and_the_average_runs_in_order_of_rank",
+        "tests/transforms/test_merging.py::test_the_range_is_that_of_all_values_and_the_average_runs_in_order_of_rank",
     ),
     Mutation(
-        "the-first-rank-decides",
-        MERGE,
+        "the-first-rank-decides", "qfunc.execution.distributed:merge",
         "observer.states[index] = _merged(observer.states[index], statistic.site.estimator, observer.device, group)",
         "observer.states[index] = _gathered(observer.states[index], group)[0]",
-        f"{TESTS}::test_two_ranks_are_one_process_over_all_batches",
+        "tests/transforms/test_merging.py::test_two_ranks_are_one_process_over_all_batches",
     ),
     Mutation(
-        "inputs-of-the-last-rank",
-        MERGE,
+        "inputs-of-the-last-rank", "qfunc.execution.distributed:_first",
         "return b if b and (not a or any(0 in i.shape for i in a)) else a",
         "return b if b else a",
-        f"{TESTS}::test_two_ranks_are_one_process_over_all_batches",
+        "tests/transforms/test_merging.py::test_two_ranks_are_one_process_over_all_batches",
     ),
     Mutation(
-        "reports-of-one-rank",
-        MERGE,
+        "reports-of-one-rank", "qfunc.execution.distributed:of_ranks",
         "return ([own] if group is None else _gathered(_mapped(own, lambda t: t.detach().cpu()), group)), total",
         "return [own], total",
-        f"{TESTS}::test_reports_and_corrections_are_those_of_one_process",
+        "tests/transforms/test_merging.py::test_reports_and_corrections_are_those_of_one_process",
     ),
     Mutation(
-        "an-inner-estimator-without-merge",
-        MERGE,
+        "an-inner-estimator-without-merge", "qfunc.execution.distributed:_merges",
         "return _merges(estimator.inner)",
         "return True",
-        f"{TESTS}::test_both_ranks_are_told",
+        "tests/transforms/test_merging.py::test_both_ranks_are_told",
     ),
-)
+)  # fmt: skip

@@ -2,120 +2,116 @@
 
 from mutants.mutation import Mutation
 
-FUSE, PLAN, UNITS, SELECT = (f"qfunc/graph/{name}.py" for name in ("fuse", "plan", "units", "select"))
-
-PLACED = "tests/graph/test_placement_mutants.py"
-
 PLACEMENT = (
     # fusion
     Mutation(
-        "fuse-before-the-other-input", FUSE,
+        "fuse-before-the-other-input", "qfunc.placement.fusion:_joins",
         "return not twice and all(order[n] < root for n in others)",
         "return not twice",
-        f"{PLACED}::test_the_later_conv_absorbs_the_add",
+        "tests/graph/test_placement_mutants.py::test_the_later_conv_absorbs_the_add",
     ),
     Mutation(
-        "fuse-a-tensor-with-itself", FUSE,
+        "fuse-a-tensor-with-itself", "qfunc.placement.fusion:_joins",
         "return not twice and all(",
         "return all(",
-        f"{PLACED}::test_a_sum_of_one_tensor_is_no_residual",
+        "tests/graph/test_placement_mutants.py::test_a_sum_of_one_tensor_is_no_residual",
     ),
     Mutation(
-        "fuse-what-others-read", FUSE,
+        "fuse-what-others-read", "qfunc.placement.fusion:_follow",
         "if fitting and len(users) > 1:",
         "if False:",
-        f"{PLACED}::test_what_is_read_twice_is_not_fused_away",
+        "tests/graph/test_placement_mutants.py::test_what_is_read_twice_is_not_fused_away",
     ),
     # placement
     Mutation(
-        "weight-axis-zero", PLAN,
+        "weight-axis-zero", "qfunc.placement.place:_Placement._edge",
         "value = with_axis(value, channel_axis(node)",
         "value = with_axis(value, 0",
-        f"{PLACED}::test_weights_are_scaled_along_their_output_channels",
+        "tests/graph/test_placement_mutants.py::test_weights_are_scaled_along_their_output_channels",
     ),
     Mutation(
-        "channel-axis-of-matmul", "qfunc/graph/vocabulary.py",
+        "channel-axis-of-matmul", "qfunc.ops.vocabulary:OPS",
         '"matmul", "mm", "bmm", axis=-1',
         '"matmul", "mm", "bmm", axis=0',
-        f"{PLACED}::test_weights_are_scaled_along_their_output_channels",
+        "tests/graph/test_placement_mutants.py::test_weights_are_scaled_along_their_output_channels",
     ),
     Mutation(
-        "bias-without-an-input-scale", PLAN,
+        "bias-without-an-input-scale", "qfunc.placement.place:_Placement._quantized_product",
         "or given is None or given.site.dynamic or given.site.by_channel:",
         "or (given is not None and (given.site.dynamic or given.site.by_channel)):",
-        f"{PLACED}::test_a_bias_needs_both_scales",
+        "tests/graph/test_placement_mutants.py::test_a_bias_needs_both_scales",
     ),
     Mutation(
-        "two-quantizers-in-series", PLAN,
+        "two-quantizers-in-series", "qfunc.placement.place:_Placement._edge",
         "there = self.of_tensor.get(source)",
         "there = None",
-        f"{PLACED}::test_no_two_quantizers_stand_in_series",
+        "tests/graph/test_placement_mutants.py::test_no_two_quantizers_stand_in_series",
     ),
     Mutation(
-        "skip-falls-through", PLAN,
-        "if value is None or not speaks_of(rule, group, self.context):",
-        "if value is None or isinstance(value, Keep) or not speaks_of(rule, group, self.context):",
+        "skip-falls-through", "qfunc.placement.place:_Placement._speaks",
+        "if value is None or not applies_to(rule, group, self.context):",
+        "if value is None or isinstance(value, Keep) or not applies_to(rule, group, self.context):",
         "tests/transforms/test_quantize.py::test_skip_leaves_an_op_in_float",
     ),
     Mutation(
-        "quantizer-inside-a-group", PLAN,
+        "quantizer-inside-a-group", "qfunc.placement.place:_Placement._inputs",
         "if producer in group.nodes or _is_number(producer) or",
         "if _is_number(producer) or",
-        f"{PLACED}::test_nothing_is_quantized_inside_a_unit",
+        "tests/graph/test_placement_mutants.py::test_nothing_is_quantized_inside_a_unit",
     ),
     Mutation(
-        "number-taken-for-a-tensor", PLAN,
+        "number-taken-for-a-tensor", "qfunc.placement.place:_is_number",
         "any(isinstance(default, int | float) for default in node.args)",
         "False",
         "tests/transforms/test_quantize.py::test_an_optional_number_is_no_activation",
     ),
     Mutation(
-        "override-of-any-role", PLAN,
+        "override-of-any-role", "qfunc.placement.place:_Placement._site",
         "if change.role == role and self._touches(",
         "if self._touches(",
         "tests/transforms/test_quantize.py::test_override_narrows_the_weights_it_names",
     ),
     Mutation(
-        "pads-move-codes", "qfunc/graph/moving.py",
+        "pads-move-codes", "qfunc.graph.data_movement:only_moves_codes",
         'return attribute(node, "mode") != "constant" or not attribute(node, "value")',
         "return True",
-        f"{PLACED}::test_a_pad_by_a_value_outside_the_range_has_its_own_qparams",
+        "tests/graph/test_placement_mutants.py::test_a_pad_by_a_value_outside_the_range_has_its_own_qparams",
     ),
     Mutation(
-        "negative-clips-count-as-positive", SELECT,
+        "negative-clips-count-as-positive", "qfunc.graph.selectors:non_negative",
         '(attribute(node, "min") or -1) >= 0',
         '(attribute(node, "min") or 1) >= -1',
-        f"{PLACED}::test_what_has_no_negative_value_is_known_from_the_graph",
+        "tests/graph/test_placement_mutants.py::test_what_has_no_negative_value_is_known_from_the_graph",
     ),
     # units
     Mutation(
-        "bounds-inside-the-codes", UNITS,
+        "bounds-inside-the-codes", "qfunc.placement.partition:_inside",
         "return below and above",
         "return below",
-        f"{PLACED}::test_both_bounds_of_a_clip_must_lie_at_the_ends_of_the_codes",
+        "tests/graph/test_placement_mutants.py::test_both_bounds_of_a_clip_must_lie_at_the_ends_of_the_codes",
     ),
     Mutation(
-        "codings-of-one-format-are-the-same", "qfunc/graph/coding.py",
+        "codings-of-one-format-are-the-same", "qfunc.placement.encoding:Encoding.same",
         "return ours == theirs and _equal(self.qparams, other.qparams)",
         "return ours == theirs",
-        f"{PLACED}::test_codes_are_copied_between_equal_qparams_only",
+        "tests/graph/test_placement_mutants.py::test_codes_are_copied_between_equal_qparams_only",
     ),
     Mutation(
-        "kernel-takes-any-format", UNITS,
+        "kernel-takes-any-format", "qfunc.placement.partition:_fits",
         "return fmt in wanted",
         "return True",
-        f"{PLACED}::test_a_kernel_takes_its_own_formats_only",
+        "tests/graph/test_placement_mutants.py::test_a_kernel_takes_its_own_formats_only",
     ),
     Mutation(
-        "float-bias-in-an-integer-kernel", UNITS,
+        "float-bias-in-an-integer-kernel", "qfunc.placement.partition:Partition._kernel",
         "elif float_bias and not takes_float_bias(kernel.arithmetic):",
         "elif False:",
         "tests/conformance/test_skips.py::test_a_unit_left_float_stays_float",
     ),
     Mutation(
-        "fused-though-the-bound-is-inside", UNITS,
+        "fused-though-the-bound-is-inside", "qfunc.placement.partition:Partition._kernel",
         "conditions = (*kernel.integer_if, *(",
         "conditions = (*kernel.integer_if, *(() and ",
-        f"{PLACED}::test_a_relu_inside_the_codes_makes_a_float_unit",
+        "tests/graph/test_placement_mutants.py::test_a_relu_inside_the_codes_makes_a_float_unit",
     ),
 )  # fmt: skip

@@ -3,105 +3,121 @@
 from mutants.mutation import Mutation
 
 MIXED = "tests/transforms/test_mixed_precision.py"
-AGREEMENT, COMPARE, HISTOGRAM, LOCKSTEP, SENSITIVITY, BYPASS, TRIALS = (
-    f"qfunc/transforms/{name}.py"
-    for name in ("agreement", "compare", "histogram", "lockstep", "sensitivity", "bypass", "trials")
-)
-ERRORS, LOSSES, GONE = (f"tests/transforms/test_{name}.py" for name in ("compare", "sensitivity", "bypass"))
-FIGURES = f"{ERRORS}::test_the_figures_are_those_of_the_formulas[residual-False]"
+FIGURES = "tests/transforms/test_compare.py::test_the_figures_are_those_of_the_formulas[residual-False]"
 
 REPORTS = (
     Mutation(
-        "sqnr-in-nepers", AGREEMENT,
+        "sqnr-in-nepers", "qfunc.analysis.metrics:Agreement.sqnr",
         "10 * math.log10(self.signal / self.noise)",
         "20 * math.log10(self.signal / self.noise)",
         FIGURES,
     ),
-    Mutation("noise-of-the-last-batch", AGREEMENT, "self.totals[:4] + totals[:4]", "totals[:4]", FIGURES),
-    Mutation("infinities-are-noise", AGREEMENT, "alike = (x == x_hat) & x.isinf()", "alike = x.isnan() & x.isinf()",
-             f"{ERRORS}::test_values_that_are_not_finite"),
     Mutation(
-        "alone-with-all-before-it", COMPARE, "pair.simulated if first else self.module(pair.real)", "pair.simulated", FIGURES
+        "noise-of-the-last-batch", "qfunc.analysis.metrics:Sums.join",
+        "self.totals[:4] + totals[:4]",
+        "totals[:4]",
+        FIGURES,
     ),
     Mutation(
-        "weights-counted-in-every-batch", COMPARE,
+        "infinities-are-noise", "qfunc.analysis.metrics:Sums.add",
+        "alike = (x == x_hat) & x.isinf()",
+        "alike = x.isnan() & x.isinf()",
+        "tests/transforms/test_compare.py::test_values_that_are_not_finite",
+    ),
+    Mutation(
+        "alone-with-all-before-it", "qfunc.transforms.compare:_Row.add",
+        "pair.simulated if first else self.module(pair.real)",
+        "pair.simulated",
+        FIGURES,
+    ),
+    Mutation(
+        "weights-counted-in-every-batch", "qfunc.transforms.compare:_Row.add",
         "if self.constant and self.sums.elements:",
         "if False:",
-        f"{ERRORS}::test_weights_are_counted_once_and_the_rows_go_by_depth",
+        "tests/transforms/test_compare.py::test_weights_are_counted_once_and_the_rows_go_by_depth",
     ),
-    Mutation("float-side-quantized", LOCKSTEP, "return Pair(real, self.ops.call(node, lambda n: env[n].simulated))",
-             "return Pair(*[self.ops.call(node, lambda n: env[n].simulated)] * 2)", FIGURES),
     Mutation(
-        "values-kept-to-the-end", LOCKSTEP,
+        "float-side-quantized", "qfunc.analysis.lockstep:Lockstep._pair",
+        "return Pair(real, self.ops.call(node, lambda n: env[n].simulated))",
+        "return Pair(*[self.ops.call(node, lambda n: env[n].simulated)] * 2)",
+        FIGURES,
+    ),
+    Mutation(
+        "values-kept-to-the-end", "qfunc.analysis.lockstep:Lockstep.run",
         "                del env[value]",
         "                self.__dict__.setdefault('kept', []).append(env[value])",
-        f"{ERRORS}::test_memory_does_not_grow_with_the_batches",
+        "tests/transforms/test_compare.py::test_memory_does_not_grow_with_the_batches",
     ),
     Mutation(
-        "clipped-at-the-outermost-code", HISTOGRAM,
+        "clipped-at-the-outermost-code", "qfunc.analysis.histogram:Counter.add",
         "clipped = kept.numel() - int(kept.sum())",
         "clipped = int((value < self.low).sum() + (value > self.high).sum())",
-        f"{ERRORS}::test_the_histogram_counts_against_the_clipping_range",
+        "tests/transforms/test_compare.py::test_the_histogram_counts_against_the_clipping_range",
     ),
     Mutation(
-        "sensitivity-runs-everything", TRIALS,
+        "sensitivity-runs-everything", "qfunc.analysis.replay:Replays._cone",
         "if any(n in reached for n in node.all_input_nodes):",
         "if True:",
-        f"{LOSSES}::test_only_the_ops_that_a_site_reaches_run_again",
+        "tests/transforms/test_sensitivity.py::test_only_the_ops_that_a_site_reaches_run_again",
     ),
     Mutation(
-        "sensitivity-accumulates", TRIALS,
+        "sensitivity-accumulates", "qfunc.analysis.replay:Replays.add",
         "values = ChainMap({node: replaced(given)}, real)",
         "real[node] = replaced(given); values = ChainMap({node: real[node]}, real)",
-        f"{LOSSES}::test_each_loss_is_that_of_a_model_with_this_site_only[residual-False]",
+        "tests/transforms/test_sensitivity.py::test_each_loss_is_that_of_a_model_with_this_site_only[residual-False]",
     ),
     Mutation(
-        "bypassed-weight-keeps-its-bias", BYPASS,
+        "bypassed-weight-keeps-its-bias", "qfunc.transforms.bypass:_chosen",
         "return [*chosen, *(s for s in followers if s.path not in paths)]",
         "return chosen",
-        f"{GONE}::test_roles",
+        "tests/transforms/test_bypass.py::test_roles",
     ),
-    Mutation("bypass-of-any-role", BYPASS, "return role in roles and any(", "return any(", f"{GONE}::test_roles"),
     Mutation(
-        "through-quantizers-without-qparams", "qfunc/graph/network.py",
-        "{s.path for s in seats(model) if not s.module.ready}",
-        "{s.path for s in seats(model)}",
+        "bypass-of-any-role", "qfunc.transforms.bypass:_chosen",
+        "return role in roles and any(",
+        "return any(",
+        "tests/transforms/test_bypass.py::test_roles",
+    ),
+    Mutation(
+        "through-quantizers-without-qparams", "qfunc.graph.float_network:network_so_far",
+        "{s.path for s in quantizer_nodes(model) if not s.module.ready}",
+        "{s.path for s in quantizer_nodes(model)}",
         "tests/transforms/test_through.py::test_the_default_is_the_float_network",
     ),
     Mutation(
-        "weights-drawn-of-no-site", "qfunc/transforms/explain.py",
+        "weights-drawn-of-no-site", "qfunc.transforms.explain:_histogram",
         'node.op != "get_attr" or module.site.slot != "weight"',
         'node.op != "get_attr" or module.site.slot == "weight"',
         "tests/transforms/test_explain.py::test_the_page_draws_each_weight_over_its_clipping_range",
     ),
     Mutation(
-        "skipped-op-without-its-rule", "qfunc/transforms/explain.py",
-        "if asked and speaks_of(rule, group, context):",
-        "if asked and not speaks_of(rule, group, context):",
+        "skipped-op-without-its-rule", "qfunc.transforms.explain:_why",
+        "if asked and applies_to(rule, group, context):",
+        "if asked and not applies_to(rule, group, context):",
         "tests/transforms/test_explain.py::test_a_skipped_op_shows_as_float",
     ),
     Mutation(
-        "verify-reads-no-scales", "qfunc/lowering/saved.py",
+        "verify-reads-no-scales", "qfunc.lowering.saved_check:_qparams",
         "                    wrong += [] if equal else [tensor]",
         "                    wrong += []",
         "tests/test_command_line.py::test_verify_sees_what_is_broken",
     ),
     Mutation(
-        "a-budget-that-binds-nothing", "qfunc/transforms/integer_program.py",
+        "a-budget-that-binds-nothing", "qfunc.analysis.integer_program:minimize",
         "constraints=[one_each, within]",
         "constraints=[one_each]",
         MIXED,
     ),
     Mutation(
-        "curvature-of-all-outputs-at-once", "qfunc/transforms/bit_losses.py",
+        "curvature-of-all-outputs-at-once", "qfunc.analysis.bit_sensitivity:_Curvature.losses",
         "mean = self.traces[w.node] / max(w.elements * self.outputs, 1)",
         "mean = self.traces[w.node] / max(w.elements, 1)",
-        f"{MIXED}::test_signs_average_to_the_trace",
+        "tests/transforms/test_mixed_precision.py::test_signs_average_to_the_trace",
     ),
     Mutation(
-        "inputs-behind-a-flatten-are-float", "qfunc/transforms/weights.py",
+        "inputs-behind-a-flatten-are-float", "qfunc.analysis.quantized_weights:_input_bits",
         "while kind_of(operand) in commuting and",
         "while False and",
-        f"{MIXED}::test_bit_operations_are_counted",
+        "tests/transforms/test_mixed_precision.py::test_bit_operations_are_counted",
     ),
 )  # fmt: skip

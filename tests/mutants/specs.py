@@ -2,119 +2,139 @@
 
 from mutants.mutation import Mutation
 
-CHECK, SCHEME, FORMATS = (f"specs/{name}.py" for name in ("_check", "scheme", "formats"))
-CODEC, DIFF, REWRITE, TARGET = (f"specs/{name}.py" for name in ("codec", "diff", "_rewrite", "target"))
-ORT, TENSORRT = "targets/onnxruntime.py", "targets/tensorrt.py"
-
 IMPOSSIBLE = "tests/specs/test_specs_impossible.py"
-LAWS, EDIT = "tests/specs/test_specs_laws.py", "tests/specs/test_specs_edit.py"
 SHEETS = "tests/test_datasheets_mutants.py"
 
 SPECS = (
     # validation
-    Mutation("bool-is-an-int", CHECK, "if type(value) is not int or (low", "if not isinstance(value, int) or (low", IMPOSSIBLE),
     Mutation(
-        "empty-text", CHECK,
+        "bool-is-an-int", "qfunc.specs._check:integer",
+        "if type(value) is not int or (low",
+        "if not isinstance(value, int) or (low",
+        IMPOSSIBLE,
+    ),
+    Mutation(
+        "empty-text", "qfunc.specs._check:text",
         "if type(value) is not str or not (value or empty):",
         "if type(value) is not str:",
         IMPOSSIBLE,
     ),
     Mutation(
-        "empty-range-of-codes", FORMATS,
+        "empty-range-of-codes", "qfunc.specs.formats:Int.__attrs_post_init__",
         "full.qmin <= self.qmin < self.qmax <= full.qmax",
         "full.qmin <= self.qmin <= self.qmax <= full.qmax",
         IMPOSSIBLE,
     ),
     Mutation(
-        "any-bound-of-a-power-of-two", SCHEME,
+        "any-bound-of-a-power-of-two", "qfunc.specs.scheme:Scale.__attrs_post_init__",
         "if bound is not None and frexp(bound)[0] != 0.5:",
         "if False:",
         IMPOSSIBLE,
     ),
     Mutation(
-        "signed-width", FORMATS,
+        "signed-width", "qfunc.specs.formats:Int.qmax",
         "(1 << self.bits - self.signed) - 1",
         "(1 << self.bits - 1) - 1",
-        f"{SHEETS}::test_onnxruntime_activations_are_affine_bytes",
+        "tests/test_datasheets_mutants.py::test_onnxruntime_activations_are_affine_bytes",
     ),
     # codec, diff
     Mutation(
-        "json-lists-stay-lists", CODEC,
+        "json-lists-stay-lists", "qfunc.specs.codec:_decode",
         "return tuple(_decode(v, known) for v in value)",
         "return [_decode(v, known) for v in value]",
-        f"{LAWS}::test_a_real_target_survives_everything",
+        "tests/specs/test_specs_laws.py::test_a_real_target_survives_everything",
     ),
-    Mutation("any-schema", CODEC, "if type(schema) is not int or schema != SCHEMA:", "if type(schema) is not int:", IMPOSSIBLE),
     Mutation(
-        "diff-ignores-order", DIFF,
+        "any-schema", "qfunc.specs.codec:from_json",
+        "if type(schema) is not int or schema != SCHEMA:",
+        "if type(schema) is not int:",
+        IMPOSSIBLE,
+    ),
+    Mutation(
+        "diff-ignores-order", "qfunc.specs.diff:_entries",
         "(one_to_one and order != sorted(order))",
         "False",
-        f"{LAWS}::test_diff_reads_like_a_datasheet",
+        "tests/specs/test_specs_laws.py::test_diff_reads_like_a_datasheet",
     ),
     Mutation(
-        "diff-of-the-first-only", DIFF,
+        "diff-of-the-first-only", "qfunc.specs.diff:_entries",
         "lines += _alone(path, \"second\", b, [row for j, row in enumerate(theirs) if j not in pairs.values()])",
         "pass",
         "tests/specs/test_specs_diff.py::test_the_whole_text_of_a_pair",
     ),
     Mutation(
-        "diff-of-whole-groups", DIFF,
+        "diff-of-whole-groups", "qfunc.specs.diff:_rows",
         "for kind in (kinds[i] or (None,))",
         "for kind in (None,)",
         "tests/specs/test_specs_diff.py::test_other_groups_of_the_same_ops_are_said_to_be_the_same",
     ),
     Mutation(
-        "diff-pairs-any-two", DIFF,
+        "diff-pairs-any-two", "qfunc.specs.diff:_paired",
         "sum(i == k for k, _ in left) == sum(j == k for _, k in left) == 1",
         "True",
         "tests/specs/test_specs_diff.py::test_two_entries_about_one_op_are_not_mixed_up",
     ),
     # edit
     Mutation(
-        "earlier-rules-win", REWRITE,
+        "earlier-rules-win", "qfunc.specs._rewrite:PutInFront.__call__",
         "self.values + getattr(target, self.where)",
         "getattr(target, self.where) + self.values",
-        f"{EDIT}::test_later_edits_win",
+        "tests/specs/test_specs_edit.py::test_later_edits_win",
     ),
     Mutation(
-        "earlier-overrides-win", REWRITE,
+        "earlier-overrides-win", "qfunc.specs._rewrite:PutBehind.__call__",
         "target.overrides + self.overrides",
         "self.overrides + target.overrides",
-        f"{EDIT}::test_later_edits_win",
+        "tests/specs/test_specs_edit.py::test_later_edits_win",
     ),
     Mutation(
-        "narrow-codes-lose-symmetry", REWRITE,
+        "narrow-codes-lose-symmetry", "qfunc.specs._rewrite:narrowed",
         "low=1 - (1 << bits - 1) if symmetric else None",
         "low=None",
-        f"{EDIT}::test_a_symmetric_range_stays_symmetric_and_the_same_width_stays_as_it_is",
+        "tests/specs/test_specs_edit.py::test_a_symmetric_range_stays_symmetric_and_the_same_width_stays_as_it_is",
     ),
     Mutation(
-        "edits-skip-cases", REWRITE,
+        "edits-skip-cases", "qfunc.specs._rewrite:SchemeChange.__call__",
         "default=self(value.default))",
         "default=value.default)",
-        f"{EDIT}::test_cases_change_inside",
+        "tests/specs/test_specs_edit.py::test_cases_change_inside",
     ),
     # targets
-    Mutation("ort-full-range-weights", ORT, "Int(8, low=-127)", "Int(8)", SHEETS),
-    Mutation("ort-weights-per-tensor", ORT, "WEIGHT = Scheme(S8, Scale(PerChannel()))", "WEIGHT = Scheme(S8)", SHEETS),
-    Mutation("ort-softmax-scale", ORT, "Fixed(ACTIVATION, 1 / 256, 0)", "Fixed(ACTIVATION, 1 / 255, 0)", SHEETS),
+    Mutation("ort-full-range-weights", "qfunc.targets.onnxruntime:U8", "Int(8, low=-127)", "Int(8)", SHEETS),
     Mutation(
-        "ort-mul-zero-point-after", ORT,
+        "ort-weights-per-tensor", "qfunc.targets.onnxruntime:WEIGHT",
+        "WEIGHT = Scheme(S8, Scale(PerChannel()))",
+        "WEIGHT = Scheme(S8)",
+        SHEETS,
+    ),
+    Mutation(
+        "ort-softmax-scale", "qfunc.targets.onnxruntime:onnxruntime",
+        "FixedQParams(ACTIVATION, 1 / 256, 0)",
+        "FixedQParams(ACTIVATION, 1 / 255, 0)",
+        SHEETS,
+    ),
+    Mutation(
+        "ort-mul-zero-point-after", "qfunc.targets.onnxruntime:onnxruntime",
         'Kernel(Op("mul"), FloatMultiplier(zero_point="before")',
         'Kernel(Op("mul"), FloatMultiplier()',
         "tests/conformance/test_ties_mutants.py::test_ties_are_rounded_as_the_runtime_rounds_them[mul-101]",
     ),
     Mutation(
-        "tensorrt-affine-activations", TENSORRT,
+        "tensorrt-affine-activations", "qfunc.targets.tensorrt:ACTIVATION",
         "ACTIVATION = Scheme(Int(8))",
         "ACTIVATION = Scheme(Int(8, signed=False))",
         SHEETS,
     ),
     Mutation(
-        "tensorrt-quantizes-outputs", TENSORRT,
+        "tensorrt-quantizes-outputs", "qfunc.targets.tensorrt:tensorrt",
         "Rule(WEIGHTED, input=ACTIVATION, weight=WEIGHT)",
         "Rule(WEIGHTED, input=ACTIVATION, weight=WEIGHT, output=ACTIVATION)",
         SHEETS,
     ),
-    Mutation("tensorrt-no-concat-tie", TENSORRT, 'ties=(Tie(Op("concat"), "input", "union"),),', "", SHEETS),
+    Mutation(
+        "tensorrt-no-concat-tie", "qfunc.targets.tensorrt:tensorrt",
+        'ties=(Tie(Op("concat"), "input", "union"),),',
+        "",
+        SHEETS,
+    ),
 )  # fmt: skip

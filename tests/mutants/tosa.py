@@ -2,88 +2,79 @@
 
 from mutants.mutation import Mutation
 
-GRAPH, RESCALE, PRODUCTS, MOVES = (f"qfunc/lowering/tosa_{name}.py" for name in ("graph", "rescale", "products", "moves"))
-CURVES, BILINEAR = "qfunc/numerics/fixed_curves.py", "qfunc/numerics/bilinear.py"
-TESTS, NUMBERS = "tests/targets/test_tosa.py", "tests/numerics/test_fixed_curves.py"
-FILE = f"{TESTS}::test_the_file_holds_the_models_qparams_and_codes"
+FILE = "tests/targets/test_tosa.py::test_the_file_holds_the_models_qparams_and_codes"
 
 TOSA = (
     Mutation(
-        "tosa-drops-the-zero-point-of-the-output",
-        RESCALE,
-        "rescale(graph, acc, made, pair, made=of(out)[1])",
+        "tosa-drops-the-zero-point-of-the-output", "qfunc.lowering.tosa.rescale:to_codes",
+        "rescale(graph, acc, made, pair, made=qparams_of(out)[1])",
         "rescale(graph, acc, made, pair)",
         FILE,
     ),
-    Mutation("tosa-multiplier-is-of-one-factor", RESCALE, "found = found * np.float64(factor)", "pass", FILE),
     Mutation(
-        "tosa-convolves-without-the-zero-point",
-        PRODUCTS,
-        "op, [x, weight, bias, *zeros(graph, of(x)[1], 0)], acc, pad=pad",
+        "tosa-multiplier-is-of-one-factor", "qfunc.lowering.tosa.rescale:scale_ratio",
+        "found = found * np.float64(factor)",
+        "pass",
+        FILE,
+    ),
+    Mutation(
+        "tosa-convolves-without-the-zero-point", "qfunc.lowering.tosa.linear:_convolution",
+        "op, [x, weight, bias, *zeros(graph, qparams_of(x)[1], 0)], acc, pad=pad",
         "op, [x, weight, bias, *zeros(graph, 0, 0)], acc, pad=pad",
         FILE,
     ),
     Mutation(
-        "tosa-linear-without-the-zero-point",
-        PRODUCTS,
-        "[image, held, bias, *zeros(graph, of(x)[1], 0)]",
+        "tosa-linear-without-the-zero-point", "qfunc.lowering.tosa.linear:linear",
+        "[image, held, bias, *zeros(graph, qparams_of(x)[1], 0)]",
         "[image, held, bias, *zeros(graph, 0, 0)]",
         FILE,
     ),
     Mutation(
-        "tosa-takes-any-sum",
-        RESCALE,
+        "tosa-takes-any-sum", "qfunc.lowering.tosa.rescale:_require",
         "if bool((largest >= room).any()) or",
         "if",
-        f"{TESTS}::test_sums_beyond_what_a_rescale_takes_are_refused",
+        "tests/targets/test_tosa.py::test_sums_beyond_what_a_rescale_takes_are_refused",
     ),
     Mutation(
-        "tosa-matmul-broadcasts",
-        PRODUCTS,
+        "tosa-matmul-broadcasts", "qfunc.lowering.tosa.linear:matmul",
         "if a.shape[:-2] != b.shape[:-2]:",
         "if False:",
-        f"{TESTS}::test_what_has_no_form_is_refused_by_deploy",
+        "tests/targets/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
     ),
     Mutation(
-        "tosa-nearest-by-any-factor",
-        MOVES,
+        "tosa-nearest-by-any-factor", "qfunc.lowering.tosa.shape:nearest",
         'if fields["alignCorners"] or any(b % a for a, b in sizes):',
         'if fields["alignCorners"]:',
-        f"{TESTS}::test_what_has_no_form_is_refused_by_deploy",
+        "tests/targets/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
     ),
     Mutation(
-        "tosa-real-values-are-any-codes",
-        GRAPH,
+        "tosa-real-values-are-any-codes", "qfunc.lowering.tosa.builder:TosaBuilder.coded",
         "if held.index not in self.real or qparams is None:",
         "if held.index not in self.real:",
-        f"{TESTS}::test_what_has_no_form_is_refused_by_deploy",
+        "tests/targets/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
     ),
     Mutation(
-        "tosa-slopes-a-channel",
-        "targets/tosa.py",
+        "tosa-slopes-a-channel", "qfunc.targets.tosa:tosa",
         'Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),',
         "",
-        f"{TESTS}::test_what_has_no_form_is_refused_by_quantize",
+        "tests/targets/test_tosa.py::test_what_has_no_form_is_refused_by_quantize",
     ),
     Mutation(
-        "average-of-centred-codes-stays-there",
-        CURVES,
+        "average-of-centred-codes-stays-there", "qfunc.numerics.kernels.activations:average_inside",
         "return (round_by(total / count, rounding) + off).clamp(low, high).float()",
         "return round_by(total / count, rounding).clamp(low, high).float()",
-        f"{NUMBERS}::test_codes_are_averaged_with_their_zero_point",
+        "tests/numerics/test_fixed_curves.py::test_codes_are_averaged_with_their_zero_point",
     ),
     Mutation(
-        "rational-places-are-cut-off",
-        BILINEAR,
+        "rational-places-are-cut-off", "qfunc.numerics.kernels.resize:_rational",
         'before = torch.div(at, n, rounding_mode="floor")',
         'before = torch.div(at, n, rounding_mode="trunc")',
-        f"{NUMBERS}::test_rational_weights_are_those_of_the_places",
+        "tests/numerics/test_fixed_curves.py::test_rational_weights_are_those_of_the_places",
     ),
     Mutation(
-        "rational-sums-round-away",
-        BILINEAR,
+        "rational-sums-round-away", "qfunc.numerics.kernels.resize:_by_ratios",
         'm, e, ["half_up"]).float()',
         'm, e, ["half_away"]).float()',
-        f"{NUMBERS}::test_integer_weights_of_neighbours",
+        "tests/numerics/test_fixed_curves.py::test_integer_weights_of_neighbours",
     ),
-)
+)  # fmt: skip

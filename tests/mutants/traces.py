@@ -2,43 +2,45 @@
 
 from mutants.mutation import Mutation
 
-ALTERED, POWERS, ERROR, POT, ORT = (
-    f"qfunc/estimators/{name}.py" for name in ("altered", "power_of_two", "error", "pot_mode", "ort_entropy")
-)
-TESTS = "tests/estimators/test_traces.py"
-GRAPH = f"{TESTS}::test_one_graph_from_nothing_to_qparams"
+GRAPH = "tests/estimators/test_traces.py::test_one_graph_from_nothing_to_qparams"
 REFUSED = "tests/estimators/test_sketch.py::test_bad_fields_are_refused"
 
 TRACES = (
     Mutation(
-        "altered-keeps-no-rule",
-        ALTERED,
+        "altered-keeps-no-rule", "qfunc.estimators.altered:altered",
         "new.__attrs_post_init__()",
         "pass",
-        f"{TESTS}::test_altered_keeps_the_rules_between_fields",
+        "tests/estimators/test_traces.py::test_altered_keeps_the_rules_between_fields",
     ),
     Mutation(
-        "altered-changes-nothing",
-        ALTERED,
+        "altered-changes-nothing", "qfunc.estimators.altered:altered",
         "changes.get(field.name, getattr(spec, field.name))",
         "getattr(spec, field.name)",
-        f"{TESTS}::test_altered_is_attrs_evolve",
+        "tests/estimators/test_traces.py::test_altered_is_attrs_evolve",
     ),
-    Mutation("a-row-is-a-new-scale", ERROR, "altered(scheme, scale=ONE)", "altered(scheme, scale=Scale())", GRAPH),
     Mutation(
-        "ort-entropy-row-by-row-in-a-trace",
-        ORT,
+        "a-row-is-a-new-scale", "qfunc.estimators.error:_of_rows",
+        "altered(scheme, scale=ONE)",
+        "altered(scheme, scale=Scale())",
+        GRAPH,
+    ),
+    Mutation(
+        "ort-entropy-row-by-row-in-a-trace", "qfunc.estimators.ort_entropy:OrtEntropy.range",
         "if torch.compiler.is_compiling() else torch.stack",
         "if False else torch.stack",
-        f"{TESTS}::test_the_trace_of_ort_entropy_is_as_long_for_many_blocks_as_for_one",
+        "tests/estimators/test_traces.py::test_the_trace_of_ort_entropy_is_as_long_for_many_blocks_as_for_one",
     ),
-    Mutation("powers-of-powers-of-two", POWERS, 'part = getattr(part, "inner", None)', "part = None", REFUSED),
-    Mutation("pot-mode-inside", POWERS, 'if hasattr(part, "scheme"):', "if False:", REFUSED),
     Mutation(
-        "adaround-around-dorefa",
-        "qfunc/functions/adaround.py",
+        "powers-of-powers-of-two", "qfunc.estimators.power_of_two:_inner",
+        'part = getattr(part, "inner", None)',
+        "part = None",
+        REFUSED,
+    ),
+    Mutation("pot-mode-inside", "qfunc.estimators.power_of_two:_inner", 'if hasattr(part, "scheme"):', "if False:", REFUSED),
+    Mutation(
+        "adaround-around-dorefa", "qfunc.functions.adaround:_of_x",
         "if type(value) is DoReFa:",
         "if False:",
         "tests/functions/test_adaround.py::test_bad_fields_are_refused",
     ),
-)
+)  # fmt: skip

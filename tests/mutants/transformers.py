@@ -2,60 +2,57 @@
 
 from mutants.mutation import Mutation
 
-TEST = "tests/lowering/test_exported_transformers.py"
-MASKING = "qfunc/graph/masking.py"
-
 TRANSFORMERS = (
     Mutation(
-        "mask-not-named", MASKING,
+        "mask-not-named", "qfunc.passes.match_masks:match_masks",
         "node.target, node.args = masked, (scores, mask, False)",
         "continue",
-        f"{TEST}::test_a_mask_that_is_added_is_in_no_scale[export]",
+        "tests/lowering/test_exported_transformers.py::test_a_mask_that_is_added_is_in_no_scale[export]",
     ),
     Mutation(
-        "guard-rounded-to-zero", "qfunc/graph/attention.py",
-        "return name_guards(name_masks(fold_computed(named)))",
-        "return name_masks(fold_computed(named))",
+        "guard-rounded-to-zero", "qfunc.passes.pipeline:prepare",
+        "return match_epsilon_guards(match_masks(fold_constant_weights(named)))",
+        "return match_masks(fold_constant_weights(named))",
         "tests/graph/test_guards.py::test_linear_attention_is_finite_and_runs_as_simulated",
     ),
     Mutation(
-        "guard-of-one-reader-of-two", "qfunc/graph/guards.py",
+        "guard-of-one-reader-of-two", "qfunc.passes.match_epsilon_guards:_divides",
         "all(divided(u) or kind_of(u)",
         "any(divided(u) or kind_of(u)",
         "tests/graph/test_guards.py::test_other_sums_are_not",
     ),
     Mutation(
-        "positions-quantized", "qfunc/graph/plan.py",
+        "positions-quantized", "qfunc.placement.place:_Placement._inputs",
         "in slots(node) if node not in self.positions else ():",
         "in slots(node):",
-        f"{TEST}::test_every_product_is_quantized_and_no_position_or_mask_is[decoder]",
+        "tests/lowering/test_exported_transformers.py::test_every_product_is_quantized_and_no_position_or_mask_is[decoder]",
     ),
     Mutation(
-        "batch-of-one-fixed", "qfunc/graph/exported.py",
+        "batch-of-one-fixed", "qfunc.frontend.export.program:_attempts",
         "torch.cat([t, t]) if t.ndim else t",
         "t",
-        f"{TEST}::test_one_example_is_enough_for_any_batch",
+        "tests/lowering/test_exported_transformers.py::test_one_example_is_enough_for_any_batch",
     ),
     Mutation(
-        "axes-without-names", "qfunc/transforms/deploy.py",
+        "axes-without-names", "qfunc.transforms.deploy:deploy",
         "axes = None if whole else record.axes",
         "axes = ()",
-        f"{TEST}::test_axes_that_vary_have_names_in_the_artifact",
+        "tests/lowering/test_exported_transformers.py::test_axes_that_vary_have_names_in_the_artifact",
     ),
     Mutation(
-        "norm-of-another-value", "qfunc/graph/written_norms.py",
+        "norm-of-another-value", "qfunc.passes.fuse_norms:_is_square",
         "    return squared and (given is value",
         "    return squared or (given is value",
         "tests/graph/test_written_norms.py::test_what_is_no_norm_keeps_its_steps",
     ),
     Mutation(
-        "norm-that-hides-a-value", "qfunc/graph/written_norms.py",
+        "norm-that-hides-a-value", "qfunc.passes.fuse_norms:_named",
         "    if any(user not in steps for step in steps - {root} for user in step.users):",
         "    if False:",
         "tests/graph/test_written_norms.py::test_what_is_no_norm_keeps_its_steps",
     ),
     Mutation(
-        "attention-never-drops", "qfunc/graph/functional.py",
+        "attention-never-drops", "qfunc.frontend.functionalize:_Builder._attention",
         "(mask,), causal, factor, dropped)[0]",
         "(mask,), causal, factor)[0]",
         "tests/graph/test_capture_attention.py::test_both_modes_are_the_model_s",

@@ -2,152 +2,155 @@
 
 from mutants.mutation import Mutation
 
-RECONCILE, CALIBRATE, SAVING = (f"qfunc/transforms/{name}.py" for name in ("reconcile", "calibrate", "saving"))
-OBSERVING = "qfunc/transforms/observing.py"
-NETWORK, SITE, ARTIFACT = "qfunc/graph/network.py", "qfunc/graph/fake_quantize.py", "qfunc/lowering/artifact.py"
-
-TESTS = "tests/transforms/test_calibrate.py"
-LEADERS = f"{TESTS}::test_other_leaders_of_a_tie"
-BIASES = f"{TESTS}::test_a_shared_weight_is_widened_for_both_biases"
+LEADERS = "tests/transforms/test_calibrate.py::test_other_leaders_of_a_tie"
+BIASES = "tests/transforms/test_calibrate.py::test_a_shared_weight_is_widened_for_both_biases"
 
 TRANSFORMS = (
     # reconcile
     Mutation(
-        "plan-the-first-override-wins", "qfunc/graph/plan.py",
+        "plan-the-first-override-wins", "qfunc.placement.place:_Placement._site",
         "bits = change.bits or bits",
         "bits = bits or change.bits",
         "tests/transforms/test_overrides.py::test_a_later_override_of_bits_wins_though_it_is_wider",
     ),
     Mutation(
-        "reconcile-widens-past-powers-of-two", "qfunc/transforms/reconcile.py",
+        "reconcile-widens-past-powers-of-two", "qfunc.transforms.reconcile:_widened",
         "    if power_of_two:",
         "    if False:",
         "tests/transforms/test_overrides.py::test_a_widened_scale_of_a_power_of_two_chip_is_a_power_of_two",
     ),
     Mutation(
-        "sums-forget-the-layout", "qfunc/transforms/sums.py",
-        "rounding, near_convolution(job), name",
+        "sums-forget-the-layout", "qfunc.emulation.addition:sum_fma",
+        "rounding, shares_layout_with_convolution(job), name",
         "rounding, None, name",
         "tests/conformance/test_sum_order.py::test_without_convolutions",
     ),
     Mutation(
-        "correct-bias-adds-the-shift", "qfunc/transforms/correct_bias.py",
+        "correct-bias-adds-the-shift", "qfunc.corrections.correct_bias:_Part.correct",
         "sub_(shift)",
         "add_(shift)",
         "tests/transforms/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
     ),
     Mutation(
-        "bias-scale-of-the-weight-alone", "qfunc/graph/derived.py", "for slot in value.of}", "for slot in value.of[1:]}", BIASES
+        "bias-scale-of-the-weight-alone", "qfunc.placement.derived_scales:sources",
+        "for slot in value.of}",
+        "for slot in value.of[1:]}",
+        BIASES,
     ),
     Mutation(
-        "derived-scales-as-calibrated", "qfunc/graph/units.py",
-        "qparams.update(derived(model, places, qparams))",
-        "derived(model, places, qparams)",
+        "derived-scales-as-calibrated", "qfunc.placement.partition:Partition.__init__",
+        "qparams.update(derived_qparams(model, places, qparams))",
+        "derived_qparams(model, places, qparams)",
         "tests/transforms/test_algorithms.py::test_a_bias_follows_scales_that_were_trained",
     ),
     Mutation(
-        "trained-softmax", "qfunc/graph/plan.py",
-        "if isinstance(value, Fixed | Derived):",
-        "if isinstance(value, Fixed):",
+        "trained-softmax", "qfunc.placement.place:_Placement._site",
+        "if isinstance(value, FixedQParams | DerivedQParams):",
+        "if isinstance(value, FixedQParams):",
         "tests/transforms/test_algorithms.py::test_what_the_hardware_dictates_does_not_train",
     ),
     Mutation(
-        "surrogate-in-evaluation", "qfunc/graph/fake_quantize.py",
+        "surrogate-in-evaluation", "qfunc.quantizers.fake_quantize:FakeQuantize._behind",
         "self.training and hasattr(function, \"relax\")",
         "not self.training and hasattr(function, \"relax\")",
         "tests/transforms/test_algorithms.py::test_training_sees_the_surrogate_with_noise_of_seed_and_step",
     ),
     Mutation(
-        "dynamic-scale-of-the-range-before", "qfunc/graph/fake_quantize.py",
+        "dynamic-scale-of-the-range-before", "qfunc.quantizers.fake_quantize:FakeQuantize._now",
         "of_tensor(x, self.scheme), x.detach()",
         "of_tensor(2 * x, self.scheme), x.detach()",
         "tests/transforms/test_algorithms.py::test_a_dynamic_scale_is_that_of_each_tensor",
     ),
-    Mutation("widening-too-late", RECONCILE, "2.0 ** (bits - 2)", "2.0**bits", BIASES),
+    Mutation("widening-too-late", "qfunc.transforms.reconcile:_widened", "2.0 ** (bits - 2)", "2.0**bits", BIASES),
     Mutation(
-        "widening-narrows", RECONCILE,
+        "widening-narrows", "qfunc.transforms.reconcile:_widened",
         "torch.maximum(weight.scale, least",
         "torch.minimum(weight.scale, least",
-        f"{TESTS}::test_a_channel_without_weights_does_not_overflow_its_bias",
+        "tests/transforms/test_calibrate.py::test_a_channel_without_weights_does_not_overflow_its_bias",
     ),
-    Mutation("tie-takes-the-smallest", RECONCILE, "chosen = max((result[m.path]", "chosen = min((result[m.path]", LEADERS),
     Mutation(
-        "tie-led-by-an-input", RECONCILE,
+        "tie-takes-the-smallest", "qfunc.transforms.reconcile:_tie",
+        "chosen = max((result[m.path]",
+        "chosen = min((result[m.path]",
+        LEADERS,
+    ),
+    Mutation(
+        "tie-led-by-an-input", "qfunc.transforms.reconcile:_tie",
         "chosen = result[members[-1].path]",
         "chosen = result[members[0].path]",
         LEADERS,
     ),
     # calibrate
     Mutation(
-        "calibrate-in-training-mode", "qfunc/graph/captured.py",
+        "calibrate-in-training-mode", "qfunc.graph.module:in_evaluation_mode",
         "twin.training = False",
         "twin.training = module.training",
         "tests/transforms/test_purity.py::test_evaluation_semantics_whatever_the_mode",
     ),
     Mutation(
-        "a-union-of-two-estimators", OBSERVING,
+        "a-union-of-two-estimators", "qfunc.execution.observers:statistics",
         '(index, site.tie) if site.tie and site.leader == "union" else seat.tensor',
         "seat.tensor",
-        f"{TESTS}::test_a_union_tie_is_one_tensor_to_its_estimator",
+        "tests/transforms/test_calibrate.py::test_a_union_tie_is_one_tensor_to_its_estimator",
     ),
     Mutation(
-        "fixed-qparams-estimated", OBSERVING,
+        "fixed-qparams-estimated", "qfunc.execution.observers:statistics",
         "if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):",
         "if site.constant or seat.module.dynamic:",
         "tests/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
     ),
     Mutation(
-        "weights-estimated-from-the-last-batch", OBSERVING,
+        "weights-estimated-from-the-last-batch", "qfunc.execution.observers:Observer._update",
         "before = estimator.init(scheme, value) if self.states[index] is None else self.states[index]",
         "before = estimator.init(scheme, value)",
-        f"{TESTS}::test_minmax_is_the_range_over_all_batches_and_ema_their_average",
+        "tests/transforms/test_calibrate.py::test_minmax_is_the_range_over_all_batches_and_ema_their_average",
     ),
     Mutation(
-        "calibrate-writes-into-its-input", CALIBRATE,
+        "calibrate-writes-into-its-input", "qfunc.transforms.calibrate:_hold",
         "calibrated = copy.deepcopy(model)",
         "calibrated = model",
         "tests/transforms/test_purity_mutants.py::test_a_quantized_model_stays_uncalibrated_when_a_calibrated_one_is_made",
     ),
     Mutation(
-        "emulation-shares-its-tensors", "qfunc/transforms/emulate.py",
-        "emulated(Partition(copy.deepcopy(part), target))",
-        "emulated(Partition(part, target))",
+        "emulation-shares-its-tensors", "qfunc.transforms.emulate:emulate",
+        "build_emulation(Partition(copy.deepcopy(part), target))",
+        "build_emulation(Partition(part, target))",
         "tests/transforms/test_purity.py::test_an_emulation_owns_its_tensors",
     ),
     # saving
     Mutation(
-        "saved-without-its-mode", SAVING,
+        "saved-without-its-mode", "qfunc.transforms.save_load:save",
         '"training": model.training,',
         '"training": False,',
         "tests/transforms/test_saving.py::test_a_new_process_reads_the_same_model",
     ),
     Mutation(
-        "loaded-as-calibrated", SAVING,
+        "loaded-as-calibrated", "qfunc.transforms.save_load:load",
         'stage=report["stage"], inputs',
         'stage="calibrated", inputs',
         "tests/transforms/test_saving.py::test_a_quantized_model_stays_uncalibrated",
     ),
     Mutation(
-        "load-ignores-dtypes", SAVING,
+        "load-ignores-dtypes", "qfunc.transforms.save_load:_differs",
         "if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)",
         "if have[k].shape != state[k].shape",
         "tests/transforms/test_saving.py::test_load_refuses_another_model",
     ),
     # artifacts
     Mutation(
-        "a-failed-save-loses-the-old-artifact", ARTIFACT,
+        "a-failed-save-loses-the-old-artifact", "qfunc.lowering.artifact:Artifact.save",
         "os.replace(old, place)",
         "pass",
         "tests/lowering/test_artifact.py::test_a_failure_leaves_what_was_there",
     ),
     Mutation(
-        "save-overwrites-foreign-files", ARTIFACT,
+        "save-overwrites-foreign-files", "qfunc.lowering.artifact:Artifact._foreign",
         "if others or (there and REPORT not in there):",
         "if False:",
         "tests/lowering/test_artifact.py::test_save_refuses_a_place_that_holds_something_else",
     ),
     Mutation(
-        "names-that-leave-the-directory", ARTIFACT,
+        "names-that-leave-the-directory", "qfunc.lowering.artifact:Artifact.__attrs_post_init__",
         'or name != Path(name).name:',
         'or False:',
         "tests/lowering/test_artifact.py::test_names_stay_inside_the_directory",

@@ -2,94 +2,94 @@
 
 from mutants.mutation import Mutation
 
-PRODUCTS, SUMS, POOLS, LIMITS = (f"qfunc/transforms/{name}.py" for name in ("products", "sums", "pools", "limits"))
-JOB, EMITTER = "qfunc/transforms/job.py", "qfunc/transforms/emitter.py"
-DPU, LIMIT, FLOAT = "tests/targets/test_vitis.py", "tests/transforms/test_limits.py", "tests/targets/test_float_simulators.py"
-CODES = f"{DPU}::test_every_code_is_that_of_shifts_on_integers"
+CODES = "tests/targets/test_vitis.py::test_every_code_is_that_of_shifts_on_integers"
 
 VITIS = (
     Mutation(
-        "bias-without-its-own-scale", PRODUCTS,
+        "bias-without-its-own-scale", "qfunc.emulation.linear:_aligned",
         "return codes * torch.exp2((shift + behind).double()), behind",
         "return codes * torch.exp2((0 * shift + behind).double()), behind",
         CODES,
     ),
     Mutation(
-        "bits-behind-the-point-not-shifted-away", PRODUCTS,
+        "bits-behind-the-point-not-shifted-away", "qfunc.emulation.linear:_weighted",
         "product, within = product * 2.0**-behind, None if behind else bias",
         "product, within = product * 1.0, None if behind else bias",
         CODES,
     ),
     Mutation(
-        "bias-behind-the-point-rounded-first", PRODUCTS,
+        "bias-behind-the-point-rounded-first", "qfunc.numerics.kernels.requantize:with_bits_behind",
         "return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)",
         "return (acc.double() + (bias / 2**bits).double().round().reshape(-1, *[1] * spatial)) * 2.0**bits",
-        f"{DPU}::test_a_bias_behind_the_point_is_rounded_once",
+        "tests/targets/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
     ),
     Mutation(
-        "weights-keep-their-zero-point", PRODUCTS,
+        "weights-keep-their-zero-point", "qfunc.emulation.linear:_weighted",
         "weight = (codes - weight_coding.qparams.zero_point.to(codes.dtype)).float()",
         "weight = (codes - 0 * weight_coding.qparams.zero_point.to(codes.dtype)).float()",
         "tests/targets/test_onnx_qnn.py",
     ),
     Mutation(
-        "terms-of-a-sum-at-the-coarser-scale", SUMS,
+        "terms-of-a-sum-at-the-coarser-scale", "qfunc.emulation.addition:sum_shift",
         "    last = int(k.max())",
         "    last = int(k.min())",
         CODES,
     ),
     Mutation(
-        "sum-by-shifts-without-zero-points", SUMS,
+        "sum-by-shifts-without-zero-points", "qfunc.numerics.kernels.addition:add_by_shifts",
         "terms = [(t - z).long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
         "terms = [t.long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
-        f"{DPU}::test_sums_by_shifts",
+        "tests/targets/test_vitis.py::test_sums_by_shifts",
     ),
     Mutation(
-        "reciprocals-one-bit-shorter", POOLS,
+        "reciprocals-one-bit-shorter", "qfunc.numerics.kernels.pooling:reciprocal",
         "for n in range(bits + (count - 1).bit_length())]",
         "for n in range(bits - 1 + (count - 1).bit_length())]",
-        (f"{DPU}::test_reciprocals_that_are_not_listed_are_the_nearest", CODES),
+        ("tests/targets/test_vitis.py::test_reciprocals_that_are_not_listed_are_the_nearest", CODES),
     ),
     Mutation(
-        "reciprocals-divide", POOLS,
+        "reciprocals-divide", "qfunc.numerics.kernels.pooling:average_codes",
         "mean = total * ratio / math.prod(window) if n is None else",
         "mean = total * ratio / math.prod(window) if n is None or True else",
         CODES,
     ),
     Mutation(
-        "pool-without-its-shift", POOLS,
+        "pool-without-its-shift", "qfunc.numerics.kernels.pooling:average_codes",
         "else total * k * 2.0**-n * ratio",
         "else total * k * 2.0**-n",
         CODES,
     ),
     Mutation(
-        "limits-prefer-finer-scales", LIMITS,
+        "limits-prefer-finer-scales", "qfunc.placement.shift_limits:_best",
         "for d in (-1, 1) for names in groups]",
         "for d in (1, -1) for names in groups]",
-        f"{LIMIT}::test_what_can_be_kept_in_a_network_is_kept",
+        "tests/transforms/test_limits.py::test_what_can_be_kept_in_a_network_is_kept",
     ),
     Mutation(
-        "limits-ignore-the-scheme", LIMITS,
+        "limits-ignore-the-scheme", "qfunc.placement.shift_limits:_best",
         "inside = [m for m in moves if all(spans[n][0] <= v <= spans[n][1] for n, v in m.items())]",
         "inside = moves",
-        (f"{LIMIT}::test_positions_stay_within_their_scheme", f"{LIMIT}::test_one_layer_moves_as_brute_force_does"),
+        (
+            "tests/transforms/test_limits.py::test_positions_stay_within_their_scheme",
+            "tests/transforms/test_limits.py::test_one_layer_moves_as_brute_force_does",
+        ),
     ),
     Mutation(
-        "limits-found-and-not-applied", LIMITS,
+        "limits-found-and-not-applied", "qfunc.placement.shift_limits:limit_qparams",
         "            result[path] = found[path]._replace(scale=found[path].scale * factor)",
         "            result[path] = found[path]._replace(scale=found[path].scale)",
-        f"{LIMIT}::test_calibration_keeps_the_limits_of_the_dpu",
+        "tests/transforms/test_limits.py::test_calibration_keeps_the_limits_of_the_dpu",
     ),
     Mutation(
-        "float-simulators-with-float-weights", JOB,
+        "float-simulators-with-float-weights", "qfunc.emulation.context:UnitContext.real",
         "        if isinstance(given, Codes) or coding is None:",
         "        if isinstance(given, Codes) or coding is not None or coding is None:",
-        f"{FLOAT}::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
+        "tests/targets/test_float_simulators.py::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
     ),
     Mutation(
-        "logarithms-decoded-as-integers", EMITTER,
+        "logarithms-decoded-as-integers", "qfunc.emulation.builder:EmulationBuilder.real",
         "log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=",
         "dequantize_codes, value.node, coding.scale, 128, name=",
-        f"{FLOAT}::test_nnie_decodes_its_codes_and_computes_in_float",
+        "tests/targets/test_float_simulators.py::test_nnie_decodes_its_codes_and_computes_in_float",
     ),
 )  # fmt: skip

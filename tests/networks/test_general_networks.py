@@ -13,7 +13,7 @@ import qfunc
 from networks.general import CASES, Case
 from qfunc import targets
 from qfunc.graph.arguments import flatten
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import edit
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's own deprecated modules
@@ -55,7 +55,7 @@ def test_the_runtime_computes_what_was_emulated_and_that_is_close_to_the_simulat
     for batch in batches:
         for simulated, emulated in zip(tensors(calibrated(*batch)), tensors(emulate(*batch)), strict=True):
             assert cosine(emulated, simulated) >= LEAST
-    report = qfunc.verify(TARGET, OnnxRuntime(threads=1))(calibrated, batches)
+    report = qfunc.verify(TARGET, OnnxRuntimeRunner(threads=1))(calibrated, batches)
     assert not report.disagreements
     assert report.verdict.startswith("bit-exact"), report
 
@@ -64,7 +64,7 @@ def test_the_runtime_computes_what_was_emulated_and_that_is_close_to_the_simulat
 @pytest.mark.parametrize("target", [targets.tensorrt, targets.qdq], ids=lambda t: t.name)
 def test_plain_q_dq_files_compute_the_simulation(name: str, target: Any) -> None:
     _, calibrated, batches = ready(CASES[name], target)
-    session = OnnxRuntime(optimise=False, threads=1).session(qfunc.deploy(target)(calibrated).files["model.onnx"])
+    session = OnnxRuntimeRunner(optimise=False, threads=1).session(qfunc.deploy(target)(calibrated).files["model.onnx"])
     for batch in batches:
         for simulated, found in zip(tensors(calibrated(*batch)), session.run(batch), strict=True):
             assert cosine(torch.from_numpy(found), simulated) >= LEAST

@@ -156,10 +156,10 @@ def test_a_program_of_one_number_of_images() -> None:
 
     found = "found 4 on the first axis, to which torch.export fixed it, "
     assert refused(CalibrationError, reconstructed(fixed)) == f"reconstruct, input 'input': {found}{wanted}{dynamic}"
-    at = reconstructed(nn.Sequential(fixed.module()), at="0")  # type: ignore[arg-type]
+    at = reconstructed(nn.Sequential(fixed.module()), submodules="0")  # type: ignore[arg-type]
     assert refused(CalibrationError, at) == f"reconstruct, submodule '0', input 'input': {found}{wanted}{dynamic}"
     assert refused(CalibrationError, reconstructed(Loop(), example_inputs=(x,))) == (
-        f"reconstruct: {found}{wanted}Quantize the submodules that run on any number: quantize(target, at=...)."
+        f"reconstruct: {found}{wanted}Quantize the submodules that run on any number: quantize(target, submodules=...)."
     )
     assert not ran
     varies = torch.export.export(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))

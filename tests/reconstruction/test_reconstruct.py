@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import functions, targets
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from qfunc.reconstruction import Blocks, Fisher, Method, SquaredError
 from qfunc.reconstruction import run_graph as part
@@ -180,7 +180,7 @@ def test_saved_loaded_and_deployed_as_other_models_are(bits: int, tmp_path: Path
     held = [t for t in onnx.load_from_string(file).graph.initializer if t.name.endswith("weight.codes")]
     assert len(held) == 7
     assert {t.data_type for t in held} == {onnx.TensorProto.INT8}
-    (run,) = OnnxRuntime().session(file).run([batches[0]])
+    (run,) = OnnxRuntimeRunner().session(file).run([batches[0]])
     assert torch.equal(torch.as_tensor(run), emulated)
     report = qfunc.verify(target)(after, batches)
     assert report.verdict.startswith("bit-exact")
@@ -249,7 +249,7 @@ def test_submodules_that_are_quantized_alone() -> None:
 
     batches = list(images().split(5))
     model = Outer()
-    before = qfunc.calibrate(batches)(qfunc.quantize(targets.academic(3, 4), at="body")(model))
+    before = qfunc.calibrate(batches)(qfunc.quantize(targets.academic(3, 4), submodules="body")(model))
     after = qfunc.reconstruct(METHODS["adaround"], batches)(before)
     alone = qfunc.calibrate(batches)(qfunc.quantize(targets.academic(3, 4))(model.body))
     wanted = qfunc.reconstruct(METHODS["adaround"], batches)(alone)

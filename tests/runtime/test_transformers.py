@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.specs import Keep, edit
+from qfunc.specs import KeepFloat, edit
 from tests.networks.transformer import Transformer
 from tests.runtime.test_float_kernels import pytestmark as pytestmark
 
-IN_FLOAT = edit.pipe(targets.onnxruntime, edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), Keep()))
+IN_FLOAT = edit.pipe(targets.onnxruntime, edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), KeepFloat()))
 
 
 class Decoder(nn.Module):

@@ -12,27 +12,29 @@ from qfunc.specs import (
     AveragePool,
     Bilinear,
     Cases,
+    ClampImplied,
     Constant,
     Copy,
     DequantizeSum,
-    Derived,
+    DerivedQParams,
     Everything,
     First,
-    Fixed,
     FixedBits,
     FixedPoint,
     FixedPointLanes,
+    FixedQParams,
     Float,
+    FloatKernel,
     FloatMultiplier,
+    FloatRequantize,
     From,
     Fusion,
+    FusionStep,
     GraphInput,
     GraphOutput,
     HardSwish16,
-    InsideActivation,
     Int,
-    Interior,
-    Keep,
+    KeepFloat,
     Kernel,
     Last,
     Levels,
@@ -61,12 +63,10 @@ from qfunc.specs import (
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
-    Step,
     SumFma,
     SumScaled,
     SumShifted,
     Target,
-    ThroughReal,
     Tie,
     Unknown,
     ZeroPoint,
@@ -125,9 +125,9 @@ def schemes(draw):
     return Scheme(fmt, scale, zero_point, rounding=rounding, division=draw(flags))
 
 
-fixed = st.builds(lambda f, s: Fixed(Scheme(f, zero_point=ZeroPoint()), s, f.qmin), ints(), positive)
-deriveds = st.builds(Derived, ints(), st.just(("input", "weight")), roundings)
-plain = st.one_of(schemes(), deriveds, fixed, st.just(Keep()))
+fixed = st.builds(lambda f, s: FixedQParams(Scheme(f, zero_point=ZeroPoint()), s, f.qmin), ints(), positive)
+deriveds = st.builds(DerivedQParams, ints(), st.just(("input", "weight")), roundings)
+plain = st.one_of(schemes(), deriveds, fixed, st.just(KeepFloat()))
 
 attributes = st.recursive(
     st.none() | flags | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
@@ -156,7 +156,7 @@ slot_values = plain | st.builds(lambda s, a, b: Cases(((s, a),), default=b), sel
 steps = st.sampled_from((("half_up",), ("srdhm", "half_away"), ("srdhm", "half_up")))
 arithmetics = st.one_of(
     st.builds(FloatMultiplier, roundings, st.sampled_from(("after", "before")), flags, flags, st.integers(16, 64)),
-    st.builds(ThroughReal, roundings, flags, flags),
+    st.builds(FloatRequantize, roundings, flags, flags),
     st.builds(FixedPoint, steps, st.integers(7, 31)),
     st.builds(Shift, roundings),
     st.builds(SumFma, roundings),
@@ -171,7 +171,7 @@ arithmetics = st.one_of(
     st.builds(Bilinear, st.sampled_from(("integer", "float")), st.integers(1, 14)),
     st.sampled_from((HardSwish16(), SoftmaxFixed(), SoftmaxFloat(), DequantizeSum())),
     st.builds(
-        Interior,
+        FloatKernel,
         st.sampled_from(("float16", "float32")),
         roundings,
         function=st.none() | st.sampled_from(("window_sum", "xnn_average")),
@@ -180,7 +180,7 @@ arithmetics = st.one_of(
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )
-conditions = st.lists(st.sampled_from((InsideActivation(), SameQParams(), NoZeroPoint(1))), max_size=2).map(tuple)
+conditions = st.lists(st.sampled_from((ClampImplied(), SameQParams(), NoZeroPoint(1))), max_size=2).map(tuple)
 kernels = st.builds(
     lambda u, a, f, i: Kernel(u, a, formats=f, integer_if=i),
     selectors,
@@ -203,7 +203,7 @@ rules = st.builds(
 fusions = st.builds(
     lambda r, t, w, i: Fusion(r, t, when=w, integer_if=i),
     selectors,
-    st.lists(st.builds(Step, selectors, flags), min_size=1, max_size=2),
+    st.lists(st.builds(FusionStep, selectors, flags), min_size=1, max_size=2),
     st.none() | selectors,
     conditions,
 )

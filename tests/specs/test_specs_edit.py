@@ -9,12 +9,13 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.specs import (
     E4M3FN,
     Cases,
-    Derived,
+    DerivedQParams,
     Everything,
-    Fixed,
+    FixedQParams,
     Fusion,
+    FusionStep,
     Int,
-    Keep,
+    KeepFloat,
     NonNegative,
     Op,
     OpKind,
@@ -24,7 +25,6 @@ from qfunc.specs import (
     Rule,
     Scale,
     Scheme,
-    Step,
     ZeroPoint,
     edit,
 )  # fmt: skip
@@ -55,7 +55,7 @@ def test_activations_change_inputs_and_outputs_of_every_rule_and_no_fixed_one():
     for rule in target.rules:
         assert rule.input == Scheme(Int(4))
     assert target.rules[0].output == Scheme(Int(4))
-    fixed = next(rule for rule in ORT.rules if isinstance(rule.output, Fixed))
+    fixed = next(rule for rule in ORT.rules if isinstance(rule.output, FixedQParams))
     assert fixed.output in [rule.output for rule in target.rules]
     assert target.rules[0].weight == ORT.rules[0].weight
     assert edit.activations(symmetric=False)(target).rules[0].input == Scheme(Int(4), zero_point=ZeroPoint())
@@ -120,7 +120,7 @@ def test_a_property_that_no_scheme_has_is_refused(change, where, words):
 
 
 def test_a_role_without_schemes_is_refused():
-    silent = evolve(ORT, rules=Rule(Op("conv"), weight=Keep(), output=Scheme()))
+    silent = evolve(ORT, rules=Rule(Op("conv"), weight=KeepFloat(), output=Scheme()))
     with pytest.raises(SpecError) as e:
         edit.pipe(silent, edit.weights(symmetric=False))
     assert str(e.value) == (
@@ -163,7 +163,7 @@ def test_later_edits_win():
     assert twice.weight.estimator == MinMax()
     kept = edit.pipe(ORT, edit.inputs(Op("add"), Scheme()), edit.skip(edit.op("add")))
     assert kept.rules[:2] == (
-        Rule(Op("add"), input=Keep(), weight=Keep(), bias=Keep(), output=Keep()),
+        Rule(Op("add"), input=KeepFloat(), weight=KeepFloat(), bias=KeepFloat(), output=KeepFloat()),
         Rule(Op("add"), input=Scheme()),
     )
     widths = edit.pipe(ORT, edit.weights(bits=4), edit.override(edit.name("head"), weights={"bits": 8}))
@@ -177,10 +177,10 @@ def test_override_makes_one_override_for_each_role():
 
 def test_add_inputs_outputs_fuse_deploy():
     scheme = Scheme(Int(4))
-    rule = edit.add(edit.op("lstm"), weight=scheme, bias=Derived(), edges=None, input=scheme)(ORT).rules[0]
-    assert rule == Rule(Op("lstm"), input=scheme, weight=scheme, bias=Derived())
+    rule = edit.add(edit.op("lstm"), weight=scheme, bias=DerivedQParams(), edges=None, input=scheme)(ORT).rules[0]
+    assert rule == Rule(Op("lstm"), input=scheme, weight=scheme, bias=DerivedQParams())
     assert edit.outputs(edit.op("gelu"), scheme)(ORT).rules == (Rule(Op("gelu"), output=scheme), *ORT.rules)
-    mine, fusion = OpKind("mine", "pkg.mine"), Fusion(Op("conv"), Step(Op("mine")))
+    mine, fusion = OpKind("mine", "pkg.mine"), Fusion(Op("conv"), FusionStep(Op("mine")))
     fused = edit.fuse(fusion, mine)(ORT)
     assert (fused.fusions, fused.ops) == ((fusion, *ORT.fusions), (mine,))
     assert edit.deploy(Lowering())(ORT) == evolve(ORT, lowering=Lowering())

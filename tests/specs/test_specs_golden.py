@@ -9,15 +9,16 @@ from qfunc.specs import (
     Algorithm,
     Attr,
     Cases,
+    ClampImplied,
     Copy,
-    Derived,
+    DerivedQParams,
     FixedPoint,
     Float,
     FloatMultiplier,
     Fusion,
-    InsideActivation,
+    FusionStep,
     Int,
-    Keep,
+    KeepFloat,
     Kernel,
     Limit,
     NonNegative,
@@ -30,7 +31,6 @@ from qfunc.specs import (
     SameQParams,
     Scale,
     Scheme,
-    Step,
     Target,
     Tie,
     Unknown,
@@ -47,14 +47,14 @@ CONV = Op("conv")
 BASE = Target(
     name="mine",
     rules=(
-        Rule(CONV, input=U8, weight=Scheme(Int(8, low=-127), Scale(PerChannel())), bias=Derived(), output=U8),
+        Rule(CONV, input=U8, weight=Scheme(Int(8, low=-127), Scale(PerChannel())), bias=DerivedQParams(), output=U8),
         Rule(Op(("add", "mul")), input=Cases(((NonNegative(), U8),), default=Scheme(rounding="half_away", division=False))),
         Rule(
             Op("linear"),
             weight=Scheme(Float(2, 1, max=6.0), Scale(PerBlock(-1, 16), format=Float(4, 3, max=448.0), within=Scale())),
         ),
     ),
-    fusions=Fusion(CONV, Step(Op("relu")), when=~Attr("groups", 1), integer_if=InsideActivation()),
+    fusions=Fusion(CONV, FusionStep(Op("relu")), when=~Attr("groups", 1), integer_if=ClampImplied()),
     ties=Tie(Op("concat"), ("input", "output"), "union"),
     limits=Limit(CONV, (("weight", 1), ("output", -1)), 0, 16, "weight"),
     kernels=(
@@ -75,7 +75,7 @@ TARGET = edit.pipe(
     edit.weights(bits=4),
     edit.override(edit.name("layer4.*") & edit.where(is_deep), weights={"bits": 8}, activations={"estimator": MinMax()}),
     edit.skip(edit.module("Head") | edit.op("softmax")),
-    edit.outputs(edit.op("gelu"), Keep()),
+    edit.outputs(edit.op("gelu"), KeepFloat()),
 )
 
 

@@ -8,11 +8,11 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
     Algorithm,
-    Fixed,
     FixedPoint,
+    FixedQParams,
     Float,
     Int,
-    Keep,
+    KeepFloat,
     Name,
     OpKind,
     Override,
@@ -66,7 +66,7 @@ MESSAGES = [
         "Choose one of them.",
     ),
     (
-        lambda: Fixed(Scheme(S8), 0.5, 3),
+        lambda: FixedQParams(Scheme(S8), 0.5, 3),
         "Fixed.zero_point: found 3, wanted 0, for the scheme is symmetric. Give the scheme a ZeroPoint().",
     ),
     (lambda: Rule(CONV), "Rule.input, weight, bias, output: found 'None everywhere', wanted one slot value. Say something."),
@@ -76,7 +76,7 @@ MESSAGES = [
         "Give a value such as Scheme(...).",
     ),
     (
-        lambda: Rule("conv", input=Keep()),
+        lambda: Rule("conv", input=KeepFloat()),
         "Rule.select: found 'conv', wanted a selector. "
         "Use edit.name, edit.op, edit.module or edit.where, or combine them with &, | and ~.",
     ),
@@ -96,7 +96,7 @@ MESSAGES = [
     ),
     (
         lambda: Algorithm(FixedFunction(), FixedFunction()),
-        "Algorithm.estimator: found Fixed(), "
+        "Algorithm.estimator: found FixedQParams(), "
         "wanted a frozen value with the methods init, update, finalize. Add update, finalize.",
     ),
     (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.specs import Fixed
+from qfunc.specs import FixedQParams
 from tests.conformance.modules import Apply
 
 Shape = tuple[int, ...]
@@ -212,7 +212,7 @@ def move(model: Any, seed: int, spread: float = 0.7) -> None:
     g, new = torch.Generator().manual_seed(seed), dict[tuple[float, int], tuple[float, int]]()
     for seat in quantizer_nodes(model):
         module = seat.module
-        if module.site.constant or isinstance(module.site.value, Fixed):
+        if module.site.constant or isinstance(module.site.value, FixedQParams):
             continue
         old = float(module.scale), int(module.zero_point)
         if old not in new:

@@ -15,7 +15,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExecuTorch
+from qfunc.lowering import ExecuTorchRunner
 from tests.conformance.modules import FLOAT
 from tests.targets.test_litert import Ops, Residual, _calibrated, _moved, _refusal
 
@@ -46,7 +46,7 @@ def test_every_op_is_what_xnnpack_computes(ops, seed):
     torch.manual_seed(7)
     model, batches = _calibrated(ops(), TARGET, 2, 6, 8, 9, seed=seed)
     _moved(model, seed)
-    report = qfunc.verify(TARGET, ExecuTorch())(model, batches)
+    report = qfunc.verify(TARGET, ExecuTorchRunner())(model, batches)
     assert report.verdict.startswith("bit-exact: "), report
     assert not report.float_units
 
@@ -54,7 +54,7 @@ def test_every_op_is_what_xnnpack_computes(ops, seed):
 @needs_executorch
 def test_a_network_is_what_xnnpack_computes():
     model, batches = _calibrated(Residual(), TARGET, 2, 3, 15, 14)
-    report = qfunc.verify(TARGET, ExecuTorch())(model, [*batches, batches[0][:1]])
+    report = qfunc.verify(TARGET, ExecuTorchRunner())(model, [*batches, batches[0][:1]])
     assert report.verdict.startswith("bit-exact: "), report
     assert not report.float_units
 
@@ -192,7 +192,7 @@ class Norm(nn.Module):
 @needs_executorch
 def test_what_has_no_codes_is_computed_in_float():
     model, batches = _calibrated(Norm(), TARGET, 3, 7, 6)
-    report = qfunc.verify(TARGET, ExecuTorch())(model, batches)
+    report = qfunc.verify(TARGET, ExecuTorchRunner())(model, batches)
     # Norms, logistic functions and sums of float32 differ in their last bits: one code of the layer behind may flip.
     assert report.mismatches <= 2, report
     assert {name for name, _ in report.float_units} == {"silu", "norm", "hardsigmoid"}
@@ -202,7 +202,7 @@ def test_what_has_no_codes_is_computed_in_float():
 def test_a_file_that_executorch_does_not_load_is_told():
     file = qfunc.deploy(TARGET)(_calibrated(nn.Linear(6, 4), TARGET, 2, 6)[0]).files["model.pte"]
     with pytest.raises(VerifyError, match="wanted a graph that XNNPACK takes"):
-        ExecuTorch().opened(file.replace(b"XnnpackBackend", b"AnotherBackend"))
+        ExecuTorchRunner().opened(file.replace(b"XnnpackBackend", b"AnotherBackend"))
 
 
 @pytest.mark.skipif(INSTALLED, reason="executorch is installed")

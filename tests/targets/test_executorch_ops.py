@@ -18,7 +18,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExecuTorch
+from qfunc.lowering import ExecuTorchRunner
 from tests.targets.drawn import held_against
 from tests.targets.litert_ops import KINDS, curve, pool, softmax, transposed
 from tests.targets.test_litert import _calibrated
@@ -36,14 +36,14 @@ REFUSED = {"ratios in [2^-10, 2^8)", "one below 2^8", "an input's of at most 2^7
 
 @needs_executorch
 def test_drawn_ops_are_what_xnnpack_computes():
-    print(f"\n{held_against(ExecuTorch().run, TARGET, REFUSED, HERE)}")
+    print(f"\n{held_against(ExecuTorchRunner().run, TARGET, REFUSED, HERE)}")
 
 
 @needs_executorch
 def test_softmax_is_xnnpack_s_but_for_values_halfway_between_codes():
     model, batches = _calibrated(nn.Sequential(nn.Softmax(-1)), TARGET, 50, 3, 17)
     x = 3 * batches[0]
-    found = torch.from_numpy(ExecuTorch().run(qfunc.deploy(TARGET)(model), [x])[0])
+    found = torch.from_numpy(ExecuTorchRunner().run(qfunc.deploy(TARGET)(model), [x])[0])
     (module,) = (s.module for s in quantizer_nodes(model) if s.module.site.slot == "input")
     emulated, exact = qfunc.emulate(TARGET)(model)(x), torch.softmax(module(x).double(), -1) * 256
     different = found != emulated

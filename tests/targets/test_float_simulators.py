@@ -15,7 +15,7 @@ import qfunc
 from qfunc import targets
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.numerics.qparams import from_range
 from qfunc.placement.partition import Partition
 from qfunc.specs import Int
@@ -155,7 +155,7 @@ def test_qdq_is_what_onnx_runtime_evaluates_without_optimisations() -> None:
             p.mul_(64).round_().div_(64)
     model = _rounded(_calibrated(targets.qdq, net, x))
     artifact = qfunc.deploy(targets.qdq)(model)
-    (found,) = OnnxRuntime(optimise=False, threads=1).run(artifact, [x])
+    (found,) = OnnxRuntimeRunner(optimise=False, threads=1).run(artifact, [x])
     emulated = qfunc.emulate(targets.qdq)(model)(x).detach()
     assert [u.path for u in Partition(model, targets.qdq).units if u.integer] == []
     assert torch.equal(emulated, torch.from_numpy(found))

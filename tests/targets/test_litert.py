@@ -17,8 +17,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import LiteRt
-from qfunc.specs import Fixed, SumShifted, edit
+from qfunc.lowering import LiteRtRunner
+from qfunc.specs import FixedQParams, SumShifted, edit
 from tests.conformance.modules import FLOAT, INTEGER
 
 INSTALLED = importlib.util.find_spec("ai_edge_litert") is not None
@@ -63,7 +63,7 @@ def _moved(model, seed: int) -> None:
     choose, new = random.Random(seed), dict[tuple[float, int], tuple[float, int]]()
     for seat in quantizer_nodes(model):
         module = seat.module
-        if module.site.constant or isinstance(module.site.value, Fixed):
+        if module.site.constant or isinstance(module.site.value, FixedQParams):
             continue
         old = float(module.scale), int(module.zero_point)
         exact = 2.0 ** round(np.log2(old[0])) if choose.random() < 0.5 else old[0] * np.exp(choose.uniform(-0.7, 0.7))
@@ -89,7 +89,7 @@ def test_every_op_is_what_the_kernels_compute(kernels, seed):
     torch.manual_seed(7)
     model, batches = _calibrated(Ops(), target, 2, 6, 8, 9, seed=seed)
     _moved(model, seed)
-    report = qfunc.verify(target, LiteRt(kernels, threads=1))(model, batches)
+    report = qfunc.verify(target, LiteRtRunner(kernels, threads=1))(model, batches)
     assert report.verdict.startswith("bit-exact: "), report
     assert not report.float_units
 
@@ -98,7 +98,7 @@ def test_every_op_is_what_the_kernels_compute(kernels, seed):
 @pytest.mark.parametrize("kernels", SETS)
 def test_softmax_is_what_the_kernels_compute(kernels):
     model, batches = _calibrated(nn.Sequential(nn.Softmax(-1)), SETS[kernels], 50, 3, 17)
-    report = qfunc.verify(SETS[kernels], LiteRt(kernels, threads=1))(model, [3 * b for b in batches])
+    report = qfunc.verify(SETS[kernels], LiteRtRunner(kernels, threads=1))(model, [3 * b for b in batches])
     assert report.verdict.startswith("bit-exact: "), report
 
 
@@ -123,7 +123,7 @@ class Residual(nn.Module):
 @pytest.mark.parametrize("kernels", SETS)
 def test_a_network_is_what_the_kernels_compute(kernels):
     model, batches = _calibrated(Residual(), SETS[kernels], 2, 3, 15, 14)
-    report = qfunc.verify(SETS[kernels], LiteRt(kernels, threads=1))(model, [*batches, batches[0][:1]])
+    report = qfunc.verify(SETS[kernels], LiteRtRunner(kernels, threads=1))(model, [*batches, batches[0][:1]])
     assert report.verdict.startswith("bit-exact: "), report
     assert not report.float_units
 
@@ -232,7 +232,7 @@ def test_what_has_no_codes_is_computed_in_float(kernels):
     torch.manual_seed(0)
     ids = torch.randint(0, 11, (3, 5))
     model = qfunc.calibrate([ids], progress=False)(qfunc.quantize(SETS[kernels])(Words().eval()))
-    report = qfunc.verify(SETS[kernels], LiteRt(kernels, threads=1))(model, [ids.flip(0), ids[:1]])
+    report = qfunc.verify(SETS[kernels], LiteRtRunner(kernels, threads=1))(model, [ids.flip(0), ids[:1]])
     # Norms, logistic functions and sums of float32 differ in their last bits: one code of the layers behind may flip.
     assert report.mismatches <= 2, report
     assert {name for name, _ in report.float_units} == {"table", "silu", "norm", "hardsigmoid"}
@@ -242,7 +242,9 @@ def test_one_file_serves_three_kernel_sets():
     rules = [{r.select for r in t.rules} for t in SETS.values()]
     assert rules[0] == rules[1] == rules[2]
     assert targets.litert.rules == edit.activations(rounding="half_even", division=False)(targets.litert_reference).rules
-    assert all(r.output.scheme.rounding == "half_away" for r in targets.litert_reference.rules if isinstance(r.output, Fixed))
+    assert all(
+        r.output.scheme.rounding == "half_away" for r in targets.litert_reference.rules if isinstance(r.output, FixedQParams)
+    )
     assert len({t.kernels for t in SETS.values()}) == 3
     assert {repr(t.lowering) for t in SETS.values()} == {"Tflite()"}
 

@@ -12,7 +12,7 @@ import importlib.util
 import pytest
 
 from qfunc import targets
-from qfunc.lowering import LiteRt
+from qfunc.lowering import LiteRtRunner
 from tests.targets.drawn import held_against
 
 needs_litert = pytest.mark.skipif(
@@ -26,4 +26,4 @@ REFUSED = {"ratios in [2^-10, 2^8)", "a sum of 16 bits", "an input's scale of at
 @needs_litert
 @pytest.mark.parametrize("kernels", SETS)
 def test_drawn_ops_are_what_the_kernels_compute(kernels):
-    print(f"\n{kernels}: {held_against(LiteRt(kernels, threads=1).run, SETS[kernels], REFUSED)}")
+    print(f"\n{kernels}: {held_against(LiteRtRunner(kernels, threads=1).run, SETS[kernels], REFUSED)}")

@@ -15,7 +15,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering.ncnn.runner import FUSES, Ncnn
+from qfunc.lowering.ncnn.runner import FUSES, NcnnRunner
 from qfunc.lowering.runner_support import has
 from qfunc.specs import Int
 from tests.targets.test_litert import Residual, _calibrated
@@ -89,7 +89,7 @@ def test_depthwise_convolutions_of_nine(stride, outputs, curve):
         return
     assert report.verdict.startswith(f"not comparable: {FUSES} (")
     want = qfunc.emulate(TARGET)(model)(batches[0])
-    (got,) = Ncnn().run(qfunc.deploy(TARGET)(model), batches[:1])
+    (got,) = NcnnRunner().run(qfunc.deploy(TARGET)(model), batches[:1])
     # Half an ULP of the product y - b, which is not rounded, and as much of each of the two sums.
     bound = 2.0**-24 * (3 * want.abs() + layer.bias.detach().abs().max())
     assert bool(((torch.from_numpy(got) - want).abs() <= bound).all())

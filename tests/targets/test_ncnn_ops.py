@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import Ncnn
+from qfunc.lowering import NcnnRunner
 from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
 from tests.targets.drawn import EXAMPLES
@@ -96,9 +96,9 @@ def test_drawn_ops_are_what_ncnn_computes():
         x = image(model, trial.shape, trial.seed)
         assert not Partition(model, TARGET).float_units
         artifact = qfunc.deploy(TARGET)(model)
-        if Ncnn().comparable(artifact):  # AVX-512 rounds some depthwise convolutions once less
+        if NcnnRunner().comparable(artifact):  # AVX-512 rounds some depthwise convolutions once less
             return
-        emulated, found = qfunc.emulate(TARGET)(model)(x), Ncnn().run(artifact, [x])
+        emulated, found = qfunc.emulate(TARGET)(model)(x), NcnnRunner().run(artifact, [x])
         for name, op, want, got in zip(trial.names, trial.ops, emulated, found, strict=True):
             different = int((want != torch.from_numpy(got)).sum())
             assert not different, f"{name}, {op} of {trial.shape}: {different} of {want.numel()} differ"

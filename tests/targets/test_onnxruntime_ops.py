@@ -17,7 +17,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
 from tests.targets import litert_ops as ops
@@ -64,7 +64,7 @@ def test_drawn_ops_are_what_the_runtime_computes():
         target, layer = targets.onnxruntime, nn.Conv2d(trial.shape[1], 2, 1)  # at least one unit on codes
         model = _calibrated(Side([*trial.ops, layer]).eval(), target, trial.shape)
         move(model, trial.seed, trial.spread)
-        report = qfunc.verify(target, OnnxRuntime(threads=1))(model, [image(model, trial.shape, trial.seed)])
+        report = qfunc.verify(target, OnnxRuntimeRunner(threads=1))(model, [image(model, trial.shape, trial.seed)])
         assert report.verdict.startswith("bit-exact"), f"{trial}: {report}"
         found = Partition(model, target).units
         units.update(u.kind for u in found if u.integer)

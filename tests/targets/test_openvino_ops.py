@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import OpenVino
+from qfunc.lowering import OpenVinoRunner
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 from tests.conformance.modules import Apply
@@ -72,7 +72,7 @@ def test_drawn_ops_are_what_openvino_computes():
         layer = nn.Conv2d(trial.shape[1], 2, 1)  # which reads codes of the image, whatever else does
         model = _calibrated(Side([*map(read, trial.ops), layer]).eval(), TARGET, trial.shape)
         move(model, trial.seed, trial.spread)
-        report = qfunc.verify(TARGET, OpenVino())(model, [image(model, trial.shape, trial.seed)])
+        report = qfunc.verify(TARGET, OpenVinoRunner())(model, [image(model, trial.shape, trial.seed)])
         found = Partition(model, TARGET).units
         units.update(u.kind for u in found if u.integer)
         codes += sum(row.elements for row in report.of("codes"))
@@ -82,6 +82,6 @@ def test_drawn_ops_are_what_openvino_computes():
             flipped[kinds.get(row.name, "input")] += row.mismatches * (not row.name.startswith("output "))
 
     law()
-    assert flipped.total() <= OpenVino().flips * codes
+    assert flipped.total() <= OpenVinoRunner().flips * codes
     told = f"{units.total():,} units on codes, {codes:,} codes, {flipped.total()} differ by 1"
     print(f"\n{told} ({dict(+flipped)}): {dict(sorted(units.items()))}")

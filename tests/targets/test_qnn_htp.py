@@ -16,7 +16,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError, VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExplicitQdq, OnnxRuntime, QnnHtp
+from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner, QnnHtpRunner
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Int, Scheme
 from tests.targets.test_litert import Residual
@@ -48,7 +48,7 @@ def test_without_the_package_the_runner_says_what_to_install(monkeypatch: pytest
     with pytest.raises(VerifyError) as e:
         qfunc.verify(TARGET)(done, [torch.randn(4, 3)])
     assert str(e.value) == (
-        "QnnHtp: found the package onnxruntime-qnn is not installed, wanted onnxruntime-qnn 2.7 or later. "
+        "QnnHtpRunner: found the package onnxruntime-qnn is not installed, wanted onnxruntime-qnn 2.7 or later. "
         "Install qfunc-torch[qnn], or pass runtime=run, where run(artifact, inputs) -> outputs."
     )
 
@@ -105,7 +105,8 @@ def test_depthwise_convolutions_that_the_htp_has_not(kind: str) -> None:
     with pytest.raises(SpecError) as e:
         qfunc.quantize(TARGET)(depthwise(*refused))
     assert str(e.value) == (
-        "target 'qnn_htp', op '0': found the kind 'conv', wanted an op that HtpQdq() writes: onnxruntime-qnn 2.7, measured: "
+        "target 'qnn_htp', op '0': found the kind 'conv', wanted an op that QnnHtpLowering() writes: onnxruntime-qnn 2.7, "
+        "measured: "
         f"{OTHER if refused[1] == (1, 1) else LEFT} To simulate it without a file, use attrs.evolve(target, lowering=None)."
     )
     for fine in taken:
@@ -124,8 +125,8 @@ def test_a_network_is_the_simulation_to_a_few_codes(arch: int) -> None:
     torch.manual_seed(3)
     x = torch.randn(3, 3, 15, 14)
     done = calibrated(Residual(), x)
-    report = qfunc.verify(TARGET, QnnHtp(arch))(done, [x, x[:1]])
-    assert report.runtime == f"QnnHtp(arch={arch})"
+    report = qfunc.verify(TARGET, QnnHtpRunner(arch))(done, [x, x[:1]])
+    assert report.runtime == f"QnnHtpRunner(arch={arch})"
     assert report.unknown == NOT_PUBLIC
     assert report.verdict.endswith(f"against the simulation ({NOT_PUBLIC})")
     (row,) = report.of("output")
@@ -136,7 +137,7 @@ def test_a_network_is_the_simulation_to_a_few_codes(arch: int) -> None:
 @needs_qnn
 def test_the_batch_may_have_any_size_and_other_axes_too() -> None:
     done = calibrated(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), torch.randn(2, 3, 7, 6))
-    opened = QnnHtp().opened(qfunc.deploy(TARGET)(done).files)
+    opened = QnnHtpRunner().opened(qfunc.deploy(TARGET)(done).files)
     x = torch.randn(5, 3, 7, 6)
     (whole,), parts = opened.run([x]), [opened.run([x[i : i + 1]])[0] for i in range(5)]
     assert whole.shape == (5, 4, 5, 4)
@@ -150,7 +151,9 @@ def test_what_falls_back_to_the_cpu_is_an_error() -> None:
     done = calibrated(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softsign()), torch.randn(2, 3, 5, 4), target)
     with pytest.raises(VerifyError) as e:
         qfunc.verify(target)(done, [torch.randn(2, 3, 5, 4)])
-    assert str(e.value).startswith("QnnHtp: found Fail: [ONNXRuntimeError] : 1 : FAIL : This session contains graph nodes")
+    assert str(e.value).startswith(
+        "QnnHtpRunner: found Fail: [ONNXRuntimeError] : 1 : FAIL : This session contains graph nodes"
+    )
     assert "wanted a model of which the HTP takes every op. Skip what the HTP does not take, by edit.skip" in str(e.value)
 
 
@@ -163,7 +166,7 @@ def changed(artifact: Artifact, change: Any) -> Artifact:
 
 @needs_qnn
 def test_several_equal_scales_of_a_bias_are_taken_for_others() -> None:
-    """Why `HtpQdq` writes one; once this is repaired, it need not."""
+    """Why `QnnHtpLowering` writes one; once this is repaired, it need not."""
     rule = evolve(TARGET.rules[0], weight=Scheme(Int(8, low=-127)))
     target, x = evolve(TARGET, rules=(rule, *TARGET.rules[1:])), torch.randn(2, 3, 7, 6)
     torch.manual_seed(1)
@@ -180,22 +183,22 @@ def test_several_equal_scales_of_a_bias_are_taken_for_others() -> None:
 
     wanted, step = done(x).detach().numpy(), artifact.report["tensors"][-1]["scale"][0]
     equal = changed(artifact, several)
-    assert (OnnxRuntime(optimise=False).run(equal, [x])[0] == wanted).all()
-    far = [abs(QnnHtp().run(a, [x])[0] - wanted).max() / step for a in (artifact, equal)]
+    assert (OnnxRuntimeRunner(optimise=False).run(equal, [x])[0] == wanted).all()
+    far = [abs(QnnHtpRunner().run(a, [x])[0] - wanted).max() / step for a in (artifact, equal)]
     assert far[0] < 1.001
     assert far[1] > 10
 
 
 @needs_qnn
 def test_a_clip_loses_its_upper_bound() -> None:
-    """Why `HtpQdq` writes bounds as codes: between quantizers, too, the HTP computes max(x, 0) for clip(x, 0, b)."""
+    """Why `QnnHtpLowering` writes bounds as codes: between quantizers, too, the HTP computes max(x, 0) for clip(x, 0, b)."""
     x, far = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(4)), []
-    for lowering in (TARGET.lowering, ExplicitQdq()):
+    for lowering in (TARGET.lowering, ExplicitQdqLowering()):
         target = evolve(TARGET, lowering=lowering, fusions=())
         torch.manual_seed(1)
         done = calibrated(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Hardtanh(0.0, 0.5)), x, target)
         *_, clip = (s.module for s in quantizer_nodes(done) if not s.module.site.constant)
         clip.scale.fill_(0.01)  # codes up to 2.55
-        far.append(abs(QnnHtp().run(qfunc.deploy(target)(done), [x])[0] - done(x).detach().numpy()).max())
+        far.append(abs(QnnHtpRunner().run(qfunc.deploy(target)(done), [x])[0] - done(x).detach().numpy()).max())
     assert far[0] < 0.05  # a code of the convolution, and one of the clip
     assert far[1] > 0.4

@@ -25,8 +25,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import QnnHtp
-from qfunc.specs import Fixed
+from qfunc.lowering import QnnHtpRunner
+from qfunc.specs import FixedQParams
 from tests.conformance.modules import Apply
 from tests.targets import litert_ops as ops
 from tests.targets.drawn import EXAMPLES, _calibrated
@@ -60,7 +60,7 @@ def moved(model: Any, seed: int, spread: float) -> None:
     """Other scales, powers of two among them, and zero points at the ends; tensors that shared theirs still do."""
     g, new = torch.Generator().manual_seed(seed), dict[tuple[float, int], tuple[float, int]]()
     for module in (seat.module for seat in quantizer_nodes(model)):
-        if module.site.constant or isinstance(module.site.value, Fixed):
+        if module.site.constant or isinstance(module.site.value, FixedQParams):
             continue
         u, exact, any_zero = torch.rand(3, generator=g).tolist()
         scale = float(module.scale) * math.exp(spread * (2 * u - 1))
@@ -94,7 +94,7 @@ def distances(trial: Trial) -> Tensor | None:
     (output,) = onnx.load_from_string(artifact.files["model.onnx"]).graph.output
     if (scale := scales.get(output.name.removesuffix(".real"))) is None:
         return None
-    (found,) = QnnHtp(ARCH).run(artifact, [x])
+    (found,) = QnnHtpRunner(ARCH).run(artifact, [x])
     return ((torch.from_numpy(found) - model(x)[0]) / scale).abs()
 
 

@@ -18,12 +18,12 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExplicitQdq, QnnHtp
+from qfunc.lowering import ExplicitQdqLowering, QnnHtpRunner
 from tests.conformance.modules import Apply
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("onnxruntime_qnn") is None, reason="onnxruntime-qnn is not installed")
 TARGET = targets.qnn_htp
-FREE = evolve(TARGET, legality=(), lowering=ExplicitQdq())  # what the target and its lowering refuse, too
+FREE = evolve(TARGET, legality=(), lowering=ExplicitQdqLowering())  # what the target and its lowering refuse, too
 
 
 def on_codes(model: nn.Module, q: Tensor, given: tuple[float, int], made: tuple[float, int]) -> tuple[Any, Any]:
@@ -35,7 +35,7 @@ def on_codes(model: nn.Module, q: Tensor, given: tuple[float, int], made: tuple[
             seat.module.scale.fill_(scale)
             seat.module.zero_point.fill_(zero)
     x = (q - given[1]) * given[0]
-    found = QnnHtp().run(qfunc.deploy(FREE)(done), [x])[0]
+    found = QnnHtpRunner().run(qfunc.deploy(FREE)(done), [x])[0]
     return tuple(np.rint(v / np.float32(made[0])).astype(int) + made[1] for v in (found, done(x).detach().numpy()))
 
 
@@ -121,7 +121,7 @@ def test_a_rounding_between_two_scales_is_left_out() -> None:
         seat.module.scale.fill_(scales[name][0])
         seat.module.zero_point.fill_(scales[name][1])
     x = q - 128
-    found = QnnHtp().run(qfunc.deploy(target)(done), [x])[0] / 0.75
+    found = QnnHtpRunner().run(qfunc.deploy(target)(done), [x])[0] / 0.75
     once = np.floor(torch.maximum(x, x[:, :1]).relu().numpy() / 0.75 + 0.5)
     assert abs(found - once).max() < 1e-3
     assert abs(found - done(x).detach().numpy() / 0.75).max() > 1

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from qfunc import targets
-from qfunc.lowering import Tosa
+from qfunc.lowering import TosaRunner
 from tests.conformance.modules import Apply
 from tests.targets import litert_ops as ops
 from tests.targets.drawn import held_against
@@ -69,4 +69,4 @@ REFUSED = {"sums of int32, below 2^(shift - 1)", "a sum of 32 bits"}
 
 @needs_tosa
 def test_drawn_ops_are_what_the_reference_model_computes():
-    print(f"\ntosa: {held_against(Tosa().run, targets.tosa, REFUSED, KINDS)}")
+    print(f"\ntosa: {held_against(TosaRunner().run, targets.tosa, REFUSED, KINDS)}")

@@ -48,7 +48,7 @@ def student(target: Target, model: nn.Module | None = None, **how: Any) -> Any:
     """A quantized model in training; BatchNorms train unless `how` says otherwise."""
     model = net() if model is None else model
     dtype = next(model.parameters()).dtype
-    quantized = qfunc.quantize(target, **{"norms": qfunc.BatchStatistics(), **how})(model)
+    quantized = qfunc.quantize(target, **{"batch_norm": qfunc.TrainBatchNorm(), **how})(model)
     # Of a smaller batch than those of training, which clip.
     return qfunc.calibrate([batch(0).to(dtype) * 0.7], progress=False)(quantized).train()
 

@@ -26,9 +26,9 @@ def made(name: str, sync: bool = True) -> Any:
     recipe, how = name.split()
     target = recipes.lsq()(targets.tensorrt) if recipe == "lsq" else recipes.lsq_plus()(targets.academic(4, 4))
     kind: Any = nn.SyncBatchNorm if how == "sync" and sync else nn.BatchNorm2d
-    norms = qfunc.Folded() if how == "folded" else qfunc.BatchStatistics()
-    model = student(target, net(torch.float64, kind), norms=norms)
-    return qfunc.freeze_norms(model) if how == "frozen" else model
+    norms = qfunc.FoldBatchNorm() if how == "folded" else qfunc.TrainBatchNorm()
+    model = student(target, net(torch.float64, kind), batch_norm=norms)
+    return qfunc.freeze_batch_norm(model) if how == "frozen" else model
 
 
 CASES = ("lsq folded", "lsq frozen", "lsq sync", "lsq_plus sync")

@@ -83,7 +83,7 @@ def passing(name: str) -> Any:
     target = edit.activations(function=PassThrough())(edit.weights(function=PassThrough())(targets.tensorrt))
     model = network(name)
     shape = NETWORKS[name][1]
-    quantized = qfunc.quantize(target, norms=qfunc.BatchStatistics())(model)
+    quantized = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(model)
     return model.train(), qfunc.calibrate([torch.randn(shape, dtype=torch.float64)])(quantized).train()
 
 
@@ -95,7 +95,7 @@ def test_quantizers_that_pass_through_train_the_float_model(name: str, frozen_to
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (model, quantized)]
     for step in range(4):
         if frozen_too and step == 2:
-            qfunc.freeze_norms(quantized)
+            qfunc.freeze_batch_norm(quantized)
             for module in model.modules():
                 if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
                     module.eval()
@@ -138,7 +138,7 @@ def test_update_bn_leaves_frozen_norms_as_they_are(averaged_before: bool) -> Non
     """Also in an averaged copy that was made before they were frozen, which gets their buffers and no call."""
     _, quantized = passing("branches")
     averaged = AveragedModel(quantized)
-    qfunc.freeze_norms(quantized)
+    qfunc.freeze_batch_norm(quantized)
     for _ in range(2):
         averaged.update_parameters(quantized)
     model = averaged.module if averaged_before else copy.deepcopy(quantized)
@@ -152,7 +152,7 @@ def test_update_bn_leaves_frozen_norms_as_they_are(averaged_before: bool) -> Non
 def test_what_was_trained_is_what_is_deployed(name: str, target: str) -> None:
     """After steps of training: the evaluated simulation is that of the folded model, emulated and written."""
     where, shape = getattr(targets, target), NETWORKS[name][1]
-    made = qfunc.quantize(where, norms=qfunc.BatchStatistics())(network(name, torch.float32))
+    made = qfunc.quantize(where, batch_norm=qfunc.TrainBatchNorm())(network(name, torch.float32))
     quantized = qfunc.calibrate([torch.randn(shape)])(made).train()
     optimizer = torch.optim.SGD(quantized.parameters(), lr=0.01)
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_what_was_trained_is_what_is_deployed(name: str, target: str) -> None:
         optimizer.step()
     quantized.eval()
     x = torch.randn(shape)
-    folded = qfunc.fold_norms(quantized)
+    folded = qfunc.fold_batch_norm(quantized)
     assert torch.equal(folded(x), quantized(x))
     assert not any("norm" in key for key in folded.state_dict() if "quantizers" not in key)
     assert qfunc.deploy(where)(quantized).files == qfunc.deploy(where)(folded).files

@@ -76,7 +76,7 @@ class Blocks(nn.Module):
 def test_parts_of_a_model_checkpoint(contexts: str) -> None:
     """Submodules that were quantized in a model of the user's; a backward that keeps the graph computes them twice."""
     target = NOISY["qdrop"](targets.tensorrt)
-    one, other = (student(target, Blocks(), at=("first", "second")) for _ in range(2))
+    one, other = (student(target, Blocks(), submodules=("first", "second")) for _ in range(2))
     one.contexts = contexts
     for model in (one, other):
         loss = loss_of(model, batch(1))

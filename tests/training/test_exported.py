@@ -51,8 +51,8 @@ def test_a_program_of_evaluation_mode_does_not_train(decomposed: bool, found: st
     exported = exported.module() if as_module else exported
     found = f"{'the module of an' if as_module else 'an'} ExportedProgram {found}"
     with pytest.raises(CaptureError) as caught:
-        qfunc.quantize(TARGET, norms=qfunc.BatchStatistics())(exported)
-    assert str(caught.value) == f"quantize, norms=BatchStatistics(): found {found}, {CURE}"
+        qfunc.quantize(TARGET, batch_norm=qfunc.TrainBatchNorm())(exported)
+    assert str(caught.value) == f"quantize, batch_norm=TrainBatchNorm(): found {found}, {CURE}"
     quantized = qfunc.calibrate([batch(0)], progress=False)(qfunc.quantize(TARGET)(exported))
     for model in (quantized, nn.Sequential(quantized)):
         with pytest.raises(CaptureError) as caught:
@@ -84,7 +84,7 @@ def test_the_module_of_a_program_is_captured_as_the_program(inputs: Any) -> None
 
 def test_a_program_without_norms_and_dropouts_trains() -> None:
     exported = torch.export.export(nn.Linear(3, 2), (torch.ones(4, 3),))
-    quantized = qfunc.quantize(TARGET, norms=qfunc.BatchStatistics())(exported)
+    quantized = qfunc.quantize(TARGET, batch_norm=qfunc.TrainBatchNorm())(exported)
     assert qfunc.calibrate([torch.ones(4, 3)], progress=False)(quantized).train().training
 
 

@@ -51,7 +51,7 @@ def test_two_processes_train_as_one(name: str, found: Any) -> None:
 
 def test_a_checkpoint_of_another_process_is_resumed_bit_for_bit(found: Any) -> None:
     """Into a model that was only quantized; with Adam and noise of two kinds."""
-    fresh = qfunc.quantize(NOISY, norms=qfunc.BatchStatistics())(net()).train()
+    fresh = qfunc.quantize(NOISY, batch_norm=qfunc.TrainBatchNorm())(net()).train()
     fresh.load_state_dict(found["half"]["model"])
     optimizer = torch.optim.Adam(fresh.parameters(), lr=0.01)
     optimizer.load_state_dict(found["half"]["optimizer"])
@@ -76,11 +76,11 @@ def test_a_sync_batch_norm_alone_is_a_batch_norm() -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
     files = [qfunc.deploy(target)(m.eval()).files for m in (one, other)]
     assert files[0] == files[1]
-    qfunc.freeze_norms(other.train())
+    qfunc.freeze_batch_norm(other.train())
     assert torch.equal(other(batch(3)), one(batch(3)))
     late = nn.SyncBatchNorm.convert_sync_batchnorm(one)
     with pytest.raises(CalibrationError) as caught:
-        qfunc.freeze_norms(late)
+        qfunc.freeze_batch_norm(late)
     cure = "Convert the float model, nn.SyncBatchNorm.convert_sync_batchnorm(model), before it is quantized."
     found = "found a SyncBatchNorm of another's, wanted norms that quantize made."
-    assert str(caught.value) == f"freeze_norms: {found} {cure}"
+    assert str(caught.value) == f"freeze_batch_norm: {found} {cure}"

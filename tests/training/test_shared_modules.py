@@ -11,7 +11,7 @@ from torch import nn
 import qfunc
 from qfunc import recipes, targets
 
-NORMS = {qfunc.Folded(): ["0.0.weight", "0.0.bias"], qfunc.BatchStatistics(): ["0.0.weight", "0.1.weight", "0.1.bias"]}
+NORMS = {qfunc.FoldBatchNorm(): ["0.0.weight", "0.0.bias"], qfunc.TrainBatchNorm(): ["0.0.weight", "0.1.weight", "0.1.bias"]}
 
 
 @pytest.mark.parametrize("norms", NORMS, ids=lambda n: type(n).__name__)
@@ -21,7 +21,7 @@ def test_a_block_that_is_called_twice_trains_as_one(norms: Any) -> None:
     model = nn.Sequential(block, block)
     block[1].running_var.uniform_(0.5, 2.0)
     x = torch.randn(4, 4, 5, 6)
-    student = qfunc.quantize(recipes.lsq()(targets.onnxruntime), norms=norms)(model.eval())
+    student = qfunc.quantize(recipes.lsq()(targets.onnxruntime), batch_norm=norms)(model.eval())
     student = qfunc.calibrate([x], progress=False)(student).train()
     own = [name for name, _ in student.named_parameters() if not name.startswith("quantizers")]
     assert own == NORMS[norms]
@@ -31,6 +31,6 @@ def test_a_block_that_is_called_twice_trains_as_one(norms: Any) -> None:
         optimizer.zero_grad()
         student(x).square().mean().backward()
         optimizer.step()
-    folded = qfunc.fold_norms(student.eval())
+    folded = qfunc.fold_batch_norm(student.eval())
     assert torch.equal(folded(x), student(x))
     assert [n for n, _ in folded.named_parameters() if n.startswith("0")] == ["0.0.weight", "0.0.bias"]

@@ -76,14 +76,14 @@ def test_interrupting_changes_nothing(name: str) -> None:
     """Two steps, a file, a model that was only quantized, two steps more: as four in one go; frozen statistics too."""
     one = student(NOISY[name])
     optimizer = sgd(one)
-    qfunc.freeze_norms(one, 3, optimizer)
+    qfunc.freeze_batch_norm(one, 3, optimizer)
     steps(one, optimizer, range(2))
     saved = through_a_file({"model": one.state_dict(), "optimizer": optimizer.state_dict()})
-    other: Any = qfunc.quantize(NOISY[name], norms=qfunc.BatchStatistics())(net()).train()
+    other: Any = qfunc.quantize(NOISY[name], batch_norm=qfunc.TrainBatchNorm())(net()).train()
     other.load_state_dict(saved["model"])
     resumed = sgd(other)
     resumed.load_state_dict(saved["optimizer"])
-    qfunc.freeze_norms(other, 3, resumed)
+    qfunc.freeze_batch_norm(other, 3, resumed)
     steps(one, optimizer, range(2, 5))
     steps(other, resumed, range(2, 5))
     require_same(one, other)
@@ -116,14 +116,14 @@ def test_frozen_statistics_stand_still_when_resumed(order: str, after: int) -> N
     target = edit.activations(function=DROPPED)(targets.onnxruntime)
 
     def frozen(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        qfunc.freeze_norms(model, after, optimizer if after else None)
+        qfunc.freeze_batch_norm(model, after, optimizer if after else None)
 
     one = student(target)
     optimizer = torch.optim.Adam(one.parameters(), lr=0.01)
     frozen(one, optimizer)
     steps(one, optimizer, range(3))
     saved = through_a_file({"model": one.state_dict(), "optimizer": optimizer.state_dict()})
-    other: Any = qfunc.quantize(target, norms=qfunc.BatchStatistics())(net()).train()
+    other: Any = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(net()).train()
     other = copy.deepcopy(other)  # which has its own norms to look at
     resumed = torch.optim.Adam(other.parameters(), lr=0.01)
     if order == "freeze, load":
@@ -142,7 +142,7 @@ def test_an_earlier_state_thaws_what_froze_since() -> None:
     """The state of the first of three steps, of which the second freezes, gives the second and third again."""
     one = student(recipes.lsq()(targets.onnxruntime))
     optimizer = torch.optim.SGD(one.parameters(), lr=0.01)
-    qfunc.freeze_norms(one, 2, optimizer)
+    qfunc.freeze_batch_norm(one, 2, optimizer)
     steps(one, optimizer, range(1))
     early = copy.deepcopy(one.state_dict())
     steps(one, optimizer, range(1, 3))
@@ -155,9 +155,9 @@ def test_an_earlier_state_thaws_what_froze_since() -> None:
 
 
 def test_parts_of_a_model_with_norms_inside() -> None:
-    """quantize(at=): one state_dict of the whole, whose names are the float model's; resumed and deployed the same."""
+    """quantize(submodules=): one state_dict of the whole, whose names are the float model's; resumed and deployed the same."""
     target = recipes.lsq()(targets.onnxruntime)
-    parts = {"at": ("stem", "body"), "norms": qfunc.BatchStatistics()}
+    parts = {"submodules": ("stem", "body"), "batch_norm": qfunc.TrainBatchNorm()}
     one = student(target, Detector(), **parts)
     assert set(Detector().state_dict()) <= set(one.state_dict())
     optimizer = sgd(one)
@@ -180,7 +180,7 @@ def test_parts_of_a_model_with_norms_inside() -> None:
 def test_a_part_whose_scales_are_tied_stays_tied() -> None:
     """Its inputs of a concat are calibrated, averaged and trained as one scale."""
     target = recipes.lsq()(targets.tensorrt)
-    whole, part = student(target), student(target, nn.Sequential(net()), at=("0",))
+    whole, part = student(target), student(target, nn.Sequential(net()), submodules=("0",))
     for model in (whole, part):
         loss_of(model, batch(1)).backward()
     tied = [m.scale for m in part.modules() if isinstance(m, FakeQuantize) and m.site.tie]
@@ -192,11 +192,11 @@ def test_a_part_whose_scales_are_tied_stays_tied() -> None:
 def test_before_calibration_a_state_dict_is_one_of_a_model_without_scales() -> None:
     """It loads, the model stays uncalibrated, weights' scales arrive; calibrated afterwards both are the same."""
     target = recipes.lsq()(targets.onnxruntime)
-    one = qfunc.quantize(target, norms=qfunc.BatchStatistics())(net())
+    one = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(net())
     with torch.no_grad():
         one.get_parameter("left.weight").mul_(1.5)
         one.get_parameter("quantizers.left.weight.scale").mul_(1.25)
-    other = qfunc.quantize(target, norms=qfunc.BatchStatistics())(net())
+    other = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(net())
     other.load_state_dict(through_a_file(one.state_dict()))
     with pytest.raises(CalibrationError, match=r"^site 'x': found no qparams yet, wanted a calibrated model"):
         other(batch(0))
@@ -204,25 +204,25 @@ def test_before_calibration_a_state_dict_is_one_of_a_model_without_scales() -> N
     require_same(*models)
     assert torch.equal(models[0](batch(1)), models[1](batch(1)))
     calibrated = through_a_file(models[0].state_dict())
-    again = qfunc.quantize(target, norms=qfunc.BatchStatistics())(net())
+    again = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(net())
     assert again.load_state_dict(calibrated).missing_keys == []
     assert torch.equal(again(batch(1)), models[0](batch(1)))
 
 
-BATCH, FOLDED = qfunc.BatchStatistics(), qfunc.Folded()
+BATCH, FOLDED = qfunc.TrainBatchNorm(), qfunc.FoldBatchNorm()
 LSQ, PLAIN = recipes.lsq()(targets.onnxruntime), targets.onnxruntime
 UNFIT: dict[str, tuple[Any, Any, str]] = {
     "norms that train, where they are folded": (
         (LSQ, BATCH),
         (LSQ, FOLDED),
         "found a state whose BatchNorms train ('norm1', 'norm2'), wanted one where they are folded. Quantize with "
-        "norms=qfunc.BatchStatistics(), load the state, and fold it: qfunc.fold_norms(model).",
+        "batch_norm=qfunc.TrainBatchNorm(), load the state, and fold it: qfunc.fold_batch_norm(model).",
     ),
     "folded norms, where they train": (
         (LSQ, FOLDED),
         (LSQ, BATCH),
         "found a state whose BatchNorms are folded, wanted one where they train ('norm1', 'norm2'). Quantize with "
-        "norms=qfunc.Folded(), as the model that the state is of.",
+        "batch_norm=qfunc.FoldBatchNorm(), as the model that the state is of.",
     ),
     "another function": (
         (LSQ, BATCH),
@@ -244,10 +244,10 @@ UNFIT: dict[str, tuple[Any, Any, str]] = {
 def test_a_state_of_another_kind_is_told(name: str) -> None:
     """By a warning, with names and the cure; torch then does what it does of the keys, strictly or not."""
     (target, norms), (other, others), text = UNFIT[name]
-    source = student(target, norms=norms)
+    source = student(target, batch_norm=norms)
     for around in (lambda m: m, nn.Sequential):
         given = through_a_file(around(source).state_dict())
-        model: Any = around(qfunc.quantize(other, norms=others)(net()))
+        model: Any = around(qfunc.quantize(other, batch_norm=others)(net()))
         for strict in (True, False):
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
@@ -261,7 +261,7 @@ def test_a_state_of_another_kind_is_told(name: str) -> None:
 
 
 def test_a_state_without_qparams_is_told_where_they_are_lost() -> None:
-    fresh = qfunc.quantize(LSQ, norms=BATCH)(net())
+    fresh = qfunc.quantize(LSQ, batch_norm=BATCH)(net())
     model = student(LSQ)
     lost = "'x', 'left.bias', 'relu' and 6 more"
     text = f"found a state without the qparams of {lost}, which this model had, wanted one with qparams. Load the state of a "
@@ -281,7 +281,7 @@ def test_a_model_that_took_a_state_is_verified() -> None:
     target = edit.weights(bits=7)(recipes.lsq()(targets.onnxruntime))  # of 7 bits, so that any x86-64 computes the same
     for source, how in ((net(), {}), (Detector(), {"at": ("stem", "body")})):
         one = student(target, source, **how).eval()
-        other: Any = qfunc.quantize(target, norms=qfunc.BatchStatistics(), **how)(source).eval()
+        other: Any = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm(), **how)(source).eval()
         other.load_state_dict(one.state_dict())
         reports = [qfunc.verify(target)(m, [batch(1, 4), batch(2)]) for m in (one, other)]
         assert reports[1].verdict.startswith("bit-exact"), str(reports[1])

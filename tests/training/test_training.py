@@ -107,7 +107,7 @@ def test_biases_follow_the_scales_that_train() -> None:
     for seed in range(3):
         step(model, optimizer, seed)
     model.eval()
-    folded = qfunc.fold_norms(model)
+    folded = qfunc.fold_batch_norm(model)
     scale_x = model.get_submodule("quantizers.mean.output").qparams().scale
     assert scale_x != before
     scale_w = model.get_submodule("quantizers.head.weight").qparams().scale.flatten()
@@ -163,7 +163,7 @@ def test_a_state_dict_makes_a_fresh_model_the_trained_one(recipe: str) -> None:
     torch.save({"model": one.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
-    other = qfunc.quantize(change(target), norms=qfunc.BatchStatistics())(Small()).train()
+    other = qfunc.quantize(change(target), batch_norm=qfunc.TrainBatchNorm())(Small()).train()
     other.load_state_dict(saved["model"])
     resumed = torch.optim.Adam(other.parameters(), lr=0.01)
     resumed.load_state_dict(saved["optimizer"])
@@ -253,7 +253,7 @@ def test_the_runtime_predicts_what_the_emulation_of_the_trained_model_does() -> 
 def test_freezing_after_some_batches_counts_on_when_resumed() -> None:
     model = made(targets.tensorrt)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    qfunc.freeze_norms(model, 3, optimizer)
+    qfunc.freeze_batch_norm(model, 3, optimizer)
     means: list[Tensor] = []
     for seed in range(5):
         step(model, optimizer, seed)
@@ -262,14 +262,16 @@ def test_freezing_after_some_batches_counts_on_when_resumed() -> None:
     assert torch.equal(means[2], means[4]), "three batches were seen"
     other = made(targets.tensorrt)
     other.load_state_dict(model.state_dict())
-    qfunc.freeze_norms(other, 3, torch.optim.SGD(other.parameters(), lr=0.01))
+    qfunc.freeze_batch_norm(other, 3, torch.optim.SGD(other.parameters(), lr=0.01))
     assert other.norm1.frozen
-    with pytest.raises(SpecError, match=r"freeze_norms: found after=3, optimizer=NoneType, wanted a number of batches and an"):
-        qfunc.freeze_norms(model, 3)
     with pytest.raises(
-        CalibrationError, match=r"freeze_norms: found no BatchNorm that trains, wanted at least one. Quantize with"
+        SpecError, match=r"freeze_batch_norm: found after=3, optimizer=NoneType, wanted a number of batches and an"
     ):
-        qfunc.freeze_norms(qfunc.quantize(targets.tensorrt)(Small()))
+        qfunc.freeze_batch_norm(model, 3)
+    with pytest.raises(
+        CalibrationError, match=r"freeze_batch_norm: found no BatchNorm that trains, wanted at least one. Quantize with"
+    ):
+        qfunc.freeze_batch_norm(qfunc.quantize(targets.tensorrt)(Small()))
 
 
 @pytest.mark.parametrize("target", [targets.tensorrt, targets.vitis], ids=lambda t: t.name)

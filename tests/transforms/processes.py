@@ -130,7 +130,7 @@ def cases(rank: int) -> dict[str, Any]:
     results["only empty"] = outcome(lambda: qfunc.calibrate([own[0][:0]])(made()))
     results["by channel"] = outcome(lambda: qfunc.calibrate([tokens(rank, 4)])(by_channel()))
     results["other channels"] = outcome(lambda: qfunc.calibrate([tokens(rank, 4 - rank)])(by_channel()))
-    results["quantized"] = outcome(lambda: qfunc.calibrate(own, through=qfunc.Quantized())(made()))
+    results["quantized"] = outcome(lambda: qfunc.calibrate(own, through=qfunc.QuantizedPass())(made()))
     given = (made(), made(estimators.Mse()))
     before = [state(m) for m in given]
     several = qfunc.calibrate(own)(given)

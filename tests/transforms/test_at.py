@@ -1,4 +1,4 @@
-"""quantize(at=): the outer module stays what it is, its submodules are quantized models, every step takes the whole."""
+"""quantize(submodules=): the outer module stays what it is, its submodules are quantized models, every step takes the whole."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def writer() -> tuple[Writer, list[Tensor]]:
 
 def calibrated(**how: Any) -> tuple[Detector, list[Tensor]]:
     model, batches = detector()
-    return qfunc.calibrate(batches)(qfunc.quantize(TARGET, at=("backbone", "head"), **how)(model)), batches
+    return qfunc.calibrate(batches)(qfunc.quantize(TARGET, submodules=("backbone", "head"), **how)(model)), batches
 
 
 @pytest.mark.parametrize("export", [False, True])
@@ -120,7 +120,7 @@ def test_the_outer_module_stays_what_it_is() -> None:
     model.register_forward_hook(lambda module, *_: seen.append(type(module).__name__))
     model.backbone.register_forward_pre_hook(lambda module, _: seen.append(type(module).__name__))
     before = copy.deepcopy(model.state_dict())
-    made = qfunc.quantize(TARGET, at=("backbone", "head"))(model)
+    made = qfunc.quantize(TARGET, submodules=("backbone", "head"))(model)
     done = qfunc.calibrate(batches)(made)
     assert type(made) is type(done) is Detector
     assert done.stages[0] is done.backbone
@@ -138,7 +138,7 @@ def test_what_a_hook_returns_counts_once(export: bool) -> None:
     model, batches = detector()
     model.head.fc.register_forward_hook(lambda *given: given[2] * 2)
     model.backbone.register_forward_hook(lambda *given: given[2] * 2)
-    made = qfunc.quantize(TARGET, (batches[0],) if export else None, at=("backbone", "head"))(model)
+    made = qfunc.quantize(TARGET, (batches[0],) if export else None, submodules=("backbone", "head"))(model)
     done = qfunc.calibrate(batches)(made)
     for a, b in zip(done(batches[0]), model(batches[0]), strict=True):
         assert torch.allclose(a["scores"], b["scores"], atol=0.3)  # some codes of 8 bits, doubled twice
@@ -156,7 +156,7 @@ def test_the_rest_runs_in_evaluation_mode() -> None:
             return self.head(self.drop(x))
 
     model, x = Dropped().train(), torch.rand(64, 6)
-    done = qfunc.calibrate([x])(qfunc.quantize(TARGET, at="head")(model))
+    done = qfunc.calibrate([x])(qfunc.quantize(TARGET, submodules="head")(model))
     assert float(done.head.get_submodule("quantizers.input.output").scale) == pytest.approx(float(x.max()) / 255, rel=1e-6)
     assert done.drop.training
 
@@ -164,7 +164,7 @@ def test_the_rest_runs_in_evaluation_mode() -> None:
 def test_training_checkpoints_and_pickles() -> None:
     model, batches = detector()
     done, _ = calibrated()
-    fresh = qfunc.quantize(TARGET, at=("backbone", "head"))(model)
+    fresh = qfunc.quantize(TARGET, submodules=("backbone", "head"))(model)
     fresh.load_state_dict(done.state_dict())
     file = io.BytesIO()
     torch.save(done, file)
@@ -213,7 +213,7 @@ def test_biases_are_corrected_where_the_submodules_run() -> None:
 
 def test_what_is_shared_stays_shared() -> None:
     model, batches = writer()
-    made = qfunc.quantize(TARGET, at=("layers.*", "head"))(model)
+    made = qfunc.quantize(TARGET, submodules=("layers.*", "head"))(model)
     done = qfunc.calibrate(batches)(made)
     for one in (made, done, qfunc.correct_bias(batches)(done), qfunc.emulate(TARGET)(done)):
         assert list(quantized_submodules(made)) == ["layers.0", "layers.1", "head"]
@@ -236,18 +236,18 @@ def test_an_option_that_is_given_by_name() -> None:
 
     torch.manual_seed(0)
     model, x = Masked().eval(), torch.randn(4, 6)
-    done = qfunc.calibrate([x])(qfunc.quantize(TARGET, (x,), at="head")(model))
+    done = qfunc.calibrate([x])(qfunc.quantize(TARGET, (x,), submodules="head")(model))
     assert torch.allclose(done(x), model(x), atol=0.1)  # some steps of 8 bits
     with pytest.raises(
         QfuncError, match=r"^call of submodule 'head': found mask=a Tensor, wanted mask=None, to which capture fixed"
     ):
-        qfunc.calibrate([x])(qfunc.quantize(TARGET, at="head")(model))
+        qfunc.calibrate([x])(qfunc.quantize(TARGET, submodules="head")(model))
 
 
 def test_selectors_speak_of_the_whole_model() -> None:
     model, _ = writer()
     mine = edit.override(edit.name("layers.1.*"), weights={"bits": 4})(TARGET)
-    formats = {s.tensor: s.format for s in qfunc.explain(qfunc.quantize(mine, at=("layers.*", "head"))(model)).sites}
+    formats = {s.tensor: s.format for s in qfunc.explain(qfunc.quantize(mine, submodules=("layers.*", "head"))(model)).sites}
     assert formats["layers.1.weight"] == "Int(4, low=-7)"
     assert formats["layers.0.0.weight"] == formats["head.weight"] == "Int(7, low=-63)"
 
@@ -255,7 +255,7 @@ def test_selectors_speak_of_the_whole_model() -> None:
 def test_a_layer_alone_is_known_by_its_path_and_its_classes(tmp_path: Any) -> None:
     model, batches = detector()
     mine = edit.override(edit.name("last"), weights={"bits": 5})(TARGET)
-    done = qfunc.calibrate(batches)(qfunc.quantize(mine, at=("backbone", "last"))(model))
+    done = qfunc.calibrate(batches)(qfunc.quantize(mine, submodules=("backbone", "last"))(model))
     found = {s.tensor: (s.op, s.format) for s in qfunc.explain(done).sites if not s.tensor.startswith("backbone")}
     assert found == {
         "last.input": ("last", "Int(8, signed=False)"),
@@ -266,11 +266,11 @@ def test_a_layer_alone_is_known_by_its_path_and_its_classes(tmp_path: Any) -> No
     qfunc.save(tmp_path)(done.last)
     assert same_state(state(qfunc.load(tmp_path)(model.last)), state(done.last))
     for last in (edit.name("last"), edit.module("Detector") & edit.module("Linear")):
-        left = qfunc.explain(qfunc.quantize(edit.skip(last)(TARGET), at=("backbone", "last"))(model))
+        left = qfunc.explain(qfunc.quantize(edit.skip(last)(TARGET), submodules=("backbone", "last"))(model))
         assert {s.tensor.partition(".")[0] for s in left.sites} == {"backbone"}
         assert [f.why for f in left.floats if f.op == "last"] == [f"rule 0 keeps it in float: {last!r}"]
     with pytest.raises(QfuncError) as refused:
-        qfunc.quantize(edit.skip(edit.module("Detektor"))(TARGET), at="last")(model)
+        qfunc.quantize(edit.skip(edit.module("Detektor"))(TARGET), submodules="last")(model)
     assert str(refused.value) == (
         "target 'onnxruntime', rules: found ModuleType('Detektor'), which matches nothing in the model, wanted a selector that "
         "matches an op or a tensor. Near names: Detector."
@@ -280,7 +280,7 @@ def test_a_layer_alone_is_known_by_its_path_and_its_classes(tmp_path: Any) -> No
 def test_one_submodule_is_saved_and_loaded(tmp_path: Any) -> None:
     mine = edit.override(edit.name("head.*"), weights={"bits": 4})(TARGET)
     model, batches = detector()
-    done = qfunc.calibrate(batches)(qfunc.quantize(mine, at=("backbone", "head"))(model))
+    done = qfunc.calibrate(batches)(qfunc.quantize(mine, submodules=("backbone", "head"))(model))
     qfunc.save(tmp_path)(done.backbone)
     assert same_state(state(qfunc.load(tmp_path)(model.backbone)), state(done.backbone))
     assert sorted(qfunc.deploy(mine)(done.backbone).files) == ["model.onnx", "qfunc.json"]
@@ -289,7 +289,7 @@ def test_one_submodule_is_saved_and_loaded(tmp_path: Any) -> None:
 def test_a_tuple_of_models_is_calibrated_in_one_pass() -> None:
     model, batches = detector()
     chips = [edit.activations(bits=bits)(TARGET) for bits in (8, 6)]
-    several = tuple(qfunc.quantize(chip, at=("backbone", "head"))(model) for chip in chips)
+    several = tuple(qfunc.quantize(chip, submodules=("backbone", "head"))(model) for chip in chips)
     seen: list[int] = []
     several[0].backbone.register_forward_hook(lambda *_: seen.append(1))
     done = qfunc.calibrate(iter(batches))(several)
@@ -297,7 +297,7 @@ def test_a_tuple_of_models_is_calibrated_in_one_pass() -> None:
     for one, alone in zip(done, several, strict=True):
         assert same_state(state(one), state(qfunc.calibrate(batches)(alone)))
     model.last.bias.data += 1
-    other = qfunc.quantize(chips[1], at=("backbone", "head"))(model)
+    other = qfunc.quantize(chips[1], submodules=("backbone", "head"))(model)
     with pytest.raises(QfuncError, match="quantized models of different networks"):
         qfunc.calibrate(batches)((several[0], other))
 
@@ -305,10 +305,10 @@ def test_a_tuple_of_models_is_calibrated_in_one_pass() -> None:
 @pytest.mark.parametrize("wrap", [nn.DataParallel, lambda m: torch.compile(m, backend="eager")])
 def test_wrappers_are_opened(wrap: Callable[[nn.Module], Any]) -> None:
     model, batches = detector()
-    assert type(qfunc.quantize(TARGET, at="backbone")(wrap(model))) is Detector
+    assert type(qfunc.quantize(TARGET, submodules="backbone")(wrap(model))) is Detector
     model.backbone = wrap(model.backbone)
     model.stages = [model.backbone]
-    done = qfunc.calibrate(batches)(qfunc.quantize(TARGET, at="backbone")(model))
+    done = qfunc.calibrate(batches)(qfunc.quantize(TARGET, submodules="backbone")(model))
     assert len(done(batches[0])) > 0
     with pytest.raises(QfuncError, match=r"compare: found a .*, wanted the calibrated model inside"):
         qfunc.compare(batches)(wrap(done.backbone))

@@ -292,6 +292,6 @@ def test_fake_quantize_nodes_have_a_range_a_channel() -> None:
 
 
 def test_encodings_have_one_scale_for_an_activation() -> None:
-    target = edit.deploy(lowering.Encodings())(BY_CHANNEL(targets.qdq))
+    target = edit.deploy(lowering.SnpeEncodings())(BY_CHANNEL(targets.qdq))
     with pytest.raises(DeployError, match="3 scales"):
         qfunc.deploy(target)(made(target)[1])

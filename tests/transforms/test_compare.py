@@ -134,7 +134,7 @@ class Wide(nn.Module):
 
 def test_the_histogram_counts_against_the_clipping_range() -> None:
     """Scale 1/32 and zero point 0: codes 0..255 hold [0, 7.96875]."""
-    scheme = specs.Fixed(specs.Scheme(specs.Int(8, signed=False), zero_point=specs.ZeroPoint()), 2.0**-5, 0)
+    scheme = specs.FixedQParams(specs.Scheme(specs.Int(8, signed=False), zero_point=specs.ZeroPoint()), 2.0**-5, 0)
     target = edit.inputs(edit.name("fc"), scheme)(TARGET)
     x = torch.cat([torch.linspace(-8, 16, 97), torch.tensor([100.0, -0.01, 7.975])]).reshape(25, 4)
     done = qfunc.calibrate([x])(qfunc.quantize(target)(Wide()))

@@ -10,11 +10,11 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import Qdq
+from qfunc.lowering import QdqLowering
 from qfunc.specs import edit
 from qfunc.transforms import onnx_check as tensor_by_tensor
 
-TARGET = edit.deploy(Qdq())(targets.litert)
+TARGET = edit.deploy(QdqLowering())(targets.litert)
 
 
 def averaged():

@@ -258,12 +258,12 @@ def test_without_a_runtime_of_its_own_a_target_names_the_road(name: str) -> None
         assert name in (*known, "qdq")
         return
     own = "runtime=run, where run(artifact, inputs) -> outputs."
-    onnx = "runtime=lowering.OnnxRuntime(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them; or "
+    onnx = "runtime=lowering.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them; or "
     runs = name in ("academic", "academic_nlp", "tensorrt", "tensorrt_nlp", "vitis")
     text = f"verify({target.name}): found no runtime that can be run here, wanted a runner. Pass {onnx if runs else ''}{own}"
     told(lambda: qfunc.verify(target)(done, [x]), "VerifyError", text)
     if runs:  # as the message says
-        report = qfunc.verify(target, runtime=lowering.OnnxRuntime(optimise=False))(done, [x])
+        report = qfunc.verify(target, runtime=lowering.OnnxRuntimeRunner(optimise=False))(done, [x])
         assert max(r.largest_lsb for r in report.rows) <= (1 if name == "vitis" else 1e-3)  # its ties; the order of float sums
 
 

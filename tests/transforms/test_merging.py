@@ -88,7 +88,7 @@ def test_scales_by_channel_tuples_of_models_and_other_passes(both: Both) -> None
         wanted = one([tokens(0, 4), tokens(1, 4)], by_channel())
         assert wanted["quantizers.input.output.scale"].numel() == 4
         assert same_state(both[rank]["by channel"][0], wanted)
-        assert same_state(both[rank]["quantized"][0], one(ALL, made(), through=qfunc.Quantized()))
+        assert same_state(both[rank]["quantized"][0], one(ALL, made(), through=qfunc.QuantizedPass()))
         for (found, _), model in zip(both[rank]["several"], (made(), made(Mse())), strict=True):
             assert same_state(found, one(ALL, model))
         assert both[rank]["unchanged"]

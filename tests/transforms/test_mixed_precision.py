@@ -86,7 +86,7 @@ def test_the_target_holds_the_chosen_bits_and_keeps_to_the_budget(
     calibrated: Any, model: Net, x: Tensor, mean_bits: float
 ) -> None:
     """Of every combination of 2, 4 and 8 bits within the budget the sum of losses is the least."""
-    found = qfunc.mixed_precision([x], (2, 4), qfunc.Size(mean_bits), progress=False)(calibrated)
+    found = qfunc.mixed_precision([x], (2, 4), qfunc.SizeBudget(mean_bits), progress=False)(calibrated)
     chosen, losses = dict(found.bits), dict(found.losses)
     assert list(chosen) == list(COUNTS)
     every = [dict(zip(COUNTS, bits, strict=True)) for bits in itertools.product((2, 4, 8), repeat=3)]
@@ -102,7 +102,7 @@ def test_the_target_holds_the_chosen_bits_and_keeps_to_the_budget(
 
 def test_losses_are_those_of_one_weight_replaced(calibrated: Any, model: Net, x: Tensor) -> None:
     """The oracle replaces the weight in a copy of the float model."""
-    found = dict(qfunc.mixed_precision([x[:3], x[3:]], (3,), qfunc.Size(8), progress=False)(calibrated).losses)
+    found = dict(qfunc.mixed_precision([x[:3], x[3:]], (3,), qfunc.SizeBudget(8), progress=False)(calibrated).losses)
     for site in COUNTS:
         other = copy.deepcopy(model)
         weight = other.get_parameter(site)
@@ -119,7 +119,7 @@ def test_the_trace_is_that_of_the_jacobian(x: Tensor) -> None:
     rows = x[:1, 0, 0].reshape(1, 6)
     calibrated = qfunc.calibrate([rows], progress=False)(qfunc.quantize(targets.tensorrt)(model))
     loss = qfunc.HessianTrace(draws=2)
-    found = dict(qfunc.mixed_precision([rows], (4,), qfunc.Size(8), loss, progress=False)(calibrated).losses)
+    found = dict(qfunc.mixed_precision([rows], (4,), qfunc.SizeBudget(8), loss, progress=False)(calibrated).losses)
     for path in ("0.weight", "2.weight"):
         weight = model.get_parameter(path).detach()
         slope = torch.autograd.functional.jacobian(lambda w, p=path: torch.func.functional_call(model, {p: w}, (rows,)), weight)
@@ -130,10 +130,12 @@ def test_the_trace_is_that_of_the_jacobian(x: Tensor) -> None:
 
 def test_signs_average_to_the_trace(calibrated: Any, model: Net, x: Tensor) -> None:
     """Many draws come near ||J||^2, seeds repeat bit for bit, and several outputs are told apart from one."""
-    few = [dict(qfunc.mixed_precision([x], (2,), qfunc.Size(8), qfunc.HessianTrace(8, seed), progress=False)(calibrated).losses)
-           for seed in (0, 0, 1)]  # fmt: skip
+    few = [dict(qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), qfunc.HessianTrace(8, seed),
+    progress=False)(calibrated).losses) for seed in (0, 0, 1)]  # fmt: skip
     assert few[0] == few[1] != few[2]
-    many = dict(qfunc.mixed_precision([x], (2,), qfunc.Size(8), qfunc.HessianTrace(300), progress=False)(calibrated).losses)
+    many = dict(
+        qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), qfunc.HessianTrace(300), progress=False)(calibrated).losses
+    )
     weight = model.last.weight.detach()
     slope = torch.autograd.functional.jacobian(lambda w: torch.func.functional_call(model, {"last.weight": w}, (x,)), weight)
     wanted = float(slope.square().sum() / weight.numel() * (narrowed(weight, 2) - weight).square().sum() / 35)
@@ -143,7 +145,7 @@ def test_signs_average_to_the_trace(calibrated: Any, model: Net, x: Tensor) -> N
 def test_bit_operations_are_counted(calibrated: Any, x: Tensor) -> None:
     """MACs by hand: outputs of a layer times what each sums; inputs have 8 bits."""
     macs = {"first.weight": 7 * 8 * 3 * 4 * 27, "deep.weight": 7 * 8 * 3 * 4 * 9, "last.weight": 7 * 5 * 96}
-    found = qfunc.mixed_precision([x], (2, 4), qfunc.BitOperations(share=0.6), progress=False)(calibrated)
+    found = qfunc.mixed_precision([x], (2, 4), qfunc.BitOpsBudget(share=0.6), progress=False)(calibrated)
     assert found.limit == pytest.approx(0.6 * 64 * sum(macs.values()))
     assert found.cost == sum(8 * b * macs[site] for site, b in found.bits) <= found.limit
 
@@ -151,14 +153,14 @@ def test_bit_operations_are_counted(calibrated: Any, x: Tensor) -> None:
 def test_measured_times_choose(calibrated: Any, x: Tensor) -> None:
     """Only the layer that is faster with few bits is narrowed."""
     times = tuple((op, b, 1.0 if op != "deep" else b / 4) for op in ("first", "deep", "last") for b in (2, 4, 8))
-    found = qfunc.mixed_precision([x], (2, 4), qfunc.Latency(times, most=3.0), progress=False)(calibrated)
+    found = qfunc.mixed_precision([x], (2, 4), qfunc.LatencyBudget(times, most=3.0), progress=False)(calibrated)
     assert found.bits == (("first.weight", 8), ("deep.weight", 4), ("last.weight", 8))
 
 
 def test_an_override_of_the_user_stays_and_bounds_the_choice(model: Net, x: Tensor) -> None:
     target = edit.override(edit.name("deep"), weights={"bits": 4})(targets.tensorrt)
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model))
-    found = qfunc.mixed_precision([x], (2, 6), qfunc.Size(6), progress=False)(calibrated)
+    found = qfunc.mixed_precision([x], (2, 6), qfunc.SizeBudget(6), progress=False)(calibrated)
     assert {key for key, _ in found.losses} == {
         ("first.weight", 2), ("first.weight", 6), ("first.weight", 8), ("deep.weight", 2), ("deep.weight", 4),
         ("last.weight", 2), ("last.weight", 6), ("last.weight", 8),
@@ -170,8 +172,8 @@ def test_nothing_that_was_given_changes(calibrated: Any, x: Tensor) -> None:
     """Tensors, modes and gradients; in training mode, too."""
     trained = copy.deepcopy(calibrated).train()
     before = {k: v.clone() for k, v in trained.state_dict().items()}
-    one = qfunc.mixed_precision([x], (2, 4), qfunc.Size(4), qfunc.HessianTrace(2), progress=False)(trained)
-    other = qfunc.mixed_precision([x], (2, 4), qfunc.Size(4), qfunc.HessianTrace(2), progress=False)(calibrated)
+    one = qfunc.mixed_precision([x], (2, 4), qfunc.SizeBudget(4), qfunc.HessianTrace(2), progress=False)(trained)
+    other = qfunc.mixed_precision([x], (2, 4), qfunc.SizeBudget(4), qfunc.HessianTrace(2), progress=False)(calibrated)
     assert one == other
     assert all(torch.equal(v, before[k]) for k, v in trained.state_dict().items())
     assert all(m.training for m in trained.modules())
@@ -206,26 +208,26 @@ class NoLoss:
 
 
 WRONG = {
-    "budget": (lambda m, x: qfunc.mixed_precision([x], (4,), qfunc.Size(3), progress=False)(m),
+    "budget": (lambda m, x: qfunc.mixed_precision([x], (4,), qfunc.SizeBudget(3), progress=False)(m),
                "mixed_precision, budget: found 2304 bits, wanted at least 3072, which the narrowest weights cost. "
                "Allow more, or give fewer bits."),
-    "bits": (lambda m, x: qfunc.mixed_precision([x], (1, 4), qfunc.Size(3)),
+    "bits": (lambda m, x: qfunc.mixed_precision([x], (1, 4), qfunc.SizeBudget(3)),
              "mixed_precision, bits: found (1, 4), wanted a sequence of ints from 2 to 16. Write bits=(2, 4)."),
-    "one number": (lambda m, x: qfunc.mixed_precision([x], 4, qfunc.Size(3)),  # type: ignore[arg-type]
+    "one number": (lambda m, x: qfunc.mixed_precision([x], 4, qfunc.SizeBudget(3)),  # type: ignore[arg-type]
                    "mixed_precision, bits: found 4, wanted a sequence of ints from 2 to 16. Write bits=(2, 4)."),
-    "wide": (lambda m, x: qfunc.mixed_precision([x], (8, 12), qfunc.Size(8), progress=False)(m),
+    "wide": (lambda m, x: qfunc.mixed_precision([x], (8, 12), qfunc.SizeBudget(8), progress=False)(m),
              "mixed_precision: found first.weight 8, deep.weight 8, last.weight 8, wanted weights of more than 8 bits. "
              "Give fewer bits, or a target with wider weights."),
-    "size": (lambda m, x: qfunc.Size(0), "Size.mean_bits: found 0, wanted a finite positive number. Give such a number."),
-    "share": (lambda m, x: qfunc.BitOperations(1.5), "BitOperations.share: found 1.5, wanted at most 1. Give such a share."),
-    "times": (lambda m, x: qfunc.Latency((("fc", 8),), 1.0),  # type: ignore[arg-type]
+    "size": (lambda m, x: qfunc.SizeBudget(0), "Size.mean_bits: found 0, wanted a finite positive number. Give such a number."),
+    "share": (lambda m, x: qfunc.BitOpsBudget(1.5), "BitOpsBudget.share: found 1.5, wanted at most 1. Give such a share."),
+    "times": (lambda m, x: qfunc.LatencyBudget((("fc", 8),), 1.0),  # type: ignore[arg-type]
               "Latency.times: found (('fc', 8),), wanted a tuple of (op, bits, time). Write (('conv1', 8, 0.31), ...)."),
-    "no time": (lambda m, x: qfunc.mixed_precision([x], (4,), qfunc.Latency((("fc", 8, 1.0),), 1.0), progress=False)(m),
+    "no time": (lambda m, x: qfunc.mixed_precision([x], (4,), qfunc.LatencyBudget((("fc", 8, 1.0),), 1.0), progress=False)(m),
                 "Latency.times: found nothing, wanted a time of op 'first' with 4 bits. Measure it, or leave 4 out of bits. "
                 "There are times of fc."),
-    "no batches": (lambda m, x: qfunc.mixed_precision([], (4,), qfunc.Size(5), progress=False)(m),
+    "no batches": (lambda m, x: qfunc.mixed_precision([], (4,), qfunc.SizeBudget(5), progress=False)(m),
                    "mixed_precision: found no batches, wanted batches of inputs. Give at least one batch."),
-    "nan": (lambda m, x: qfunc.mixed_precision([x], (2,), qfunc.Size(8), NoLoss(), progress=False)(m),
+    "nan": (lambda m, x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), NoLoss(), progress=False)(m),
             "mixed_precision, 'first.weight' with 2 bits: found a loss of nan, wanted a finite loss. "
             "Look for NaN or infinities in the model's outputs."),
 }  # fmt: skip

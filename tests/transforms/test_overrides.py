@@ -6,7 +6,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.specs import Fusion, Keep, Step, edit
+from qfunc.specs import Fusion, FusionStep, KeepFloat, edit
 
 
 def formats(target):
@@ -48,7 +48,7 @@ def test_an_input_may_be_skipped_where_no_op_reads_its_codes():
         def forward(self, ids, gain):
             return self.head(self.word(ids)) * gain
 
-    chip, free = targets.onnxruntime, edit.inputs(edit.op("mul"), Keep())
+    chip, free = targets.onnxruntime, edit.inputs(edit.op("mul"), KeepFloat())
     for target, there in (
         (edit.skip(edit.name("ids"))(chip), True),
         (edit.pipe(chip, edit.skip(edit.name("gain")), free), False),
@@ -60,13 +60,13 @@ def test_an_input_may_be_skipped_where_no_op_reads_its_codes():
 
 def test_an_edge_may_be_named_behind_an_op_that_moves_its_codes():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).eval()
-    change = edit.add(edit.op("linear"), input=Keep(), edges=edit.name("0"))
+    change = edit.add(edit.op("linear"), input=KeepFloat(), edges=edit.name("0"))
     quantized = qfunc.quantize(edit.skip(edit.name("0"))(change(targets.onnxruntime)))(net)
     assert [s.module.site.name for s in quantizer_nodes(quantized)] == ["2.weight", "2"]
 
 
 def test_a_fusion_may_name_what_folds_away():
-    fusion = Fusion(edit.op("conv") & edit.name("0"), (Step(edit.name("1")), Step(edit.op("tanh"))))
+    fusion = Fusion(edit.op("conv") & edit.name("0"), (FusionStep(edit.name("1")), FusionStep(edit.op("tanh"))))
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh()).eval()
     placed = [s.module.site.name for s in quantizer_nodes(qfunc.quantize(edit.fuse(fusion)(targets.onnxruntime))(net))]
     assert "0" not in placed  # conv and tanh are one unit

@@ -35,7 +35,7 @@ def steps(model: nn.Module, batch: Any, folder: Any) -> dict[str, tuple[nn.Modul
         "compare": (done, lambda: qfunc.compare([batch])(done)),
         "sensitivity": (done, lambda: qfunc.sensitivity([batch])(done)),
         "bypass": (done, lambda: qfunc.bypass(edit.name("conv1"))(done)),
-        "calibrate, quantized": (done, lambda: qfunc.calibrate([batch], through=qfunc.Quantized())(done)),
+        "calibrate, quantized": (done, lambda: qfunc.calibrate([batch], through=qfunc.QuantizedPass())(done)),
     }
 
 

@@ -46,9 +46,9 @@ def test_the_statistics_come_from_behind_what_has_qparams(name: str, export: boo
     before = state(made)
     weights = {s.path for s in quantizer_nodes(made) if s.module.ready}
     assert {s.module.site.constant for s in quantizer_nodes(made) if s.path in weights} == {True}
-    one = qfunc.calibrate([batch], through=qfunc.Quantized())(made)
+    one = qfunc.calibrate([batch], through=qfunc.QuantizedPass())(made)
     assert same_state(state(made), before)
-    two = qfunc.calibrate([batch], through=qfunc.Quantized())(one)
+    two = qfunc.calibrate([batch], through=qfunc.QuantizedPass())(one)
     everything = {s.path for s in quantizer_nodes(one)}
     for done, wanted in ((one, ranges(made, batch, weights)), (two, ranges(one, batch, everything))):
         for path, (low, high) in wanted.items():
@@ -60,7 +60,7 @@ def test_the_statistics_come_from_behind_what_has_qparams(name: str, export: boo
 def test_the_default_is_the_float_network() -> None:
     _, x, made = quantized("residual")
     plain, named, behind = (
-        qfunc.calibrate([x], **k)(made) for k in ({}, {"through": qfunc.Float()}, {"through": qfunc.Quantized()})
+        qfunc.calibrate([x], **k)(made) for k in ({}, {"through": qfunc.FloatPass()}, {"through": qfunc.QuantizedPass()})
     )
     assert same_state(state(plain), state(named))
     assert not same_state(state(plain), state(behind))
@@ -69,7 +69,7 @@ def test_the_default_is_the_float_network() -> None:
 def test_nothing_quantized_is_the_float_network() -> None:
     _, x, made = quantized("residual")
     bare = qfunc.bypass(edit.name("*"), roles=("weight", "bias"))(made)
-    one, other = (qfunc.calibrate([x], through=t)(bare) for t in (qfunc.Float(), qfunc.Quantized()))
+    one, other = (qfunc.calibrate([x], through=t)(bare) for t in (qfunc.FloatPass(), qfunc.QuantizedPass()))
     assert same_state(state(one), state(other))
 
 
@@ -83,10 +83,10 @@ def test_several_models_read_each_batch_once() -> None:
             read.append(part)
             yield part
 
-    pair = qfunc.calibrate(batches(), through=qfunc.Quantized())((made, other))
+    pair = qfunc.calibrate(batches(), through=qfunc.QuantizedPass())((made, other))
     assert len(read) == 2
     for model, done in zip((made, other), pair, strict=True):
-        alone = qfunc.calibrate([x, 2 * x], through=qfunc.Quantized())(model)
+        alone = qfunc.calibrate([x, 2 * x], through=qfunc.QuantizedPass())(model)
         assert same_state(state(alone), state(done))
         assert equal(alone.eval()(x), done.eval()(x))
 
@@ -94,14 +94,16 @@ def test_several_models_read_each_batch_once() -> None:
 def test_models_of_different_networks_may_share_the_batches() -> None:
     _, x, made = quantized("residual")
     _, _, other = quantized("branches")
-    pair = qfunc.calibrate([x], through=qfunc.Quantized())((made, other))
+    pair = qfunc.calibrate([x], through=qfunc.QuantizedPass())((made, other))
     assert [equal(float_network(a)(x), float_network(b)(x)) for a, b in zip(pair, (made, other), strict=True)] == [True, True]
 
 
 def test_wrong_uses_are_told_whole() -> None:
-    text = "calibrate, through: found {}, wanted qfunc.Float() or qfunc.Quantized(). Write through=qfunc.Quantized()."
-    told(lambda: qfunc.calibrate([], through=qfunc.Quantized), "SpecError", text.format("Quantized"))  # type: ignore[arg-type]
+    text = (
+        "calibrate, through: found {}, wanted qfunc.FloatPass() or qfunc.QuantizedPass(). Write through=qfunc.QuantizedPass()."
+    )
+    told(lambda: qfunc.calibrate([], through=qfunc.QuantizedPass), "SpecError", text.format("Quantized"))  # type: ignore[arg-type]
     told(lambda: qfunc.calibrate([], through="float"), "SpecError", text.format("'float'"))  # type: ignore[arg-type]
     _, _, made = quantized("residual")
     text = "calibrate: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."
-    told(lambda: qfunc.calibrate([], through=qfunc.Quantized())(made), "CalibrationError", text)
+    told(lambda: qfunc.calibrate([], through=qfunc.QuantizedPass())(made), "CalibrationError", text)

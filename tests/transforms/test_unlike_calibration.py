@@ -26,7 +26,7 @@ def test_an_artifact_of_a_leaf_that_asks_for_values() -> None:
     text = (
         "deploy, op '1': found RuntimeError: Tensor.item() cannot be called on meta tensors, wanted an op that does the same "
         "whatever the values are, as an artifact does. Write it with torch.where, or quantize the submodules around it: "
-        "quantize(target, at=('backbone', 'head'))."
+        "quantize(target, submodules=('backbone', 'head'))."
     )
     told(lambda: qfunc.deploy(TARGET)(done), "DeployError", text)
 

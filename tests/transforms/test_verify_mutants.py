@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.analysis.verification_report import Tally
-from qfunc.lowering import OnnxRuntime
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.lowering.artifact import Artifact
-from qfunc.specs import Keep, edit
+from qfunc.specs import KeepFloat, edit
 
 
 def test_differences_are_counted_exactly() -> None:
@@ -30,7 +30,7 @@ def test_differences_are_counted_exactly() -> None:
 
 def test_a_float_unit_reads_quantized_weights() -> None:
     """A conv whose output has no codes runs in float on what the codes of its operands mean: as the simulation."""
-    target = edit.pipe(targets.onnxruntime, edit.add(edit.op("conv"), output=Keep()))
+    target = edit.pipe(targets.onnxruntime, edit.add(edit.op("conv"), output=KeepFloat()))
     torch.manual_seed(0)
     net, x = nn.Conv2d(3, 4, 3).eval(), torch.randn(2, 3, 8, 8)
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
@@ -42,10 +42,10 @@ class Forgetful:
     """ONNX Runtime, which says of every unit that it is gone."""
 
     def run(self, artifact: Artifact, inputs: list[Tensor]) -> list[Any]:
-        return OnnxRuntime().run(artifact, inputs)
+        return OnnxRuntimeRunner().run(artifact, inputs)
 
     def inside(self, artifact: Artifact) -> Any:
-        found: Any = OnnxRuntime().inside(artifact)
+        found: Any = OnnxRuntimeRunner().inside(artifact)
         return evolve(found, units=dict.fromkeys(found.units, "gone"))
 
 

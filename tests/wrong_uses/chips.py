@@ -6,7 +6,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import QnnHtp
+from qfunc.lowering import QnnHtpRunner
 from tests.wrong_uses.world import TARGET, Row, bare, calibrated, in_half
 
 # fmt: off
@@ -21,11 +21,12 @@ ROWS: tuple[Row, ...] = (
     ("emulate what is not public", lambda w: qfunc.emulate(targets.tensorrt)(calibrated(targets.tensorrt, w)), "EmulationError",
      "emulate(tensorrt): found no public arithmetic: the engine's rounding and order of fusion are not published, "
      "wanted a target whose kernels are known. The nearest target that can be emulated is targets.onnxruntime."),
-    ("an HTP of no version", lambda w: QnnHtp(67), "SpecError",
-     "QnnHtp.arch: found 67, wanted an int in [68, inf]. Give such a number."),
+    ("an HTP of no version", lambda w: QnnHtpRunner(67), "SpecError",
+     "QnnHtpRunner.arch: found 67, wanted an int in [68, inf]. Give such a number."),
     ("a pool that the HTP gets wrong", lambda w: qfunc.quantize(targets.qnn_htp)(nn.Sequential(nn.AvgPool2d(2, padding=1))),
      "SpecError",
-     "target 'qnn_htp', op '0': found the kind 'avg_pool', wanted an op that HtpQdq() writes: onnxruntime-qnn 2.7, measured: "
+     "target 'qnn_htp', op '0': found the kind 'avg_pool', wanted an op that QnnHtpLowering() writes: onnxruntime-qnn "
+     "2.7, measured: "
      "the HTP takes other values there. Use another stride than the window's size, or count_include_pad=False and "
      "ceil_mode=False. To simulate it without a file, use attrs.evolve(target, lowering=None)."),
     ("emulate twice", lambda w: qfunc.emulate(TARGET)(w.emulation), "CalibrationError",

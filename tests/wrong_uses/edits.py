@@ -103,7 +103,7 @@ ROWS: tuple[Row, ...] = (
      "with &, | and ~."),
     ("a fusion of texts", lambda w: edit.fuse("conv", "relu"), "SpecError",
      "edit.fuse: found 'conv', wanted a Fusion. Write specs.Fusion(...)."),
-    ("a lowering by class", lambda w: edit.deploy(lowering.Qdq), "SpecError",
+    ("a lowering by class", lambda w: edit.deploy(lowering.QdqLowering), "SpecError",
      "SetLowering.lowering: found <class 'qfunc.lowering.onnx.lowering.Qdq'>, wanted a frozen value with the methods lower. "
      "Call it: Qdq()."),
     ("a lowering by name", lambda w: edit.deploy("onnx"), "SpecError",

@@ -7,7 +7,7 @@ from torch import nn
 
 import qfunc
 from qfunc import specs, targets
-from qfunc.specs import Fusion, Op, Step, edit
+from qfunc.specs import Fusion, FusionStep, Op, edit
 from tests.wrong_uses.world import TARGET, Row, broken, scripted
 
 # fmt: off
@@ -92,7 +92,7 @@ ROWS: tuple[Row, ...] = (
      "target 'onnxruntime', rules: found 'convolution', which is no kind of op, wanted a kind of the vocabulary or of "
      "the target's ops. Near names: conv, constant, conv_transpose."),
     ("a fusion of kinds that are none",
-     lambda w: qfunc.quantize(edit.fuse(Fusion(Op("conv"), Step(Op("rellu"))))(TARGET))(w.net), "SpecError",
+     lambda w: qfunc.quantize(edit.fuse(Fusion(Op("conv"), FusionStep(Op("rellu"))))(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', fusions: found 'rellu', which is no kind of op, wanted a kind of the vocabulary or of the "
      "target's ops. Near names: relu, prelu, elu."),
     ("a rule for a weight", lambda w: qfunc.quantize(edit.skip(edit.name("3.weight"))(TARGET))(w.net), "SpecError",
@@ -107,42 +107,43 @@ ROWS: tuple[Row, ...] = (
      "target 'tensorrt', op '0', input 'input'; op '2', input '1': found a zero point, wanted none: TensorRT 11, "
      "Working with Quantized Types: 'TensorRT uses a symmetric quantization scheme'. Use "
      "edit.activations(symmetric=True), or leave the op in float by edit.skip."),
-    ("at that is no path", lambda w: qfunc.quantize(TARGET, at=0), "SpecError",
-     "quantize, at: found 0, wanted a path of a submodule, or a tuple of them. Write at='backbone' or at=('encoder', "
-     "'decoder.layers.*')."),
-    ("at that names nothing", lambda w: qfunc.quantize(TARGET, at="bakbone")(w.outer), "SpecError",
-     "quantize, at: found 'bakbone', which is the path of no submodule, wanted paths of submodules of the Outer. Near "
+    ("at that is no path", lambda w: qfunc.quantize(TARGET, submodules=0), "SpecError",
+     "quantize, submodules: found 0, wanted a path of a submodule, or a tuple of them. Write "
+     "submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."),
+    ("at that names nothing", lambda w: qfunc.quantize(TARGET, submodules="bakbone")(w.outer), "SpecError",
+     "quantize, submodules: found 'bakbone', which is the path of no submodule, wanted paths of submodules of the Outer. Near "
      "names: backbone, backbone.0."),
-    ("at that is empty", lambda w: qfunc.quantize(TARGET, at=()), "SpecError",
-     "quantize, at: found (), wanted a path of a submodule, or a tuple of them. Write at='backbone' or at=('encoder', "
-     "'decoder.layers.*')."),
-    ("at the model itself", lambda w: qfunc.quantize(TARGET, at="")(w.outer), "SpecError",
-     "quantize, at: found '', which is the path of no submodule, wanted paths of submodules of the Outer. Near names: "
+    ("at that is empty", lambda w: qfunc.quantize(TARGET, submodules=()), "SpecError",
+     "quantize, submodules: found (), wanted a path of a submodule, or a tuple of them. Write "
+     "submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."),
+    ("at the model itself", lambda w: qfunc.quantize(TARGET, submodules="")(w.outer), "SpecError",
+     "quantize, submodules: found '', which is the path of no submodule, wanted paths of submodules of the Outer. Near names: "
      "backbone, heads, spare."),
-    ("at a container", lambda w: qfunc.quantize(TARGET, at="heads")(w.outer), "SpecError",
-     "quantize, at: found 'heads', a ModuleList without a forward, wanted submodules that compute. Name its entries: "
+    ("at a container", lambda w: qfunc.quantize(TARGET, submodules="heads")(w.outer), "SpecError",
+     "quantize, submodules: found 'heads', a ModuleList without a forward, wanted submodules that compute. Name its entries: "
      "'heads.*'."),
-    ("at inside at", lambda w: qfunc.quantize(TARGET, at=("backbone", "backbone.0"))(w.outer), "SpecError",
-     "quantize, at: found 'backbone.0' inside 'backbone', wanted submodules side by side. Name one of them: 'backbone' "
+    ("at inside at", lambda w: qfunc.quantize(TARGET, submodules=("backbone", "backbone.0"))(w.outer), "SpecError",
+     "quantize, submodules: found 'backbone.0' inside 'backbone', wanted submodules side by side. Name one of them: 'backbone' "
      "has the other in it."),
-    ("at one module twice", lambda w: qfunc.quantize(TARGET, at=("heads.0", "heads.1"))(w.outer), "SpecError",
-     "quantize, at: found 'heads.1' and 'heads.0', which are one module, wanted each submodule once. Name it once: it "
+    ("at one module twice", lambda w: qfunc.quantize(TARGET, submodules=("heads.0", "heads.1"))(w.outer), "SpecError",
+     "quantize, submodules: found 'heads.1' and 'heads.0', which are one module, wanted each submodule once. Name it once: it "
      "is replaced wherever the model refers to it."),
-    ("at the same path twice", lambda w: qfunc.quantize(TARGET, at=("backbone", "backbone"))(w.outer), "SpecError",
-     "quantize, at: found 'backbone' twice, wanted each submodule once. Name it once: it is replaced wherever the model "
+    ("at the same path twice", lambda w: qfunc.quantize(TARGET, submodules=("backbone", "backbone"))(w.outer), "SpecError",
+     "quantize, submodules: found 'backbone' twice, wanted each submodule once. Name it once: it is replaced wherever the "
+     "model "
      "refers to it."),
-    ("at what is not quantized", lambda w: qfunc.quantize(TARGET, at="pool")(w.outer), "SpecError",
-     "quantize, at='pool': found a MaxPool2d in which the target quantizes nothing, wanted submodules with ops that it "
+    ("at what is not quantized", lambda w: qfunc.quantize(TARGET, submodules="pool")(w.outer), "SpecError",
+     "quantize, submodules='pool': found a MaxPool2d in which the target quantizes nothing, wanted submodules with ops that it "
      "quantizes. Near names: backbone, heads, spare."),
-    ("at what is quantized already", lambda w: qfunc.quantize(TARGET, at="backbone")(w.inside), "CalibrationError",
-     "quantize, at='backbone': found 'backbone', which is quantized already, wanted a float submodule. Quantize the "
+    ("at what is quantized already", lambda w: qfunc.quantize(TARGET, submodules="backbone")(w.inside), "CalibrationError",
+     "quantize, submodules='backbone': found 'backbone', which is quantized already, wanted a float submodule. Quantize the "
      "float model that it came from."),
     ("at a submodule that does not run on the example",
-     lambda w: qfunc.quantize(TARGET, (w.x,), at="spare")(w.outer), "CaptureError",
+     lambda w: qfunc.quantize(TARGET, (w.x,), submodules="spare")(w.outer), "CaptureError",
      "quantize, example_inputs: found no call of 'spare', wanted a run of every submodule. Give inputs for which it "
      "runs, or leave it out of `at`."),
-    ("at with a tied weight that is folded", lambda w: qfunc.quantize(TARGET, at="spare")(w.tied), "SpecError",
-     "quantize, at='spare': found tensor spare.0.weight, which is also rest.weight and would change on one side only, "
+    ("at with a tied weight that is folded", lambda w: qfunc.quantize(TARGET, submodules="spare")(w.tied), "SpecError",
+     "quantize, submodules='spare': found tensor spare.0.weight, which is also rest.weight and would change on one side only, "
      "wanted shared tensors that stay what they are. Name a submodule that holds both, or give one of them a copy."),
 )
 # fmt: on

@@ -6,7 +6,7 @@ from typing import Any
 
 import qfunc
 from qfunc.estimators import MinMax
-from qfunc.specs import Attr, From, Fusion, Keep, Step, edit
+from qfunc.specs import Attr, From, Fusion, FusionStep, KeepFloat, edit
 from tests.wrong_uses.world import TARGET, Row
 
 
@@ -20,30 +20,30 @@ ROWS: tuple[Row, ...] = (
     ("a skip of an input", lambda w: quantized(edit.skip(edit.name("input")), w), "SpecError",
      "target 'onnxruntime', rules: found Name('input'), which matches the input 'input' alone, which '0' reads as codes, "
      "wanted a selector that matches an op. Leave in float what reads it: edit.skip(edit.name('0')); or only what is "
-     "read: edit.inputs(edit.name('0'), Keep())."),
+     "read: edit.inputs(edit.name('0'), KeepFloat())."),
     ("a skip of inputs as a kind", lambda w: quantized(edit.skip(edit.op("input")), w), "SpecError",
      "target 'onnxruntime', rules: found Op('input'), which matches the input 'input' alone, which '0' reads as codes, "
      "wanted a selector that matches an op. Leave in float what reads it: edit.skip(edit.name('0')); or only what is "
-     "read: edit.inputs(edit.name('0'), Keep())."),
+     "read: edit.inputs(edit.name('0'), KeepFloat())."),
     ("a skip of what follows an input", lambda w: quantized(edit.skip(From(edit.name("input"))), w), "SpecError",
      "target 'onnxruntime', rules: found From(Name('input')), which matches the input 'input' alone, which '0' reads as "
      "codes, wanted a selector that matches an op. Leave in float what reads it: edit.skip(edit.name('0')); or only what "
-     "is read: edit.inputs(edit.name('0'), Keep())."),
+     "is read: edit.inputs(edit.name('0'), KeepFloat())."),
     ("a skip of constants", lambda w: quantized(edit.skip(edit.op("constant")), w), "SpecError",
      "target 'onnxruntime', rules: found Op('constant'), which matches weights alone, wanted a selector that matches an "
      "op. Name the ops that read them."),
-    ("the input of an input", lambda w: quantized(edit.inputs(edit.name("input"), Keep()), w), "SpecError",
+    ("the input of an input", lambda w: quantized(edit.inputs(edit.name("input"), KeepFloat()), w), "SpecError",
      "target 'onnxruntime', rules: found Name('input'), which matches the input 'input' alone, which has no slot but its "
      "output, wanted a selector that matches an op. Name what reads it: '0'."),
-    ("a weight of an op that has none", lambda w: quantized(edit.add(edit.name("2"), weight=Keep()), w), "SpecError",
+    ("a weight of an op that has none", lambda w: quantized(edit.add(edit.name("2"), weight=KeepFloat()), w), "SpecError",
      "target 'onnxruntime', rules: found Name('2'), which matches ops, and speaks of their weight alone, wanted a slot "
      "that one of them has. They have: input, output."),
     ("a rule for edges that its ops do not have",
-     lambda w: quantized(edit.add(edit.op("linear"), input=Keep(), edges=edit.name("0")), w), "SpecError",
+     lambda w: quantized(edit.add(edit.op("linear"), input=KeepFloat(), edges=edit.name("0")), w), "SpecError",
      "target 'onnxruntime', rules: found Name('0'), which matches nothing that the ops of its rule read, wanted edges of "
      "those ops. They read: 2."),
     ("a rule for edges of a name that is nowhere",
-     lambda w: quantized(edit.add(edit.op("linear"), input=Keep(), edges=edit.name("x")), w), "SpecError",
+     lambda w: quantized(edit.add(edit.op("linear"), input=KeepFloat(), edges=edit.name("x")), w), "SpecError",
      "target 'onnxruntime', rules: found Name('x'), which matches nothing in the model, wanted a selector that matches an "
      "op or a tensor. Near names: 0, 1, 2, 3, input."),
     ("one of two names is nowhere", lambda w: quantized(edit.skip(edit.name("0") | edit.name("head")), w), "SpecError",
@@ -56,7 +56,7 @@ ROWS: tuple[Row, ...] = (
      "target 'onnxruntime', rules: found 'dephtwise', which is no attribute of an op, wanted an attribute of the "
      "vocabulary. Near names: depthwise, eps, decimals."),
     ("a fusion of a name that is nowhere",
-     lambda w: quantized(edit.fuse(Fusion(edit.op("conv") & edit.name("head"), Step(edit.op("relu")))), w), "SpecError",
+     lambda w: quantized(edit.fuse(Fusion(edit.op("conv") & edit.name("head"), FusionStep(edit.op("relu")))), w), "SpecError",
      "target 'onnxruntime', fusions: found Name('head'), which matches nothing in the model, wanted a selector that "
      "matches an op or a tensor. Near names: 0, 1, 2, 3, input."),
     ("an override of weights where none are",

@@ -75,13 +75,16 @@ ROWS: tuple[Row, ...] = (
      "calibrate, batch 1, op 'backbone.0': found RuntimeError: Expected 3D (unbatched) or 4D (batched) input to conv2d, "
      "but got input of size: [6, 6], wanted inputs on which the model runs. Give batches as the model's forward takes them."),
     ("a submodule that no batch reaches",
-     lambda w: qfunc.calibrate(w.batches)(qfunc.quantize(TARGET, at=("backbone", "spare"))(w.outer)), "CalibrationError",
-     "calibrate, submodule 'spare': found no call of it in any batch, wanted at least one. Give batches for which it "
+     lambda w: qfunc.calibrate(w.batches)(qfunc.quantize(TARGET, submodules=("backbone", "spare"))(w.outer)),
+     "CalibrationError", "calibrate, submodule 'spare': found no call of it in any batch, wanted at least one. Give "
+     "batches for which it "
      "runs, or leave it out of `at`."),
-    ("through the class", lambda w: qfunc.calibrate(w.batches, through=qfunc.Quantized), "SpecError",
-     "calibrate, through: found Quantized, wanted qfunc.Float() or qfunc.Quantized(). Write through=qfunc.Quantized()."),
+    ("through the class", lambda w: qfunc.calibrate(w.batches, through=qfunc.QuantizedPass), "SpecError",
+     "calibrate, through: found Quantized, wanted qfunc.FloatPass() or qfunc.QuantizedPass(). Write "
+     "through=qfunc.QuantizedPass()."),
     ("through a text", lambda w: qfunc.calibrate(w.batches, through="quantized"), "SpecError",
-     "calibrate, through: found 'quantized', wanted qfunc.Float() or qfunc.Quantized(). Write through=qfunc.Quantized()."),
+     "calibrate, through: found 'quantized', wanted qfunc.FloatPass() or qfunc.QuantizedPass(). Write "
+     "through=qfunc.QuantizedPass()."),
     ("a group by name", lambda w: qfunc.calibrate(w.batches, group="world"), "SpecError",
      "calibrate, group: found 'world', wanted a torch.distributed.ProcessGroup that this process is in, or None. Give "
      "what dist.new_group returns in its members, or mesh.get_group()."),

@@ -7,7 +7,7 @@ from torch import nn
 from qfunc import functions, specs, targets, testing
 from qfunc.estimators import Ema, Entropy, MinMax, Mse, Percentile, PowerOfTwo, Quantile, StdClip
 from qfunc.functions import AdaRound, Dsq, Lsq, Pact, QDrop
-from qfunc.specs import Int, PerChannel, Rule, Scale, Scheme, Step
+from qfunc.specs import FusionStep, Int, PerChannel, Rule, Scale, Scheme
 from tests.wrong_uses.world import TARGET, Row
 
 # fmt: off
@@ -33,7 +33,7 @@ ROWS: tuple[Row, ...] = (
     ("a rule by text", lambda w: Rule("conv", input=Scheme()), "SpecError",
      "Rule.select: found 'conv', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them "
      "with &, | and ~."),
-    ("a step by text", lambda w: Step("relu"), "SpecError",
+    ("a step by text", lambda w: FusionStep("relu"), "SpecError",
      "Step.op: found 'relu', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them with "
      "&, | and ~."),
     ("a difference to a name", lambda w: specs.diff(TARGET, "tensorrt"), "SpecError",

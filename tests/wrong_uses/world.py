@@ -61,7 +61,7 @@ def world(folder: Path) -> Any:
     artifact.save(folder / "deployed")
     return SimpleNamespace(
         net=net, batches=batches, x=batches[0], quantized=quantized, calibrated=calibrated, artifact=artifact, outer=outer,
-        emulation=qfunc.emulate(TARGET)(calibrated), inside=qfunc.quantize(TARGET, at="backbone")(outer), tied=tied,
+        emulation=qfunc.emulate(TARGET)(calibrated), inside=qfunc.quantize(TARGET, submodules="backbone")(outer), tied=tied,
         folder=folder,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen
-class NcnnFiles:
+class NcnnLowering:
     """`model.ncnn.param` and `model.ncnn.bin`: int8 convolutions and linear layers with the model's own codes and scales.
 
     The files are written here; ncnn is needed only where they run.  Inputs are the blobs "in0", "in1", ..., outputs
@@ -27,8 +27,8 @@ class NcnnFiles:
 
     Source: ncnn 20261020, docs/developer-guide/param-and-model-file-structure.md and operators.md.
 
-    >>> NcnnFiles()
-    NcnnFiles()
+    >>> NcnnLowering()
+    NcnnLowering()
     """
 
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
@@ -61,4 +61,4 @@ def _require(site: QuantizedTensor) -> None:
     require_symmetric(site, site.name, "ncnn")
 
 
-__all__ = ["NcnnFiles"]
+__all__ = ["NcnnLowering"]

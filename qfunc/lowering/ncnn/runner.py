@@ -25,15 +25,15 @@ packed layout have other sums, and packed depthwise convolutions take 1/(s_x s_w
 
 
 @frozen
-class Ncnn:
+class NcnnRunner:
     """ncnn on the CPU, in float32 between its layers of int8; it runs the examples of a batch one by one.
 
     It is the extra `ncnn`, imported where it runs.  Switched off are Vulkan, all float16 and bfloat16, and the packed
     layout, `use_packing_layout`, in which depthwise convolutions approximate 1/(s_x s_w) by rcpps; winograd and sgemm are on,
     as by default, and they and `threads` change no code.  Needs the artifact's "model.ncnn.param" and "model.ncnn.bin".
 
-    >>> Ncnn()
-    Ncnn(threads=1)
+    >>> NcnnRunner()
+    NcnnRunner(threads=1)
     """
 
     threads: int = field(default=1, validator=integer(1))
@@ -73,7 +73,7 @@ class Ncnn:
         Raises:
             VerifyError: ncnn is not installed, or does not take the file.
         """
-        require(self.missing(), "Ncnn", "ncnn", "ncnn 1.0.20261020")
+        require(self.missing(), "NcnnRunner", "ncnn", "ncnn 1.0.20261020")
         ncnn = importlib.import_module("ncnn")
         net = ncnn.Net()
         for option in _OFF:
@@ -86,7 +86,7 @@ class Ncnn:
             codes = [net.load_param(str(Path(place, names[0]))), net.load_model(str(Path(place, names[1])))]
         if any(codes):
             do = "Deploy this model again; a newer ncnn may have other layers."
-            raise VerifyError(where="Ncnn", found=f"codes {codes} for the files", wanted="files that ncnn takes", do=do)
+            raise VerifyError(where="NcnnRunner", found=f"codes {codes} for the files", wanted="files that ncnn takes", do=do)
         blobs = frozenset(w for line in files[names[0]].decode().splitlines()[2:] for w in line.split()[4:])
         return Opened(ncnn, net, blobs)
 
@@ -150,4 +150,4 @@ class Shown:
         return found[:first], dict(zip(self.names, found[first:], strict=True))
 
 
-__all__ = ["FUSES", "Ncnn"]
+__all__ = ["FUSES", "NcnnRunner"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from qfunc.lowering.onnx.lowering import Qdq
+from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int, Scheme
 from qfunc.specs._check import has_methods, refuse
@@ -26,7 +26,7 @@ def _packing(instance: Any, attribute: Any, value: Any) -> None:
 
 @readable
 @frozen
-class Packed:
+class PackInt4:
     """The files of a lowering whose model stores weights of at most 4 bits as INT4 or UINT4: half the bytes.
 
     Otherwise such codes stand in bytes, which integer kernels of 8 bits read.  ONNX Runtime 1.31 on a CPU has none for
@@ -37,17 +37,17 @@ class Packed:
         SpecError: a lowering of an opset before 21.
     Source: ONNX, DequantizeLinear-21; TensorRT Developer Guide, Working with Quantized Types.
 
-    >>> Packed(), Packed(Qdq()).opset
-    (Packed(), 21)
+    >>> PackInt4(), PackInt4(QdqLowering()).opset
+    (PackInt4(), 21)
     """
 
-    lowering: Any = field(default=Qdq(), validator=_packing)
+    lowering: Any = field(default=QdqLowering(), validator=_packing)
 
     @property
     def opset(self) -> int:
         """That of the lowering.
 
-        >>> Packed().opset
+        >>> PackInt4().opset
         21
         """
         return SINCE
@@ -60,7 +60,7 @@ class Packed:
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """As the lowering's.
 
-        >>> Packed().refuses(Scheme(Int(4)), constant=True)
+        >>> PackInt4().refuses(Scheme(Int(4)), constant=True)
         ''
         """
         refuses = getattr(self.lowering, "refuses", None)

@@ -16,7 +16,7 @@ _STORED = (8, 16, 32)
 
 @readable
 @frozen(kw_only=True)
-class Qdq:
+class QdqLowering:
     """`model.onnx`: ONNX with QuantizeLinear and DequantizeLinear, as ONNX Runtime loads it.
 
     `opset` is the version of ONNX's operators, 13 to 21.  Scales per channel came with 13, 8-bit floats with
@@ -25,7 +25,7 @@ class Qdq:
 
     Source: ONNX operator specification, QuantizeLinear-13, -19, -21, DequantizeLinear-13, -19, -21.
 
-    >>> Qdq(), Qdq(opset=13)
+    >>> QdqLowering(), QdqLowering(opset=13)
     (Qdq(), Qdq(opset=13))
     """
 
@@ -39,9 +39,9 @@ class Qdq:
         """What is wanted in place of this lowering for a tensor of that scheme; empty if it is fine.
 
         >>> from qfunc.specs import Int, Scheme
-        >>> Qdq(opset=13).refuses(Scheme(Int(4)), constant=False)
+        >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=False)
         'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
-        >>> Qdq(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
+        >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
         ''
         """
         return _wanted("Qdq", self.opset, scheme, constant)
@@ -49,15 +49,16 @@ class Qdq:
 
 @readable
 @frozen(kw_only=True)
-class ExplicitQdq:
-    """As `Qdq`, without the copies (Max of one tensor) that keep ONNX Runtime's optimiser from quantizing what is float.
+class ExplicitQdqLowering:
+    """As `QdqLowering`, without the copies (Max of one tensor) that keep ONNX Runtime's optimiser from quantizing what "
+    "is float.
 
     Engines that fuse by pattern want nothing between an op, its activation and QuantizeLinear.
 
     Source: NVIDIA TensorRT Developer Guide, Explicit Quantization, Q/DQ placement recommendations.
 
-    >>> ExplicitQdq(opset=17)
-    ExplicitQdq(opset=17)
+    >>> ExplicitQdqLowering(opset=17)
+    ExplicitQdqLowering(opset=17)
     """
 
     opset: int = opset_field()
@@ -66,16 +67,16 @@ class ExplicitQdq:
         """The model's bytes, the same for the same model."""
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
-        return Qdq().lower(float_model(model, ()), sites)
+        return QdqLowering().lower(float_model(model, ()), sites)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """As Qdq's.
 
         >>> from qfunc.specs import Int, Scheme
-        >>> ExplicitQdq(opset=13).refuses(Scheme(Int(4)), constant=True)
+        >>> ExplicitQdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)
         ''
         """
-        return _wanted("ExplicitQdq", self.opset, scheme, constant)
+        return _wanted("ExplicitQdqLowering", self.opset, scheme, constant)
 
 
 def _wanted(name: str, opset: int, scheme: Scheme, constant: bool) -> str:

@@ -63,7 +63,10 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
     wanted, do = "a network that runs with the shapes seen in calibration", "Give deploy the example_inputs."
     if "meta tensors" in said:  # it asks a tensor for its values, and here it has none
         wanted = "an op that does the same whatever the values are, as an artifact does"
-        do = "Write it with torch.where, or quantize the submodules around it: quantize(target, at=('backbone', 'head'))."
+        do = (
+            "Write it with torch.where, or quantize the submodules around it: quantize(target, submodules=('backbone', "
+            "'head'))."
+        )
     where = f"deploy, op {path_of(network, walk.at)!r}" if walk.at is not None else "deploy"
     raise DeployError(where=where, found=said, wanted=wanted, do=do) from error
 

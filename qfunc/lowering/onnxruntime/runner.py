@@ -15,13 +15,13 @@ from qfunc.specs._check import instance_of, integer
 
 
 @frozen
-class OnnxRuntime:
+class OnnxRuntimeRunner:
     """ONNX Runtime, CPUExecutionProvider, with all its graph optimisations or none.
 
     `threads=0` leaves the number to the runtime.  Needs the artifact's "model.onnx".
 
-    >>> OnnxRuntime()
-    OnnxRuntime(optimise=True, threads=0)
+    >>> OnnxRuntimeRunner()
+    OnnxRuntimeRunner(optimise=True, threads=0)
     """
 
     optimise: bool = field(default=True, validator=instance_of(bool))

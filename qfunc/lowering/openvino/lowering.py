@@ -16,7 +16,7 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen
-class FakeQuantizeOnnx:
+class OpenVinoLowering:
     """`model.onnx`: float ops between FakeQuantize nodes of the domain org.openvinotoolkit, as OpenVINO reads them.
 
     A node has inputs x, input_low, input_high, output_low, output_high and the attribute levels, and computes
@@ -37,8 +37,8 @@ class FakeQuantizeOnnx:
 
     Source: OpenVINO operation specification, FakeQuantize-1; MQBench, deploy/deploy_openvino.py.
 
-    >>> FakeQuantizeOnnx()
-    FakeQuantizeOnnx()
+    >>> OpenVinoLowering()
+    OpenVinoLowering()
     """
 
     opset: int = opset_field()
@@ -67,4 +67,4 @@ def _require(site: QuantizedTensor) -> None:
     require(site, said, repr(site.format), "integers of 16 bits at most, as FakeQuantize has them", do)
 
 
-__all__ = ["FakeQuantizeOnnx"]
+__all__ = ["OpenVinoLowering"]

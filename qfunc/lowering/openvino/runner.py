@@ -14,14 +14,14 @@ from qfunc.lowering.runner_support import SATURATES, has, not_installed, other_k
 
 
 @frozen
-class OpenVino:
+class OpenVinoRunner:
     """OpenVINO on the CPU, int8 where FakeQuantize lets it, all else in float32.
 
-    It is the extra `openvino`, imported where it runs.  Needs the artifact's "model.onnx", of `FakeQuantizeOnnx`.
+    It is the extra `openvino`, imported where it runs.  Needs the artifact's "model.onnx", of `OpenVinoLowering`.
     INFERENCE_PRECISION_HINT is f32: left alone, OpenVINO computes what is not int8 in bfloat16 on CPUs that have it.
 
-    >>> OpenVino()
-    OpenVino()
+    >>> OpenVinoRunner()
+    OpenVinoRunner()
     """
 
     @property
@@ -71,7 +71,7 @@ class OpenVino:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        require(self.missing(), "OpenVino", "openvino", "openvino 2026.4")
+        require(self.missing(), "OpenVinoRunner", "openvino", "openvino 2026.4")
         core: Any = importlib.import_module("openvino").Core()
         held = core.read_model(model)
         made = {n: op for op in held.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()}
@@ -119,4 +119,4 @@ def _arrays(inputs: Sequence[Any]) -> list[Any]:
     return [i.numpy() if hasattr(i, "numpy") else i for i in inputs]
 
 
-__all__ = ["OpenVino"]
+__all__ = ["OpenVinoRunner"]

@@ -16,7 +16,7 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen
-class QLinear:
+class QLinearLowering:
     """`model.onnx`: QLinear operators on bytes, between a QuantizeLinear of each input and a DequantizeLinear of each
     output.
 
@@ -35,8 +35,8 @@ class QLinear:
     Source: ONNX operator specification, QLinearConv-10, QLinearMatMul-21; onnxruntime, docs/ContribOperators.md;
     Apache TVM, python/tvm/relay/frontend/onnx.py; MQBench, deploy/deploy_onnx_qnn.py.
 
-    >>> QLinear()
-    QLinear()
+    >>> QLinearLowering()
+    QLinearLowering()
     """
 
     opset: int = opset_field()
@@ -71,4 +71,4 @@ def _require(site: QuantizedTensor) -> None:
         require_one_scale(site, "a QLinear operator")
 
 
-__all__ = ["QLinear"]
+__all__ = ["QLinearLowering"]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from attrs import frozen
 
-from qfunc.lowering.onnx.lowering import ExplicitQdq, Qdq
+from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.qnn.constraints import LEGALITY
 from qfunc.lowering.qnn.scale_limits import require_scales
@@ -19,8 +19,8 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen(kw_only=True)
-class HtpQdq:
-    """`model.onnx` as `ExplicitQdq` writes it, but that a Relu or Clip in front of a QuantizeLinear bounds codes.
+class QnnHtpLowering:
+    """`model.onnx` as `ExplicitQdqLowering` writes it, but that a Relu or Clip in front of a QuantizeLinear bounds codes.
 
     With bounds a, b and codes q(x) of m..n, q(min(max(x, a), b)) = min(max(q(x), q(a)), q(b)), as q never falls.  Where
     q(a) = m and q(b) = n nothing is left to do and the op is dropped; else it becomes Max, Min or both, each on codes, with the
@@ -29,8 +29,8 @@ class HtpQdq:
 
     Source: onnxruntime-qnn 2.7, measured.
 
-    >>> HtpQdq(opset=17)
-    HtpQdq(opset=17)
+    >>> QnnHtpLowering(opset=17)
+    QnnHtpLowering(opset=17)
     """
 
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
@@ -50,16 +50,16 @@ class HtpQdq:
         _one_bias_scale(made.graph)
         require_scales(made.graph)
         prune(made)
-        return Qdq().lower(made, sites)
+        return QdqLowering().lower(made, sites)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """As Qdq's.
 
         >>> from qfunc.specs import Int, Scheme
-        >>> HtpQdq(opset=13).refuses(Scheme(Int(4)), constant=True)
+        >>> QnnHtpLowering(opset=13).refuses(Scheme(Int(4)), constant=True)
         ''
         """
-        return ExplicitQdq(opset=self.opset).refuses(scheme, constant).replace("ExplicitQdq", "HtpQdq")
+        return ExplicitQdqLowering(opset=self.opset).refuses(scheme, constant).replace("ExplicitQdqLowering", "QnnHtpLowering")
 
 
 def _bound_codes(graph: Any) -> None:
@@ -134,4 +134,4 @@ class _CodeRounding:
             self.last = made
 
 
-__all__ = ["HtpQdq"]
+__all__ = ["QnnHtpLowering"]

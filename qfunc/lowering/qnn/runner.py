@@ -18,14 +18,14 @@ NOT_PUBLIC = "how the HTP rounds is not published"
 
 
 @frozen
-class QnnHtp:
+class QnnHtpRunner:
     """The Hexagon HTP of version `arch` as ONNX Runtime's QNN provider compiles for it; on x86-64 its emulator runs.
 
     It is the extra `qnn`, imported where it runs.  Nothing falls back to ONNX Runtime's own kernels; the examples of a batch
-    run one by one.  Needs the artifact's "model.onnx", of `HtpQdq`.
+    run one by one.  Needs the artifact's "model.onnx", of `QnnHtpLowering`.
 
-    >>> QnnHtp()
-    QnnHtp(arch=73)
+    >>> QnnHtpRunner()
+    QnnHtpRunner(arch=73)
     """
 
     arch: int = field(default=73, validator=integer(68))
@@ -52,7 +52,7 @@ class QnnHtp:
         Raises:
             VerifyError: onnxruntime-qnn is not installed.
         """
-        require(self.missing(), "QnnHtp", "qnn", "onnxruntime-qnn 2.7")
+        require(self.missing(), "QnnHtpRunner", "qnn", "onnxruntime-qnn 2.7")
         # onnx is imported here, where it is first needed.
         import onnx
 
@@ -107,10 +107,11 @@ class Opened:
             return ort.InferenceSession(self.model, options)
         except Exception as e:  # onnxruntime's own classes share no other base
             do = (
-                "Skip what the HTP does not take, by edit.skip, or verify by ONNX Runtime: runtime=lowering.OnnxRuntime(False)."
+                "Skip what the HTP does not take, by edit.skip, or verify by ONNX Runtime: "
+                "runtime=lowering.OnnxRuntimeRunner(False)."
             )
             wanted = "a model of which the HTP takes every op"
-            raise VerifyError(where="QnnHtp", found=first_line(e), wanted=wanted, do=do) from e
+            raise VerifyError(where="QnnHtpRunner", found=first_line(e), wanted=wanted, do=do) from e
 
 
-__all__ = ["QnnHtp"]
+__all__ = ["QnnHtpRunner"]

@@ -14,7 +14,7 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen
-class Tflite:
+class TfliteLowering:
     """`model.tflite`: int8 operators with the model's own scales and zero points, weights and biases as stored codes.
 
     Written with the flatbuffer classes of the package ai-edge-litert, the extra `litert`; no TensorFlow is needed.
@@ -25,8 +25,8 @@ class Tflite:
 
     Source: TensorFlow Lite schema.fbs (v3), 8-bit quantization specification.
 
-    >>> Tflite()
-    Tflite()
+    >>> TfliteLowering()
+    TfliteLowering()
     """
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
@@ -46,4 +46,4 @@ class Tflite:
         return {"model.tflite": Writer(QdqModel(model), TfliteBuilder()).write(WRITERS)}
 
 
-__all__ = ["Tflite"]
+__all__ = ["TfliteLowering"]

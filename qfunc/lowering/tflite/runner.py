@@ -17,15 +17,15 @@ _RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILT
 
 
 @frozen
-class LiteRt:
+class LiteRtRunner:
     """LiteRT on the CPU, with one of its three kernel sets, which round differently.
 
     "xnnpack": the default, the XNNPACK delegate with the optimised kernels behind it; "reference": the plain loops;
     "optimised": the optimised kernels alone.  It is the extra `litert`, imported where it runs.  `threads=0` leaves
     their number to the runtime.  Needs the artifact's "model.tflite".
 
-    >>> LiteRt("reference")
-    LiteRt(kernels='reference', threads=0)
+    >>> LiteRtRunner("reference")
+    LiteRtRunner(kernels='reference', threads=0)
     """
 
     kernels: str = field(default="xnnpack", validator=one_of(tuple(_RESOLVERS)))
@@ -63,7 +63,7 @@ class LiteRt:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        require(self.missing(), "LiteRt", "litert", "ai-edge-litert 2.3")
+        require(self.missing(), "LiteRtRunner", "litert", "ai-edge-litert 2.3")
         litert = importlib.import_module("ai_edge_litert.interpreter")
         resolver = getattr(litert.OpResolverType, _RESOLVERS[self.kernels])
         made = litert.Interpreter(
@@ -105,4 +105,4 @@ def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
     return bytes(builder.Output()), {n: names[i].endswith(".nhwc") for n, i in chosen.items()}
 
 
-__all__ = ["LiteRt"]
+__all__ = ["LiteRtRunner"]

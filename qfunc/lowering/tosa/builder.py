@@ -26,7 +26,7 @@ class TosaBuilder:
     is an output of the file, and a move of real values is one of the codes behind or before it.
     """
 
-    lowering, any_padding = "TosaFile", True
+    lowering, any_padding = "TosaLowering", True
 
     def __init__(self) -> None:
         self.count = 0

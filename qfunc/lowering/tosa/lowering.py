@@ -16,7 +16,7 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen
-class TosaFile:
+class TosaLowering:
     """`model.tosa`: TOSA 1.0 by the profile PRO-INT, of one example, with the model's own zero points, weights and biases.
 
     The flatbuffer is written here, as its schema says: no package of TOSA's is needed.  Its inputs and outputs are int8 codes
@@ -26,8 +26,8 @@ class TosaFile:
 
     Source: TOSA specification 1.0; tosa.fbs of tosa-tools 2026.8.
 
-    >>> TosaFile()
-    TosaFile()
+    >>> TosaLowering()
+    TosaLowering()
     """
 
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
@@ -51,4 +51,4 @@ class TosaFile:
         return {"model.tosa": file, "model.values.json": graph.listed([info.name for info in source.graph.input])}
 
 
-__all__ = ["TosaFile"]
+__all__ = ["TosaLowering"]

@@ -23,14 +23,14 @@ from qfunc.lowering.tosa.schema import block_of, serialize_block
 
 
 @frozen
-class Tosa:
+class TosaRunner:
     """TOSA's reference model on the CPU, which defines what TOSA computes; it runs the examples of a batch one by one.
 
     Real inputs become codes, and codes real outputs, outside, by `model.values.json`.  It is the extra `tosa`, imported where
     it runs.  Needs the artifact's "model.tosa".
 
-    >>> Tosa()
-    Tosa()
+    >>> TosaRunner()
+    TosaRunner()
     """
 
     def missing(self) -> str:
@@ -71,7 +71,7 @@ class Tosa:
         return Opened(self._model(), files["model.tosa"], json.loads(files["model.values.json"]))
 
     def _model(self) -> Any:
-        require(self.missing(), "Tosa", "tosa", "tosa-tools 2026.8")
+        require(self.missing(), "TosaRunner", "tosa", "tosa-tools 2026.8")
         return importlib.import_module("tosa_reference_model")
 
 
@@ -126,7 +126,7 @@ class Opened:
         if wrong:
             do = "Report it with the file, or verify by another runtime."
             told = " ".join(line for line in text[0].splitlines() if not line.startswith("WARNING"))[-500:]
-            raise VerifyError(where="Tosa", found=f"{wrong} {told}".strip(), wanted="TOSA_VALID", do=do)
+            raise VerifyError(where="TosaRunner", found=f"{wrong} {told}".strip(), wanted="TOSA_VALID", do=do)
         return [np.concatenate(each) for each in zip(*found, strict=True)]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
@@ -139,4 +139,4 @@ class Opened:
         return [(c.astype(np.float32) - e["zero_point"]) * np.float32(e["scale"]) for c, e in zip(codes, ends, strict=False)]
 
 
-__all__ = ["Tosa"]
+__all__ = ["TosaRunner"]

@@ -19,7 +19,7 @@ FORMAT = Log(magnitude_bits=7, steps_per_octave=16)
 
 @readable
 @frozen
-class Gfpq:
+class NnieLowering:
     """`model.onnx` and `gfpq_param_dict.json`, for NNIE's mapper.
 
     `gfpq_param_dict.json` is `{"nnie": {"gfpq_param_dict": {node: [c of each quantized input]}}}`.  From c the
@@ -40,8 +40,8 @@ class Gfpq:
 
     Source: MQBench, deploy/deploy_nnie.py and user guide hardware/nnie; HiSVP development guide, gfpq_param_table_8bit.txt.
 
-    >>> Gfpq()
-    Gfpq()
+    >>> NnieLowering()
+    NnieLowering()
     """
 
     opset: int = opset_field()
@@ -89,4 +89,4 @@ def _require(site: QuantizedTensor) -> None:
     require_one_scale(site, "NNIE")
 
 
-__all__ = ["Gfpq", "clip"]
+__all__ = ["NnieLowering", "clip"]

@@ -18,7 +18,7 @@ _ARTIFACT = "PPL-CUDA's text"
 
 @readable
 @frozen
-class PplCuda:
+class PplCudaLowering:
     """`model.onnx` (float, with the quantized weights) and `clip_ranges.txt`, lines of "tensor: max(|low|, |high|)".
 
     The number is s max(|qmin|, |qmax|).  Weights with a scale a channel have no line, for one number cannot say
@@ -31,8 +31,8 @@ class PplCuda:
 
     Source: MQBench, deploy_linear.py, backend ppl-cuda.
 
-    >>> PplCuda()
-    PplCuda()
+    >>> PplCudaLowering()
+    PplCudaLowering()
     """
 
     opset: int = opset_field()

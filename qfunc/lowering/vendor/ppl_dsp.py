@@ -15,7 +15,7 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen
-class PplJson:
+class PplDspLowering:
     """`model.onnx` (float, with the quantized weights) and `clip_ranges.json` {"ppl": {tensor: entry}}.
 
     An entry is {"step": s, "zero_point": z, "min": s (qmin - z), "max": s (qmax - z), "bit": b, "type": "biased"};
@@ -27,8 +27,8 @@ class PplJson:
 
     Source: MQBench, deploy_linear.py, backend ppl.
 
-    >>> PplJson()
-    PplJson()
+    >>> PplDspLowering()
+    PplDspLowering()
     """
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:

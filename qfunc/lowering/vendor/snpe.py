@@ -19,7 +19,7 @@ _WIDTHS = (2, 4, 8, 16)
 
 @readable
 @frozen
-class Encodings:
+class SnpeEncodings:
     """`model.onnx` (float, with the quantized weights) and `encodings_V.json` for V of 0.6.1, 1.0.0 and 2.0.0.
 
     A code q of a type whose lowest code is m stands for s (q - z).  The versions say it so:
@@ -42,8 +42,8 @@ class Encodings:
     Source: AIMET documentation, Encoding Format Specification, versions 0.6.1, 1.0.0 and 2.0.0; MQBench user
     guide, deploy/snpe.
 
-    >>> Encodings()
-    Encodings()
+    >>> SnpeEncodings()
+    SnpeEncodings()
     """
 
     opset: int = opset_field()

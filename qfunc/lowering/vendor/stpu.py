@@ -14,7 +14,7 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen
-class StpuFiles:
+class StpuLowering:
     """`model.onnx` (float, with the quantized weights) and `stpu_minmax.json`, an entry a tensor, weight and bias.
 
     * A tensor t: {"min": -127 s, "max": 127 s}; what ends in a Relu or Clip has the range of its output.
@@ -34,8 +34,8 @@ class StpuFiles:
 
     Source: MQBench, deploy/deploy_stpu.py; there is no public document of the chip.
 
-    >>> StpuFiles()
-    StpuFiles()
+    >>> StpuLowering()
+    StpuLowering()
     """
 
     opset: int = opset_field()

@@ -16,7 +16,7 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int
 from qfunc.specs._repr import readable
 
-__all__ = ["TengineScale", "is_fused"]
+__all__ = ["TengineLowering", "is_fused"]
 
 
 def is_fused(graph: onnx.GraphProto) -> dict[str, str]:
@@ -48,7 +48,7 @@ BYTE = Int(8, signed=False)
 
 @readable
 @frozen
-class TengineScale:
+class TengineLowering:
     """`model.onnx` and `model.scale`, for Tengine's converter and its uint8 quantizer.
 
     `model.scale` is text, a line `tensor scale zero_point` for each quantized activation, with the tensors' names in
@@ -72,8 +72,8 @@ class TengineScale:
     Source: MQBench, deploy/deploy_tengine.py; OAID Tengine, tools/quantize/quant_save_graph.cpp and
     tools/convert_tool/utils/graph_optimizer/graph_opt.cpp.
 
-    >>> TengineScale()
-    TengineScale()
+    >>> TengineLowering()
+    TengineLowering()
     """
 
     opset: int = opset_field()

@@ -18,7 +18,7 @@ _ARTIFACT = "a clip range of TensorRT"
 
 @readable
 @frozen
-class ClipRanges:
+class TensorRtRanges:
     """`clip_ranges.json` {"tensorrt": {"blob_range": {tensor: c}}}, and `model_float.onnx`, whose tensors it names.
 
     c = 127 s for an activation of scale s; TensorRT, given ITensor.setDynamicRange(-c, c), takes c / 127 for its
@@ -34,8 +34,8 @@ class ClipRanges:
     Source: MQBench, deploy_linear.py, backend tensorrt, and user guide, hardware/tensorrt: c = s * 127; NVIDIA
     TensorRT API, ITensor::setDynamicRange.
 
-    >>> ClipRanges()
-    ClipRanges()
+    >>> TensorRtRanges()
+    TensorRtRanges()
     """
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:

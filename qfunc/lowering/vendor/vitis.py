@@ -17,7 +17,7 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen
-class VitisFiles:
+class VitisLowering:
     """`vitis.json`, `model_float.onnx` and `model.onnx`, for the DPU of Vitis AI.
 
     `vitis.json` is `{"vitis": {tensor: {"scale": s}}}` for activations, weights and biases, with the tensors' names
@@ -40,8 +40,8 @@ class VitisFiles:
 
     Source: MQBench, deploy/deploy_linear.py, convert_xir.py and user guide deploy/vitis; AMD UG1414, vai_c_xir.
 
-    >>> VitisFiles()
-    VitisFiles()
+    >>> VitisLowering()
+    VitisLowering()
     """
 
     opset: int = opset_field()
@@ -81,4 +81,4 @@ def _require(site: QuantizedTensor) -> None:
     require(site, math.frexp(scale)[0] == 0.5, f"scale {scale!r}", "a power of two, for a fix position is -log2 of it", do)
 
 
-__all__ = ["VitisFiles"]
+__all__ = ["VitisLowering"]

@@ -14,7 +14,7 @@ from qfunc.specs._repr import readable
 
 @readable
 @frozen
-class Pte:
+class XnnpackLowering:
     """`model.pte`: one method, "forward", that is one graph of XNNPACK with the model's own scales, zero points and codes.
 
     The file is written here, byte by byte as ExecuTorch's schemas say: nothing is exported again, and ExecuTorch is needed
@@ -25,7 +25,7 @@ class Pte:
 
     Source: ExecuTorch 1.5, schema/program.fbs and backends/xnnpack/serialization/schema.fbs.
 
-    >>> Pte()
+    >>> XnnpackLowering()
     Pte()
     """
 
@@ -48,4 +48,4 @@ class Pte:
         return {"model.pte": file, "model.values.json": graph.listed()}
 
 
-__all__ = ["Pte"]
+__all__ = ["XnnpackLowering"]

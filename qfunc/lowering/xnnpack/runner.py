@@ -21,13 +21,13 @@ from qfunc.lowering.xnnpack.schema import delegate, read
 
 
 @frozen
-class ExecuTorch:
+class ExecuTorchRunner:
     """ExecuTorch on the CPU, by the XNNPACK delegate; it runs the examples of a batch one by one.
 
     It is the extra `executorch`, imported where it runs.  Needs the artifact's "model.pte".
 
-    >>> ExecuTorch()
-    ExecuTorch()
+    >>> ExecuTorchRunner()
+    ExecuTorchRunner()
     """
 
     def missing(self) -> str:
@@ -63,7 +63,7 @@ class ExecuTorch:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        require(self.missing(), "ExecuTorch", "executorch", "executorch 1.5")
+        require(self.missing(), "ExecuTorchRunner", "executorch", "executorch 1.5")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its own imports' deprecations
             runtime = importlib.import_module("executorch.runtime").Runtime.get()
@@ -72,7 +72,7 @@ class ExecuTorch:
             return Opened(program.load_method("forward"), (program, file))
         except RuntimeError as error:
             do = "Keep s_x * s_w / s_y of products below 2^8, and s_x / s_y of sums within [2^-10, 2^8)."
-            raise VerifyError(where="ExecuTorch", found=str(error), wanted="a graph that XNNPACK takes", do=do) from error
+            raise VerifyError(where="ExecuTorchRunner", found=str(error), wanted="a graph that XNNPACK takes", do=do) from error
 
 
 @frozen(eq=False)
@@ -116,4 +116,4 @@ def _external(value: Table, numbers: dict[int, int]) -> Table:
     return table("XValue", xvalue_union=Table(union.kind, {**union.fields, "tensor_value": shown}))
 
 
-__all__ = ["ExecuTorch"]
+__all__ = ["ExecuTorchRunner"]

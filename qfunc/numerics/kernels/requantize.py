@@ -12,7 +12,7 @@ from qfunc.numerics.rounding import round_by
 
 
 def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool) -> Tensor:
-    """acc * m + bias in float32, with one rounding for both or two: see `specs.ThroughReal`."""
+    """acc * m + bias in float32, with one rounding for both or two: see `specs.FloatRequantize`."""
     return integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
 
 
@@ -46,7 +46,7 @@ def through_real(
     bounds: Sequence[tuple[float | None, float | None]] = (),
     other: Tensor | None = None,
 ) -> Tensor:
-    """quantize(clamp(acc * s_x*s_w + bias) + other): see `specs.ThroughReal`."""
+    """quantize(clamp(acc * s_x*s_w + bias) + other): see `specs.FloatRequantize`."""
     value = within_bounds(dequantize_acc(acc, m, bias, fused), bounds)
     value = value if other is None else value + other
     return integer.quantize_codes(value, scale, zero_point, low, high, rounding, division)

@@ -17,7 +17,7 @@ from qfunc.graph.stages import require_stage
 from qfunc.lowering.artifact import REPORT
 from qfunc.ops.vocabulary import is_constant, kind_of
 from qfunc.placement.partition import Partition
-from qfunc.specs import Derived, Int
+from qfunc.specs import DerivedQParams, Int
 from qfunc.testing.laws.side_files import SIDE, side_files_hold_the_qparams
 from qfunc.testing.pipeline import Pipeline
 
@@ -81,7 +81,7 @@ def artifact_holds_the_constants(trial: Pipeline) -> None:
                 found = f"{differ} integers of {source.target!r} in {name!r} are not those of the simulation"
                 assert not differ, found
             # Toolchains round float biases once more.
-            elif str(source.target) in held and not isinstance(module.site.value, Derived):
+            elif str(source.target) in held and not isinstance(module.site.value, DerivedQParams):
                 differ = _differ(value.double(), held[str(source.target)])
                 assert not differ, f"{differ} values of {source.target!r} in {name!r} are not those of the simulation"
 

@@ -19,13 +19,13 @@ from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.vocabulary import channel_axis, slots
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.placement.constraints import violations
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Unit
 from qfunc.placement.place import plan
 from qfunc.placement.shift_limits import bounds
-from qfunc.specs import Derived, Fixed, FixedPoint, FloatMultiplier, Int, Levels, PerChannel, PerTensor
+from qfunc.specs import DerivedQParams, FixedPoint, FixedQParams, FloatMultiplier, Int, Levels, PerChannel, PerTensor
 from qfunc.testing.laws.qparams import feasible
 from qfunc.testing.pipeline import Pipeline
 
@@ -37,7 +37,7 @@ def legality_takes_its_own_rules(trial: Pipeline) -> None:
     own = tuple(spelling for op in trial.target.ops for spelling in op.spellings)
     try:
         made = plan(
-            fold_batch_norm(capture(leaves=present_arguments(own, trial.model))(trial.model), trial.target), trial.target
+            fold_batch_norms(capture(leaves=present_arguments(own, trial.model))(trial.model), trial.target), trial.target
         )
     except SpecError:
         return  # rules that contradict each other have a law of their own
@@ -60,7 +60,7 @@ def scales_are_allowed(trial: Pipeline) -> None:
     """Qparams are what their scheme allows: finite, above 0, within bounds, powers of two where it says so, codes."""
     for seat in _static(trial.estimated) if not trial.powers_of_two else ():
         module = seat.module
-        if not isinstance(module.site.value, Derived):
+        if not isinstance(module.site.value, DerivedQParams):
             feasible(module.qparams(), module.site.scheme, module.like, f"site {module.site.name!r}")
 
 
@@ -78,7 +78,7 @@ def dictated_qparams_are_exact(trial: Pipeline) -> None:
     """Qparams that the hardware dictates are exactly those."""
     for seat in _static(trial.calibrated):
         value, found = seat.module.site.value, seat.module.qparams()
-        if isinstance(value, Fixed):
+        if isinstance(value, FixedQParams):
             exact = found.scale == torch.tensor(value.scale) and found.zero_point == value.zero_point
             told = f"scale {found.scale.item()!r} and zero point {found.zero_point.item():g}"
             assert bool(exact), f"site {seat.module.site.name!r} has {told}, and the hardware dictates {value!r}"

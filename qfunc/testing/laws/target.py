@@ -14,8 +14,8 @@ from qfunc import targets
 from qfunc.ops.vocabulary import MODULE_KINDS, OPS
 from qfunc.specs import (
     Cases,
-    Derived,
-    Fixed,
+    DerivedQParams,
+    FixedQParams,
     Format,
     GraphInput,
     Int,
@@ -101,7 +101,7 @@ def derived_biases_have_sources(target: Target) -> None:
     for rule in target.rules:
         for slot in _SLOTS:
             value = getattr(rule, slot)
-            for kind in _kinds(rule.select) if isinstance(value, Derived) else ():
+            for kind in _kinds(rule.select) if isinstance(value, DerivedQParams) else ():
                 for source in value.of:
                     told = any(getattr(r, source) is not None and kind in (_kinds(r.select) or (kind,)) for r in target.rules)
                     found = f"the {slot} of {kind} is derived from its {source}, for which no rule speaks"
@@ -162,7 +162,7 @@ def _formats(value: Any) -> list[Format]:
     match value:
         case Scheme(format=fmt):
             return [fmt]
-        case Fixed(scheme=scheme):
+        case FixedQParams(scheme=scheme):
             return [scheme.format]
         case Cases(cases=cases, default=default):
             return [f for v in (*(c[1] for c in cases), default) for f in _formats(v)]

@@ -1,4 +1,4 @@
-"""correct_bias_from_norms: as correct_bias, with the means that BatchNorms tell in place of data."""
+"""correct_bias_analytic: as correct_bias, with the means that BatchNorms tell in place of data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from qfunc.graph.linear_op import LinearOp
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
 from qfunc.ops.vocabulary import attribute, kind_of, slots
-from qfunc.passes.fold_batch_norm import fold_batch_norm
+from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.pipeline import prepare
-from qfunc.transforms.batch_norm import fold_norms
+from qfunc.transforms.batch_norm import fold_batch_norm
 
 
-def correct_bias_from_norms(model: nn.Module) -> Callable[[fx.GraphModule], fx.GraphModule]:
+def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.GraphModule]:
     """A transform of a quantized model: rounding of the weights shifts the mean of channels less, and no data is needed.
 
     b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} E[x_i], with w_hat the quantized weight and E[x_i] the mean of input channel i,
@@ -45,18 +45,18 @@ def correct_bias_from_norms(model: nn.Module) -> Callable[[fx.GraphModule], fx.G
     >>> from qfunc import targets
     >>> block = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
     >>> quantized = qfunc.quantize(targets.onnxruntime)(block)
-    >>> corrected = correct_bias_from_norms(block)(quantized)
+    >>> corrected = correct_bias_analytic(block)(quantized)
     >>> [k for k, v in corrected.named_parameters() if not torch.equal(v, quantized.get_parameter(k))]
     ['3.bias']
     """
 
     def transform(quantized: fx.GraphModule) -> fx.GraphModule:
-        step = "correct_bias_from_norms"
+        step = "correct_bias_analytic"
         target = require_stage(quantized, "quantized", step).target
         assert target is not None
         with torch.inference_mode(False), torch.no_grad():
             before = prepare(capture_for_equalization(model, step), target)
-            folded, result = fold_batch_norm(before, target), fold_norms(quantized)
+            folded, result = fold_batch_norms(before, target), fold_batch_norm(quantized)
             network = float_network(result)
             modules = {s.tensor: s.module for s in quantizer_nodes(result) if s.module.site.slot == "weight"}
             ops = [n for n in network.graph.nodes if correctable(n, modules.keys())]
@@ -96,11 +96,11 @@ def _require_same(folded: fx.GraphModule, network: fx.GraphModule, ops: list[fx.
         values = [read_attr(m, w) for m, w in weights if isinstance(w, fx.Node) and w.op == "get_attr"]
         if len(values) < 2 or values[0].shape != values[1].shape or not torch.equal(*values):
             raise CalibrationError(
-                where="correct_bias_from_norms",
+                where="correct_bias_analytic",
                 found=f"op {op.name!r}, whose weight is not that of the given float model",
                 wanted="the float model that was quantized",
                 do="Pass what qfunc.quantize was given, as qfunc.equalize returned it; after training use qfunc.correct_bias.",
             )
 
 
-__all__ = ["correct_bias_from_norms"]
+__all__ = ["correct_bias_analytic"]
