@@ -39,7 +39,9 @@ from qfunc.specs import Int, Scheme, Target, edit
 
 SIZED = {"academic": (4, 4), "academic_nlp": (8, 8)}
 EACH = (getattr(targets, n)(*SIZED[n]) if n in SIZED else getattr(targets, n) for n in targets.__all__)
-TARGETS = tuple(t for t in EACH if not isinstance(t.lowering, TfliteLowering | XnnpackLowering | TosaLowering | NcnnLowering))  # no reader here
+TARGETS = tuple(
+    t for t in EACH if not isinstance(t.lowering, TfliteLowering | XnnpackLowering | TosaLowering | NcnnLowering)
+)  # no reader here
 EXACT = ("onnxruntime", "onnx_qnn")
 HEAD = (
     "target", "float", "simulated", "emulated", "run", "by", "outputs", "off", "LSB", "tensors", "codes", "differ", "LSB",

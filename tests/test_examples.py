@@ -57,7 +57,7 @@ def test_check_my_target():
     found, repaired = output.split("\n\n")
 
     assert "emulation and runtime disagree: at most 1 LSB" in found
-    assert found.count("Step(kind=") == 2, "the counterexample did not shrink to one convolution and a linear layer"
+    assert found.count("Block(kind=") == 2, "the counterexample did not shrink to one convolution and a linear layer"
     assert repaired == "the repaired simulator: no difference on 12 networks\n"
 
 
