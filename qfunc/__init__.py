@@ -1,8 +1,11 @@
 """A chip is described once; simulation, integer emulation, the vendor's artifact and their proof follow."""
 
+import importlib as _importlib
 import os as _os
+import typing as _typing
 
-# A checkout keeps specs/ and targets/ beside this folder; an installed package keeps them in it.
+# In a checkout, specs and targets are links to the folders beside this one.  Where links are not supported, as in some
+# checkouts on Windows, the folders themselves are found.
 if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
     __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
 
@@ -37,6 +40,11 @@ from qfunc.transforms.save_load import load, save
 from qfunc.transforms.sensitivity import sensitivity
 from qfunc.transforms.verify import verify
 
+if _typing.TYPE_CHECKING:
+    from qfunc import lowering as lowering
+    from qfunc import targets as targets
+    from qfunc import testing as testing
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -47,3 +55,20 @@ __all__ = [
     "functions", "load", "mixed_precision", "parameter_groups", "qdrop", "quantize", "recipes", "recompute_quantized",
     "reconstruct", "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
 ]  # fmt: skip
+
+_ON_DEMAND = ("lowering", "targets", "testing")
+"""Public packages that load onnx or hypothesis, and therefore only when they are used."""
+
+if not _typing.TYPE_CHECKING:  # a checker would take any name to be an attribute
+
+    def __getattr__(name):
+        if name not in _ON_DEMAND:
+            raise AttributeError(f"module 'qfunc' has no attribute {name!r}")
+        try:
+            return _importlib.import_module(f"qfunc.{name}")
+        except ModuleNotFoundError as error:  # qfunc.testing without its extra; hasattr and inspect expect an AttributeError
+            raise AttributeError(f"module 'qfunc' cannot import {name!r}: {error}") from error
+
+
+def __dir__() -> list[str]:
+    return sorted((*__all__, *_ON_DEMAND))

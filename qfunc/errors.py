@@ -70,3 +70,12 @@ class DeployError(QfuncError):
 
 class VerifyError(QfuncError):
     """A comparison that cannot be made."""
+
+
+__all__ = [
+    "CalibrationError", "CaptureError", "DeployError", "EmulationError", "QfuncError", "SpecError", "VerifyError",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -111,3 +111,7 @@ def _both(weights: Callable[[Target], Target], activations: Callable[[Target], T
 
 
 __all__ = ["dorefa", "dsq", "lsq", "lsq_plus", "pact", "tqt"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -107,3 +107,7 @@ __all__ = [
     "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Unknown",
     "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,29 +1,19 @@
 """The wheel holds every module, py.typed and the licence, and works where no checkout is."""
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.installed import LINKED, ROOT, build_wheel
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of a copy of the sources: a build leaves folders behind."""
-    place = tmp_path_factory.mktemp("wheel")
-    for name in ("qfunc", "specs", "targets"):
-        shutil.copytree(ROOT / name, place / "tree" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, place / "tree" / name)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(place), "."]
-    done = subprocess.run(command, cwd=place / "tree", capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return next(place.glob("*.whl"))
+    """The wheel of the sources as they are."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_name(wheel):
@@ -36,6 +26,20 @@ def test_every_module_is_in_the_wheel_and_nothing_else(wheel):
     here |= {f"qfunc/{p.relative_to(ROOT).as_posix()}" for f in ("specs", "targets") for p in (ROOT / f).rglob("*.py")}
 
     assert inside == here
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_lead_to_the_folders_beside(name):
+    """Not a copy, which would get out of date; a checkout without links has none, or a file."""
+    link = ROOT / "qfunc" / name
+    assert not link.is_dir() or (link.is_symlink() and link.resolve() == (ROOT / name).resolve())
+
+
+def test_a_checkout_without_links_makes_the_same_wheel(wheel, tmp_path):
+    whole, other = (zipfile.ZipFile(w) for w in (wheel, build_wheel(tmp_path, links=False)))
+    assert sorted(other.namelist()) == sorted(whole.namelist())
+    modules = [n for n in whole.namelist() if n.endswith(".py")]
+    assert all(other.read(n) == whole.read(n) for n in modules)
 
 
 def test_the_licence_is_in_the_wheel(wheel):

@@ -16,3 +16,7 @@ __all__ = [
     "Ema", "Entropy", "LsqInit", "LsqPlusInit", "MinMax", "Mse", "OrtEntropy", "Percentile", "PotMode", "PowerOfTwo",
     "Quantile", "StdClip",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

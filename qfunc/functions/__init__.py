@@ -17,3 +17,7 @@ __all__ = [
     "AdaRound", "DoReFa", "Dsq", "Fixed", "Lsq", "LsqPlus", "NnieLog", "Pact", "QDrop", "Stochastic", "Tqt", "WithGradient",
     "with_gradient",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

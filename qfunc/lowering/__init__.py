@@ -54,3 +54,7 @@ __all__ = [
     "TosaLowering",
     "VitisLowering",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

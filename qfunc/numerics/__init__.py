@@ -8,3 +8,7 @@ __all__ = [
     "Affine", "blocks", "dequantize", "fake_quantize", "from_range", "in_range", "observed", "of_tensor", "qparams_shape",
     "quantize", "round_by",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,3 +11,7 @@ from qfunc.reconstruction.methods import Method, Regulariser, mqbench
 from qfunc.reconstruction.partition import Blocks, Layers, Unit, units
 
 __all__ = ["Blocks", "Fisher", "Layers", "Method", "Regulariser", "SquaredError", "Unit", "mqbench", "units"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

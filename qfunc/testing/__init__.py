@@ -6,3 +6,7 @@ from qfunc.testing.function_check import check_function
 from qfunc.testing.target_check import check_target
 
 __all__ = ["check_estimator", "check_function", "check_target", "integer_oracle", "oracle", "strategies"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

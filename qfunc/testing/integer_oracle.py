@@ -114,3 +114,12 @@ def shift_right(value: int, shift: int, rounding: str) -> int:
     (-1, -2)
     """
     return rounded(Fraction(value, 2**shift), rounding)
+
+
+__all__ = [
+    "fixed_multiplier", "fma", "multiplier", "requantize", "scale_fixed", "shift_right", "srdhm", "sum_fma",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -203,3 +203,13 @@ def zero_of_range(low: Number, scale: Number, qmin: int, qmax: int, rounding: st
     50
     """
     return clamp(rounded(qmin - min(Fraction(low), Fraction(0)) / Fraction(scale), rounding), qmin, qmax)
+
+
+__all__ = [
+    "HALF", "MODES", "Number", "clamp", "dequantize", "float32", "power_of_two_above", "quantize", "rounded",
+    "scale_of_range", "step_distance", "ulp32", "zero_of_range",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

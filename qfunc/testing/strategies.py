@@ -244,3 +244,14 @@ def block_schemes(draw: st.DrawFn, *, shape: tuple[int, ...]) -> Scheme:
     scheme = draw(st.sampled_from(READY + more))
     made: Scheme = evolve(scheme, scale=evolve(scheme.scale, shared=draw(granularities(shape=shape))))
     return made
+
+
+__all__ = [
+    "FLOATS", "LARGEST", "SMALLEST_NORMAL", "TINIEST", "block_schemes", "float_formats", "floats_near_ties",
+    "granularities", "int_formats", "qparams", "scales", "schemes", "small_models", "targets", "tensors",
+    "values_near_ties", "zero_points",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

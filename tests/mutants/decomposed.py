@@ -12,7 +12,8 @@ DECOMPOSED = (
         "BIASES: Rewrites = {}",
         QUANTIZED,
     ),
-    Mutation("attention-of-another-scale", "qfunc.frontend.export.recompose_linear:_attention", "factor * other", "factor", OPS),
+    Mutation("attention-of-another-scale", "qfunc.frontend.export.recompose_linear:_attention",
+        "factor * other", "factor", OPS),
     Mutation(
         "two-factors-are-one", "qfunc.frontend.export.recompose_linear:_attention",
         "if key is None or factor != other:",

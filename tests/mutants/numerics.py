@@ -198,7 +198,8 @@ NUMERICS = (
         "torch.tensor(scale_in) / torch.tensor(scale) / count",
         "tests/numerics/test_tables_mutants.py::test_the_global_average_rounds_scale_times_count_first",
     ),
-    Mutation("softmax-without-room", "qfunc.numerics.kernels.integer:softmax_codes", "max(0.0, room - 5.0)", "max(0.0, room)", SOFTMAX),
+    Mutation("softmax-without-room", "qfunc.numerics.kernels.integer:softmax_codes",
+        "max(0.0, room - 5.0)", "max(0.0, room)", SOFTMAX),
     Mutation(
         "softmax-without-its-maximum", "qfunc.numerics.kernels.integer:softmax_codes",
         "table[moved - moved.amax(0) + 255]",

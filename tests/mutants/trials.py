@@ -71,7 +71,7 @@ class Copy:
         for name in COPIED:
             source = root / name
             if source.is_dir():
-                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+                shutil.copytree(source, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
             else:
                 shutil.copy(source, tree / name)
         for name in ("qfunc", "specs", "targets"):

@@ -8,6 +8,7 @@ from qfunc.errors import SpecError
 from qfunc.estimators import Ema, MinMax
 from qfunc.specs import (
     E4M3FN,
+    AnyOf,
     Cases,
     DerivedQParams,
     Everything,
@@ -16,6 +17,7 @@ from qfunc.specs import (
     FusionStep,
     Int,
     KeepFloat,
+    Name,
     NonNegative,
     Op,
     OpKind,
@@ -39,6 +41,12 @@ class Lowering:
 
     def lower(self, model, sites):
         return {}
+
+
+def test_a_name_of_several_patterns_is_any_of_them():
+    assert edit.name("a") == Name("a")
+    assert edit.name("a", "b.*") == Name("a") | Name("b.*")
+    assert edit.name("a", "b", "c") == AnyOf((Name("a"), Name("b"), Name("c")))
 
 
 def test_weights_bits_are_an_override_and_other_properties_are_other_hardware():
