@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 def printed(program: str, *arguments: object) -> str:
     """The standard output of an example, run from the root of the checkout; nothing else may go to standard error.
 
-    But the quickstart says there why it takes weights of 7 bits, where it does.
+    The quickstart is an exception: if it uses 7-bit weights, it prints the reason there.
     """
     command = [sys.executable, "-W", "error", f"examples/{program}", *map(str, arguments)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     reason = OnnxRuntimeRunner().comparable() if program == "quickstart.py" else ""
-    assert (done.returncode, done.stderr) == (0, f"weights of 7 bits, for {reason}\n" if reason else "")
+    assert (done.returncode, done.stderr) == (0, f"using 7-bit weights: {reason}\n" if reason else "")
     return done.stdout
 
 
@@ -57,7 +57,7 @@ def test_check_my_target():
     found, repaired = output.split("\n\n")
 
     assert "emulation and runtime disagree: at most 1 LSB" in found
-    assert found.count("Step(kind=") == 2, "the counterexample did not shrink to one convolution and a linear layer"
+    assert found.count("Block(kind=") == 2, "the counterexample did not shrink to one convolution and a linear layer"
     assert repaired == "the repaired simulator: no difference on 12 networks\n"
 
 

@@ -20,9 +20,9 @@ from qfunc import targets
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
+from tests.lowering import drawn_ops as ops
 from tests.lowering.drawn_law import EXAMPLES, _calibrated
 from tests.lowering.drawn_ops import Drawn, Shape, Side, Trial, image, move, trials
-from tests.lowering import drawn_ops as ops
 
 
 @st.composite

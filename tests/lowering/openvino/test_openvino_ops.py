@@ -25,9 +25,9 @@ from qfunc.lowering import OpenVinoRunner
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 from tests.conformance.modules import Apply
+from tests.lowering import drawn_ops as ops
 from tests.lowering.drawn_law import EXAMPLES, _calibrated
 from tests.lowering.drawn_ops import Drawn, Shape, Side, Trial, move, trials
-from tests.lowering import drawn_ops as ops
 
 needs_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
 TARGET = edit.weights(bits=7)(targets.openvino)  # of which every x86-64 computes the same sums

@@ -28,9 +28,9 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import QnnHtpRunner
 from qfunc.specs import FixedQParams
 from tests.conformance.modules import Apply
+from tests.lowering import drawn_ops as ops
 from tests.lowering.drawn_law import EXAMPLES, _calibrated
 from tests.lowering.drawn_ops import Drawn, Shape, Side, Trial, trials
-from tests.lowering import drawn_ops as ops
 
 needs_qnn = pytest.mark.skipif(
     importlib.util.find_spec("onnxruntime_qnn") is None, reason="onnxruntime-qnn is not installed"

@@ -18,9 +18,9 @@ from torch import nn
 from qfunc import targets
 from qfunc.lowering import TosaRunner
 from tests.conformance.modules import Apply
+from tests.lowering import drawn_ops as ops
 from tests.lowering.drawn_law import held_against
 from tests.lowering.drawn_ops import Drawn, Shape
-from tests.lowering import drawn_ops as ops
 
 needs_tosa = pytest.mark.skipif(
     importlib.util.find_spec("tosa_reference_model") is None, reason="tosa-tools is not installed"
