@@ -22,7 +22,7 @@ from qfunc.specs.arithmetic import (
     ZeroPointShifts,
 )
 from qfunc.specs.average_pool import AveragePool
-from qfunc.specs.codec import from_json, to_json
+from qfunc.specs.codec import Codec
 from qfunc.specs.diff import diff
 from qfunc.specs.formats import (
     BFLOAT16,
@@ -107,6 +107,9 @@ __all__ = [
     "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Unknown",
     "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
+
+to_json, from_json = Codec({}).to_json, Codec({}).from_json
+"""JSON of specs.  `import qfunc` replaces both by those that know its public classes, of other packages too."""
 
 
 def __dir__() -> list[str]:

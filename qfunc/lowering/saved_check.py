@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from attrs import frozen
 
+from qfunc import specs
 from qfunc.errors import QfuncError, VerifyError, first_line
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.openvino.runner import OpenVinoRunner
-from qfunc.specs import Target, from_json
+from qfunc.specs import Target
 
 _INNER = "inner"
 _MODEL, _TENSORS = "model.onnx", "model.safetensors"
@@ -90,7 +91,7 @@ def _tried(name: str, action: Callable[[], str]) -> Check:
 
 def _target(report: dict[str, Any]) -> tuple[Target | None, Check]:
     try:
-        target = from_json(json.dumps(report["target"]))
+        target = specs.from_json(json.dumps(report["target"]))
     except QfuncError as e:
         own = "class" in e.where or "class" in e.found  # the user's own are known to their program only
         return None, Check("target", "skipped" if own else "failed", str(e))

@@ -45,7 +45,7 @@ SPECS = (
         "tests/specs/test_specs_laws.py::test_a_real_target_survives_everything",
     ),
     Mutation(
-        "any-schema", "qfunc.specs.codec:from_json",
+        "any-schema", "qfunc.specs.codec:Codec.from_json",
         "if type(schema) is not int or schema != SCHEMA:",
         "if type(schema) is not int:",
         IMPOSSIBLE,

@@ -42,11 +42,11 @@ class TosaLowering:
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.tosa.builder import TosaBuilder
-        from qfunc.lowering.tosa.ops import STEPS
+        from qfunc.lowering.tosa.ops import NODES, STEPS
 
         for site in sites:
             require_int8(site, "tosa", "TOSA")
-        graph, source = TosaBuilder(), QdqModel(model)
+        graph, source = TosaBuilder(NODES), QdqModel(model)
         file = Writer(source, graph).write(STEPS)
         return {"model.tosa": file, "model.values.json": graph.listed([info.name for info in source.graph.input])}
 

@@ -40,10 +40,11 @@ class XnnpackLowering:
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.xnnpack.builder import XnnpackBuilder
+        from qfunc.lowering.xnnpack.ops import NODES
 
         for site in sites:
             require_int8(site, "executorch_xnnpack", "XNNPACK")
-        graph = XnnpackBuilder()
+        graph = XnnpackBuilder(NODES)
         file = Writer(QdqModel(model), graph).write(WRITERS)
         return {"model.pte": file, "model.values.json": graph.listed()}
 
