@@ -232,15 +232,15 @@ def outputs(selector: Selector, value: SlotValue) -> Edit:
 def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
     """Puts a fusion in front of the others, with the definitions of the user's own ops that it names.
 
-    A fusion function of the user's own is the `fold` of a `Step`: it makes one weight and bias of the root's and
+    A fusion function of the user's own is the `fold` of a `FusionStep`: it makes one weight and bias of the root's and
     the step's, before anything is quantized.
 
     Raises:
         SpecError: no Fusion, or an op that is no OpKind.
 
     >>> from qfunc import targets
-    >>> from qfunc.specs import Step
-    >>> len(fuse(Fusion(op("conv"), Step(op("my_act"))), OpKind("my_act", "mine.act"))(targets.onnxruntime).ops)
+    >>> from qfunc.specs import FusionStep
+    >>> len(fuse(Fusion(op("conv"), FusionStep(op("my_act"))), OpKind("my_act", "mine.act"))(targets.onnxruntime).ops)
     1
     """
     for kind, values in ((Fusion, (fusion,)), (OpKind, ops)):

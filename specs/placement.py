@@ -120,7 +120,7 @@ class FusionStep:
 
     >>> from qfunc.specs.selectors import Op
     >>> FusionStep(Op("add")), FusionStep(Op("batch_norm"), optional=False)
-    (Step(Op('add')), Step(Op('batch_norm'), optional=False))
+    (FusionStep(Op('add')), FusionStep(Op('batch_norm'), optional=False))
     """
 
     op: Selector = field(validator=selector())
