@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 from attrs.validators import optional
 
 from qfunc.errors import SpecError
-from qfunc.specs._check import ROUNDINGS, has_methods, instance_of, integer, one_of
+from qfunc.specs._check import ROUNDINGS, implements, instance_of, integer, one_of
 from qfunc.specs._repr import readable
 from qfunc.specs.formats import Float, Format, Int, Levels
 from qfunc.specs.protocols import Estimator, Function, Lowering
@@ -119,8 +119,8 @@ class SetAlgorithm:
     """Gives a role another estimator or function; None leaves it."""
 
     role: str
-    estimator: Estimator | None = field(validator=has_methods("init", "update", "finalize", optional=True))
-    function: Function | None = field(validator=has_methods("init", "apply", "export", optional=True))
+    estimator: Estimator | None = field(validator=implements(Estimator, optional=True))
+    function: Function | None = field(validator=implements(Function, optional=True))
 
     def __call__(self, target: Target) -> Target:
         old = getattr(target, self.role)
@@ -196,7 +196,7 @@ class PutBehind:
 class SetLowering:
     """Puts another lowering in."""
 
-    lowering: Lowering = field(validator=has_methods("lower"))
+    lowering: Lowering = field(validator=implements(Lowering))
 
     def __call__(self, target: Target) -> Target:
         return evolve(target, lowering=self.lowering)

@@ -24,6 +24,7 @@ from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target
+from qfunc.specs.protocols import VersionedLowering
 from qfunc.transforms.onnx_check import allclose, first_difference
 from qfunc.transforms.validate import require_target, require_target_value
 
@@ -70,7 +71,8 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         require_limits(partition)
         whole = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
         axes = None if whole else record.axes
-        proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET), axes)
+        opset = target.lowering.opset if isinstance(target.lowering, VersionedLowering) else OPSET
+        proto, tensors = write_model(partition, inputs, opset, axes)
         _check(proto, tensors, model, inputs)
         files = dict(target.lowering.lower(proto, tensors))
         report = _report(target, inputs, tensors, partition)

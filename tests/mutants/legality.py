@@ -176,14 +176,14 @@ LEGALITY = (
     ),
     Mutation(
         "lowerings-are-not-asked", "qfunc.placement.constraints:_Check.op",
-        '(getattr(lowering, "legality", ()),',
+        "(lowering.legality if isinstance(lowering, LimitedLowering) else (),",
         "((),",
         "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",
     ),
     Mutation(
         "together-asks-none", "qfunc.lowering.combined:Combined.legality",
-        'getattr(one, "legality", ())',
-        "()",
+        "for refuse in one.legality",
+        "for refuse in ()",
         "tests/placement/test_constraints_of_lowerings.py::test_several_lowerings_refuse_what_any_does",
     ),
     Mutation(

@@ -37,6 +37,19 @@ SPECS = (
         "(1 << self.bits - 1) - 1",
         "tests/targets/test_datasheets_mutants.py::test_onnxruntime_activations_are_affine_bytes",
     ),
+    # protocols
+    Mutation(
+        "misspelt-methods-pass", "qfunc.specs._check:_misfit",
+        'if near and not name.startswith("_")',
+        'if name in near and not name.startswith("_")',
+        "tests/specs/test_protocols.py::test_a_misspelt_or_misshapen_method_is_refused",
+    ),
+    Mutation(
+        "methods-of-any-arguments", "qfunc.specs._check:_takes",
+        "except TypeError:\n        return False",
+        "except TypeError:\n        return True",
+        "tests/specs/test_protocols.py::test_a_misspelt_or_misshapen_method_is_refused",
+    ),
     # codec, diff
     Mutation(
         "json-lists-stay-lists", "qfunc.specs.codec:_decode",
