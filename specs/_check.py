@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from qfunc.errors import SpecError
-from qfunc.specs._frozen import is_public_function, mutability_error, short
+from qfunc.specs._values import is_public_function, mutability_error, short
 from qfunc.specs.protocols import OPTIONAL
 
 Validator = Callable[[Any, Any, Any], None]

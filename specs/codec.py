@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from qfunc.errors import SpecError
-from qfunc.specs._frozen import constructor_arguments, mutability_error, short
+from qfunc.specs._values import constructor_arguments, mutability_error, short
 
 SCHEMA = 1
 _INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}

@@ -19,7 +19,7 @@ from qfunc.specs._check import (
     text,
     tuple_of,
 )
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 from qfunc.specs.scheme import Scheme
 from qfunc.specs.selectors import Selector, selector
 from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat, SlotValue

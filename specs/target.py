@@ -10,8 +10,8 @@ from typing import Any
 from attrs import evolve, field, fields, frozen
 
 from qfunc.specs._check import as_tuple, implements, instance_of, integer, one_of, refuse, text, tuple_of
-from qfunc.specs._repr import readable
-from qfunc.specs.kernel import Kernel
+from qfunc.specs._values import readable
+from qfunc.specs.arithmetic.kernel import Kernel
 from qfunc.specs.legality import Legality, Refuse, Require
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner

@@ -10,7 +10,7 @@ from attrs import field, frozen
 from qfunc.errors import DeployError
 from qfunc.specs import Refuse, Scheme
 from qfunc.specs._check import as_tuple, implements, refuse
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 from qfunc.specs.protocols import LimitedLowering, Lowering, RefusingLowering, VersionedLowering
 
 

@@ -89,25 +89,25 @@ SPECS = (
     ),
     # edit
     Mutation(
-        "earlier-rules-win", "qfunc.specs._rewrite:PutInFront.__call__",
+        "earlier-rules-win", "qfunc.specs.edit._rewrites:PutInFront.__call__",
         "self.values + getattr(target, self.where)",
         "getattr(target, self.where) + self.values",
         "tests/specs/test_specs_edit.py::test_later_edits_win",
     ),
     Mutation(
-        "earlier-overrides-win", "qfunc.specs._rewrite:PutBehind.__call__",
+        "earlier-overrides-win", "qfunc.specs.edit._rewrites:PutBehind.__call__",
         "target.overrides + self.overrides",
         "self.overrides + target.overrides",
         "tests/specs/test_specs_edit.py::test_later_edits_win",
     ),
     Mutation(
-        "narrow-codes-lose-symmetry", "qfunc.specs._rewrite:narrowed",
+        "narrow-codes-lose-symmetry", "qfunc.specs.edit._rewrites:narrowed",
         "low=1 - (1 << bits - 1) if symmetric else None",
         "low=None",
         "tests/specs/test_specs_edit.py::test_a_symmetric_range_stays_symmetric_and_the_same_width_stays_as_it_is",
     ),
     Mutation(
-        "edits-skip-cases", "qfunc.specs._rewrite:SchemeChange.__call__",
+        "edits-skip-cases", "qfunc.specs.edit._rewrites:SchemeChange.__call__",
         "default=self(value.default))",
         "default=value.default)",
         "tests/specs/test_specs_edit.py::test_cases_change_inside",

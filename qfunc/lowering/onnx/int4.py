@@ -11,7 +11,7 @@ from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int, Scheme
 from qfunc.specs._check import implements, refuse
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 from qfunc.specs.protocols import Lowering, RefusingLowering, VersionedLowering
 
 BITS, SINCE = 4, 21

@@ -11,7 +11,7 @@ from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.tosa.constraints import LEGALITY
 from qfunc.specs import Refuse
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable

@@ -1,4 +1,4 @@
-"""What `specs.edit` exports."""
+"""The functions that `specs.edit` exports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from attrs import fields, frozen
 
 from qfunc.errors import SpecError, a_or_an
 from qfunc.specs._check import SLOTS
-from qfunc.specs._frozen import short
-from qfunc.specs._keywords import known_keys, require_change
-from qfunc.specs._rewrite import ChangeSlots, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetLowering, narrowed
+from qfunc.specs._values import short
+from qfunc.specs.edit._rewrites import (
+    ChangeSlots,
+    PutBehind,
+    PutInFront,
+    SchemeChange,
+    SetAlgorithm,
+    SetLowering,
+    known_keys,
+    narrowed,
+    require_change,
+)
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.selectors import AnyOf, Everything, ModuleType, Name, Op, Selector, Where, require_selector
