@@ -70,7 +70,7 @@ def message(model: Any, *example: tuple[Any, ...]) -> str:
 def test_control_flow_on_values() -> None:
     cure = (
         "wanted a forward whose path does not depend on data. "
-        "Use torch.where, or keep the module that decides as one op, without example_inputs: leaves=MyModule."
+        "Use torch.where, or keep the module that branches as one op, without example_inputs: leaves=MyModule."
     )
     assert message(OnValues()).startswith(f"{place(OnValues())}: found control flow on the values of a tensor (%gt")
     assert message(OnValues()).endswith(cure)

@@ -41,7 +41,7 @@ KEPT_OF_THE_USER = (
     ),
     Mutation(
         "a-leaf-that-matches-nothing-is-ignored", "qfunc.frontend.options:leaf_classes",
-        "if not mine:",
+        "if not matches:",
         "if False:",
         "tests/frontend/test_options.py::test_leaves_that_match_nothing",
     ),
@@ -52,15 +52,15 @@ KEPT_OF_THE_USER = (
         "tests/frontend/test_options.py::test_concrete_arguments_are_no_inputs_any_more",
     ),
     Mutation(
-        "a-tracer-of-the-user-s-is-changed", "qfunc.frontend.options:own_tracer",
+        "a-tracer-of-the-user-s-is-changed", "qfunc.frontend.options:custom_tracer",
         "copy.copy(given)",
         "given",
         "tests/frontend/test_options.py::test_an_own_tracer_chooses_leaves_and_weights_are_still_seen",
     ),
     Mutation(
-        "a-tracer-hides-the-weights-of-torch", "qfunc.frontend.options:own_tracer",
-        'return ours or (not type(m).__module__.startswith("torch.nn") and theirs(m, module_qualified_name))',
-        "return ours or theirs(m, module_qualified_name)",
+        "a-tracer-hides-the-weights-of-torch", "qfunc.frontend.options:custom_tracer",
+        'return ours or (not type(m).__module__.startswith("torch.nn") and user_is_leaf(m, module_qualified_name))',
+        "return ours or user_is_leaf(m, module_qualified_name)",
         "tests/frontend/test_options.py::test_an_own_tracer_chooses_leaves_and_weights_are_still_seen",
     ),
 )  # fmt: skip

@@ -15,8 +15,8 @@ NETWORKS = (
         "tests/frontend/test_options.py::test_a_leaf_of_several_values_is_quantized_behind_each",
     ),
     Mutation(
-        "own-tracers-forget-writes", "qfunc.frontend.options:own_tracer",
-        "if type(made).proxy is fx.Tracer.proxy:",
+        "own-tracers-forget-writes", "qfunc.frontend.options:custom_tracer",
+        "if type(tracer).proxy is fx.Tracer.proxy:",
         "if False:",
         "tests/frontend/test_options.py::test_writes_are_seen_by_every_tracer",
     ),
@@ -28,12 +28,12 @@ NETWORKS = (
     ),
     Mutation(
         "a-sum-of-masks-begins-with-the-first", "qfunc.frontend.python_sum:is_sum_start",
-        "return x if (_is_of_numbers(x, owner) if known is None else known == dtype_of(x)) else None",
+        "return x if (_is_not_boolean(x, owner) if known is None else known == dtype_of(x)) else None",
         "return x",
         "tests/frontend/test_python_sum.py::test_the_sum_is_what_torch_gives_by_so_many_additions[masks moved-fx]",
     ),
     Mutation(
-        "some-parts-are-read-as-one-tensor", "qfunc.frontend.multi_output:_as_a_whole",
+        "some-parts-are-read-as-one-tensor", "qfunc.frontend.multi_output:_uses_tuple",
         "return isinstance(user.args[1], slice)",
         "return False",
         "tests/frontend/test_multi_output.py::test_they_are_parts_like_others[chunk, backwards]",
@@ -58,8 +58,8 @@ NETWORKS = (
     ),
     Mutation(
         "wrappers-inside-stay", "qfunc.frontend.capture:capture",
-        "[unwrap_inside(mine), remove_parametrizations(mine)]",
-        "[remove_parametrizations(mine)]",
+        "[unwrap_inside(owned), remove_parametrizations(owned)]",
+        "[remove_parametrizations(owned)]",
         "tests/frontend/test_capture_models.py::test_wrappers_inside_a_model_are_looked_through",
     ),
     Mutation(
@@ -135,7 +135,7 @@ NETWORKS = (
         WRITES, case="fx",
     ),
     Mutation(
-        "what-stands-behind-counts-from-the-front", "qfunc.frontend.slice_writes:_around",
+        "what-stands-behind-counts-from-the-front", "qfunc.frontend.slice_writes:_concatenate",
         "if start > 0 > stop else x",
         "if False else x",
         WRITES, case="fx",

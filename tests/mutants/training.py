@@ -145,7 +145,7 @@ TRAINING = (
         "tests/training/test_exported.py::test_norms_stay_what_they_are_on_the_road_of_export",
     ),
     Mutation(
-        "exported-frozen-norms-train", "qfunc.frontend.export.program:_opened",
+        "exported-frozen-norms-train", "qfunc.frontend.export.program:_functional_form",
         "isinstance(submodule, _BATCH_NORMS) and path not in counted",
         "False",
         "tests/training/test_exported.py::test_a_program_of_training_mode_is_the_model",

@@ -71,16 +71,17 @@ ROWS: tuple[Row, ...] = (
     ("a leaf that is a module", lambda w: qfunc.quantize(TARGET, leaves=w.net[0])(w.net), "CaptureError",
      "capture, leaves: found a Conv2d, wanted classes of modules, or their names. Write leaves=(Conv2d,)."),
     ("a leaf that the model has not", lambda w: qfunc.quantize(TARGET, leaves="Conv3d")(w.net), "CaptureError",
-     "capture, leaves: found 'Conv3d', the class of no submodule, wanted classes of the model's submodules. Near names: "
+     "capture, leaves: found 'Conv3d', which is not the class of any submodule, wanted classes of the model's submodules. "
+     "Near names: "
      "Conv2d."),
     ("leaves on the road that opens them", lambda w: qfunc.quantize(TARGET, (w.x,), leaves="Conv2d")(w.net), "CaptureError",
-     "capture: found leaves together with example_inputs, wanted one road: torch.export opens every module. Leave out "
+     "capture: found leaves together with example_inputs, wanted one of the two: torch.export inlines every module. Leave out "
      "example_inputs, or leave ops in float by edit.skip(edit.module(...))."),
     ("concrete_args that are a list", lambda w: qfunc.quantize(TARGET, concrete_args=["gain"])(w.net), "CaptureError",
      "capture, concrete_args: found ['gain'], wanted a dict of values by argument's name. Write concrete_args={'gain': 2.0}."),
     ("an argument that forward has not", lambda w: qfunc.quantize(TARGET, concrete_args={"gain": 1})(w.net), "CaptureError",
-     "capture, concrete_args: found 'gain', which is no argument of Sequential.forward, wanted names of its arguments. "
-     "They are: input."),
+     "capture, concrete_args: found 'gain', which is not an argument of Sequential.forward, wanted names of its arguments. "
+     "Use one of: input."),
     ("a tracer by name", lambda w: qfunc.quantize(TARGET, tracer="fx")(w.net), "CaptureError",
      "capture, tracer: found a str, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."),
     ("the function that traces", lambda w: qfunc.quantize(TARGET, tracer=torch.fx.symbolic_trace)(w.net), "CaptureError",

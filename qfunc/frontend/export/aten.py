@@ -1,4 +1,4 @@
-"""Nodes of a torch.export graph, read as aten writes them."""
+"""Access to the nodes of a torch.export graph by their aten names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import fx
 
 @frozen(eq=False)
 class Call:
-    """A call that takes the place of others."""
+    """A call that replaces a pattern of nodes."""
 
     target: Any
     args: tuple[Any, ...]
@@ -19,7 +19,7 @@ class Call:
 
 
 def aten(node: Any) -> str:
-    """The bare name of an aten op, "" of anything else.
+    """Return the bare name of an aten op, or "" for any other node.
 
     >>> [aten(n) for n in torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes]
     ['', 'relu', '']
@@ -30,17 +30,17 @@ def aten(node: Any) -> str:
 
 
 def arg(node: fx.Node, place: int, default: Any = None) -> Any:
-    """An argument by position; torch.export leaves defaults out."""
+    """Return an argument by position, or `default`; torch.export omits arguments that equal their defaults."""
     return args(node)[place] if len(node.args) > place else default
 
 
 def args(node: Any) -> tuple[Any, ...]:
-    """The arguments of a call."""
+    """Return the arguments of a call."""
     return tuple(node.args)
 
 
 def shape(node: Any) -> tuple[str, ...] | None:
-    """The sizes of a node's tensor as texts, those that vary too; None where they are not known.
+    """Return the sizes of a node's tensor as strings, dynamic sizes included; None if they are unknown.
 
     >>> [shape(n) for n in torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes]
     [('2',), ('2',), None]
@@ -50,7 +50,7 @@ def shape(node: Any) -> tuple[str, ...] | None:
 
 
 def read(node: Any, name: str) -> tuple[Any, ...]:
-    """The arguments of an op of that name; () of anything else.
+    """Return the arguments of an op of that name, or () for any other node.
 
     >>> _, relu, _ = torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes
     >>> read(relu, "relu"), read(relu, "tanh")
@@ -60,14 +60,14 @@ def read(node: Any, name: str) -> tuple[Any, ...]:
 
 
 def behind(node: Any, *names: str) -> Any:
-    """What ops of these names, which leave the values as they are, read in the end."""
+    """Follow the first input through ops of these names, which do not change values."""
     while aten(node) in names:
         node = node.args[0]
     return node
 
 
 def is_constant(node: Any) -> bool:
-    """Whether a node reads a parameter or buffer, or moves one by ops of one operand each."""
+    """Return True if a node reads a parameter or buffer, directly or through ops of one operand each."""
     while isinstance(node, fx.Node) and node.op == "call_function" and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return isinstance(node, fx.Node) and node.op == "get_attr"
