@@ -98,7 +98,7 @@ class Binder:
 
     def _wrong(self, step: str, found: str, wanted: str = "") -> CalibrationError:
         wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.asked} required)"
-        do = "Give batches as the model's forward takes them."
+        do = "Pass batches with the arguments of the model's forward."
         do = "Convert arrays: torch.from_numpy(array)." if found == "an ndarray" else do
         return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)
 

@@ -39,7 +39,7 @@ def evaluated_value(model: fx.GraphModule, leaves: list[Tensor], where: str) -> 
     except QfuncError:
         raise
     except Exception as e:
-        raise run_error(model, interpreter.at, where, e) from e
+        raise run_error(model, interpreter.current, where, e) from e
 
 
 def _value(interpreter: fx.Interpreter, leaves: list[Tensor]) -> Any:

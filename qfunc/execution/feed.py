@@ -93,7 +93,7 @@ class _Outer:
                 where=f"{self.step}, batch {number}, {type(self.outer).__name__}.forward",
                 found=first_line(e),
                 wanted="inputs on which the model runs",
-                do="Give batches as the model's forward takes them.",
+                do="Pass batches with the arguments of the model's forward.",
             ) from e
 
     def _arguments(self, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -119,7 +119,7 @@ class _Outer:
 
     def _wrong(self, found: str) -> CalibrationError:
         wanted = f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required} required)"
-        do = "Give batches as the model's forward takes them."
+        do = "Pass batches with the arguments of the model's forward."
         return CalibrationError(where=f"{self.step}, batch", found=found, wanted=wanted, do=do)
 
 

@@ -1,4 +1,4 @@
-"""Selectors, decided on a captured graph."""
+"""Evaluate selectors on a captured graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qfunc.specs import selectors as s
 from qfunc.specs.target import OpKind
 
 _ALWAYS_NON_NEGATIVE = ("relu", "sigmoid", "softmax", "hardsigmoid", "exp", "abs", "sqrt", "rsqrt")
-_PRESERVE = ("max_pool", "avg_pool", "global_avg_pool", "adaptive_avg_pool", "reshape", "flatten", "transpose", "squeeze",
+_PRESERVES_SIGN = ("max_pool", "avg_pool", "global_avg_pool", "adaptive_avg_pool", "reshape", "flatten", "transpose", "squeeze",
              "unsqueeze", "slice", "split", "chunk", "expand", "concat", "dropout", "add", "mul", "mean", "sum", "resize",
              "pad", "fake_quantize")  # fmt: skip
 _WEIGHTED = ("conv", "conv_transpose", "linear", "lstm", "gru")
@@ -24,26 +24,26 @@ _WEIGHTED = ("conv", "conv_transpose", "linear", "lstm", "gru")
 
 @frozen
 class Context:
-    """A graph, the user's own ops, and the root of each node's fused group."""
+    """A graph, the user-defined ops, and the root of each node's fused group."""
 
     model: fx.GraphModule
     ops: tuple[OpKind, ...] = ()
     roots: dict[fx.Node, fx.Node] = field(factory=dict)
 
     def fact(self, node: fx.Node) -> NodeInfo:
-        """Where the node comes from; a constant's path is its attribute."""
+        """Return the source of the node; the path of a constant is its attribute."""
         record = record_of(self.model)
-        found = record.facts.get(node.name) if record else None
-        found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
-        return evolve(found, path=self.path(found.path)) if record and record.within else found
+        info = record.facts.get(node.name) if record else None
+        info = info or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
+        return evolve(info, path=self.path(info.path)) if record and record.within else info
 
     def path(self, own: str) -> str:
-        """A path of the graph's as the user knows it, who may have an outer module around it."""
+        """Convert a path of the graph to the user's path, which starts at the outer module if there is one."""
         record = record_of(self.model)
         return record.path(own) if record else own
 
     def kind(self, node: fx.Node) -> str:
-        """The node's kind, the user's own kinds first."""
+        """Return the node's kind; user-defined kinds take precedence."""
         for own in self.ops:
             if _qualified(self.model, node) in own.spellings:
                 return own.name
@@ -58,7 +58,7 @@ def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
 
 
 def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
-    """Whether a selector holds for an op, or for the tensor that the node produces.
+    """Return True if a selector matches an op, or the tensor that the node produces.
 
     >>> from qfunc.frontend.capture import capture
     >>> from torch import nn
@@ -84,9 +84,9 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.AnyInput(producer):
             return any(matches(producer, context.roots.get(n, n), context) for n in node.all_input_nodes)
         case s.First():
-            return not any(context.kind(n) in _WEIGHTED for n in _reach(node, "all_input_nodes"))
+            return not any(context.kind(n) in _WEIGHTED for n in _reachable(node, "all_input_nodes"))
         case s.Last():
-            return not any(context.kind(n) in _WEIGHTED for n in _reach(node, "users"))
+            return not any(context.kind(n) in _WEIGHTED for n in _reachable(node, "users"))
         case s.NonNegative():
             return non_negative(node)
         case s.GraphInput():
@@ -107,18 +107,18 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
             return any(matches(one, node, context) for one in of)
         case s.Not(of):
             return not matches(of, node, context)
-    raise SpecError(where="selector", found=repr(selector), wanted="a selector of qfunc.specs", do="Compose one of those.")
+    raise SpecError(where="selector", found=repr(selector), wanted="a selector of qfunc.specs", do="Compose one of these.")
 
 
 _MISSING = object()
 
 
 def attributes(node: fx.Node) -> dict[str, Any]:
-    """The plain arguments of an op by canonical name; for convs also "kernel", "depthwise" and "out_channels", for
-    them and pools "spatial".
+    """Return the non-tensor arguments of an op by canonical name, and derived attributes.
 
-    "spatial" counts the axes that the op slides along: 2 for conv2d and max_pool2d.  For matmul "constant" names the
-    operand that is one, or is None; a mul is a "square" where both operands are one tensor.
+    Convs also have "kernel", "depthwise" and "out_channels"; convs and pools have "spatial", the number of axes that
+    the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is the name of the constant operand,
+    or None.  A mul is a "square" if both operands are the same tensor.
     """
     op = op_of(node)
     if op is None:
@@ -150,7 +150,7 @@ def _plain(value: Any) -> Any:
 
 
 def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
-    """The shape of the parameter behind a node, or None."""
+    """Return the shape of the parameter that a node reads, directly or through a quantizer; else None."""
     while node.op == "call_module" and kind_of(node) == "fake_quantize":
         node = node.all_input_nodes[0]
     if node.op != "get_attr" or node.graph.owning_module is None:
@@ -160,7 +160,7 @@ def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
 
 
 def non_negative(node: fx.Node) -> bool:
-    """Whether the graph proves that a tensor has no negative value."""
+    """Return True if the graph proves that a tensor has no negative value."""
     kind = kind_of(node)
     if kind in _ALWAYS_NON_NEGATIVE:
         return True
@@ -168,26 +168,26 @@ def non_negative(node: fx.Node) -> bool:
         return (attribute(node, "min") or -1) >= 0 or attribute(node, "min") == 0
     if kind == "pad":
         return attribute(node, "mode") != "constant" or ((attribute(node, "value") or 0) >= 0 and non_negative(node.args[0]))  # type: ignore[arg-type]
-    if kind not in _PRESERVE:
+    if kind not in _PRESERVES_SIGN:
         return False
     numbers = [a for a in node.args[:2] if isinstance(a, int | float)] if kind in ("add", "mul") else []
     tensors = [n for slot, n in slots(node) if slot == "input"]
     return all(v >= 0 for v in numbers) and bool(tensors) and all(non_negative(n) for n in tensors)
 
 
-def _reach(node: fx.Node, direction: str) -> set[fx.Node]:
+def _reachable(node: fx.Node, direction: str) -> set[fx.Node]:
     seen: set[fx.Node] = set()
-    todo = list(getattr(node, direction))
-    while todo:
-        one = todo.pop()
-        if one not in seen:
-            seen.add(one)
-            todo += getattr(one, direction)
+    stack = list(getattr(node, direction))
+    while stack:
+        current = stack.pop()
+        if current not in seen:
+            seen.add(current)
+            stack += getattr(current, direction)
     return seen
 
 
 def names_one_op(selector: Any) -> bool:
-    """Whether a selector speaks of one model (a name, a class, a predicate) rather than of op kinds."""
+    """Return True if a selector refers to one model (a name, a class, a predicate) rather than to op kinds."""
     match selector:
         case s.Name() | s.ModuleType() | s.Where():
             return True

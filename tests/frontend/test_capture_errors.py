@@ -136,7 +136,7 @@ def test_a_model_that_cannot_be_copied() -> None:
     model.lock = threading.Lock()
     assert message(model) == (
         "copy.deepcopy of Linear: found TypeError: cannot pickle '_thread.lock' object, wanted a model that can be copied. "
-        "Keep what cannot be copied (locks, files, generators) outside of the model."
+        "Keep objects that cannot be copied (locks, files, generators) outside the model."
     )
 
 
@@ -145,7 +145,7 @@ def test_a_process_group_of_a_norm_alone() -> None:
         nn.Conv2d(3, 2, 1), nn.SyncBatchNorm(2, process_group=threading.Lock())
     )  # no more to copy than a group
     assert message(model) == (
-        "SyncBatchNorm '1': found a process group of its own, which cannot be copied, wanted the group of all processes. "
+        "SyncBatchNorm '1': found a separate process group, which cannot be copied, wanted the group of all processes. "
         "Write nn.SyncBatchNorm.convert_sync_batchnorm(model), without process_group."
     )
 

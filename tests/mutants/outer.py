@@ -5,7 +5,7 @@ from mutants.mutation import Mutation
 OUTER_MODULES = (
     Mutation(
         "ties-are-cut", "qfunc.graph.submodules:with_submodules",
-        "memo: dict[int, Any] = _ties(outer, new, where) if where else {}",
+        "memo: dict[int, Any] = _shared_tensors(outer, new, where) if where else {}",
         "memo: dict[int, Any] = {}",
         "tests/transforms/test_submodules.py::test_what_is_shared_stays_shared",
     ),

@@ -83,8 +83,8 @@ TRANSFORMS = (
     # calibrate
     Mutation(
         "calibrate-in-training-mode", "qfunc.graph.module:in_evaluation_mode",
-        "twin.training = False",
-        "twin.training = module.training",
+        "copied.training = False",
+        "copied.training = module.training",
         "tests/transforms/test_purity.py::test_evaluation_semantics_whatever_the_mode",
     ),
     Mutation(

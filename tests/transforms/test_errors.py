@@ -57,7 +57,7 @@ def test_only_empty_batches() -> None:
     told(lambda: qfunc.calibrate([x[:0]])(made), "CalibrationError", text)
 
 
-FORWARD = "Give batches as the model's forward takes them."
+FORWARD = "Pass batches with the arguments of the model's forward."
 
 
 @pytest.mark.parametrize("export", [False, True])

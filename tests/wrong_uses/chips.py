@@ -47,8 +47,8 @@ ROWS: tuple[Row, ...] = (
      "deploy: found an Outer whose submodules are quantized: 'backbone', wanted one quantized model. Take them one by "
      "one: qfunc.deploy(...)(model.get_submodule('backbone'))."),
     ("deploy for inputs of another kind", lambda w: qfunc.deploy(TARGET, "out")(w.calibrated), "CalibrationError",
-     "deploy, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Give batches as the "
-     "model's forward takes them."),
+     "deploy, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Pass batches with the "
+     "arguments of the model's forward."),
     ("deploy without a lowering", lambda w: qfunc.deploy(bare())(calibrated(bare(), w)), "DeployError",
      "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(Qdq())."),
     ("verify by name", lambda w: qfunc.verify("onnxruntime"), "SpecError",

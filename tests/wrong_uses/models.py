@@ -35,7 +35,7 @@ ROWS: tuple[Row, ...] = (
     ("the name of a model", lambda w: qfunc.quantize(TARGET)("resnet18"), "CaptureError",
      "capture: found str, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
     ("the class of a model", lambda w: qfunc.quantize(TARGET)(nn.Linear), "CaptureError",
-     "capture: found the class Linear, wanted an nn.Module or an ExportedProgram. Make one: Linear(...)."),
+     "capture: found the class Linear, wanted an nn.Module or an ExportedProgram. Create an instance: Linear(...)."),
     ("a function", lambda w: qfunc.quantize(TARGET)(torch.relu), "CaptureError",
      "capture: found builtin_function_or_method, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
     ("a state_dict", lambda w: qfunc.quantize(TARGET)(w.net.state_dict()), "CaptureError",
@@ -43,7 +43,7 @@ ROWS: tuple[Row, ...] = (
     ("batches in place of a model", lambda w: qfunc.quantize(TARGET)(w.batches), "CaptureError",
      "capture: found list, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
     ("a list of layers", lambda w: qfunc.quantize(TARGET)(nn.ModuleList([nn.Linear(2, 2)])), "CaptureError",
-     "capture: found a ModuleList without a forward, wanted a module that computes. Pass the model that runs its "
+     "capture: found a ModuleList without a forward, wanted a module with a forward. Pass the model that runs its "
      "entries, or one of them."),
     ("a scripted model", lambda w: qfunc.capture()(scripted(w)), "CaptureError",
      "capture: found a TorchScript module, wanted an eager nn.Module. Pass the eager module from which it was scripted."),
@@ -144,7 +144,8 @@ ROWS: tuple[Row, ...] = (
      "quantize, example_inputs: found no call of 'spare', wanted a run of every submodule. Give inputs for which it "
      "runs, or leave it out of `at`."),
     ("at with a tied weight that is folded", lambda w: qfunc.quantize(TARGET, submodules="spare")(w.tied), "SpecError",
-     "quantize, submodules='spare': found tensor spare.0.weight, which is also rest.weight and would change on one side only, "
-     "wanted shared tensors that stay what they are. Name a submodule that holds both, or give one of them a copy."),
+     "quantize, submodules='spare': found tensor spare.0.weight, which is shared with rest.weight and would change in one "
+     "place only, "
+     "wanted shared tensors that do not change. Name a submodule that contains both, or give one of them a copy."),
 )
 # fmt: on

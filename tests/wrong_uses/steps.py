@@ -47,21 +47,21 @@ ROWS: tuple[Row, ...] = (
     ("empty batches", lambda w: qfunc.calibrate([w.x[:0]])(w.quantized), "CalibrationError",
      "site 'input': found only empty tensors, wanted some values. Give batches of size 1 or more."),
     ("batches of text", lambda w: qfunc.calibrate(["a"])(w.quantized), "CalibrationError",
-     "calibrate, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Give batches as "
-     "the model's forward takes them."),
+     "calibrate, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Pass batches with "
+     "the arguments of the model's forward."),
     ("batches of arrays", lambda w: qfunc.calibrate([w.x.numpy()])(w.quantized), "CalibrationError",
      "calibrate, batch: found an ndarray, wanted a tensor, tuple or dict for the inputs input (1 required). Convert "
      "arrays: torch.from_numpy(array)."),
     ("batches of other keys", lambda w: qfunc.calibrate([{"image": w.x}])(w.quantized), "CalibrationError",
      "calibrate, batch: found a dict with keys 'image', wanted a tensor, tuple or dict for the inputs input (1 "
-     "required). Give batches as the model's forward takes them."),
+     "required). Pass batches with the arguments of the model's forward."),
     ("batches of images as bytes",
      lambda w: qfunc.calibrate([torch.zeros(2, 3, 6, 6, dtype=torch.uint8)])(w.quantized), "CalibrationError",
      "site 'input': found torch.uint8 values, wanted a float tensor. Use edit.skip for ops on such values."),
     ("batches of other channels", lambda w: qfunc.calibrate([torch.ones(2, 4, 6, 6)])(w.quantized), "CalibrationError",
      "calibrate, batch 1, op '0': found RuntimeError: Given groups=1, weight of size [4, 3, 3, 3], expected input[2, 4, "
-     "6, 6] to have 3 channels, but got 4 channels instead, wanted inputs on which the model runs. Give batches as the "
-     "model's forward takes them."),
+     "6, 6] to have 3 channels, but got 4 channels instead, wanted inputs on which the model runs. Pass batches with the "
+     "arguments of the model's forward."),
     ("batches of NaN", lambda w: qfunc.calibrate([w.x * torch.nan])(w.quantized), "CalibrationError",
      "site 'input': found NaN values in the activations of batch 1, wanted finite values. Repair the weights or leave "
      "out the batch; edit.skip leaves the op in float."),
@@ -69,11 +69,12 @@ ROWS: tuple[Row, ...] = (
      "site 'input': found infinite values in the activations of batch 2, wanted finite values. Repair the weights or "
      "leave out the batch; edit.skip leaves the op in float."),
     ("a batch that the outer model does not take", lambda w: qfunc.calibrate([5])(w.inside), "CalibrationError",
-     "calibrate, batch: found an int, wanted a tensor, tuple or dict for the inputs x (1 required). Give batches as the "
-     "model's forward takes them."),
+     "calibrate, batch: found an int, wanted a tensor, tuple or dict for the inputs x (1 required). Pass batches with the "
+     "arguments of the model's forward."),
     ("a batch that the outer model cannot run", lambda w: qfunc.calibrate([w.x[0, 0]])(w.inside), "CalibrationError",
      "calibrate, batch 1, op 'backbone.0': found RuntimeError: Expected 3D (unbatched) or 4D (batched) input to conv2d, "
-     "but got input of size: [6, 6], wanted inputs on which the model runs. Give batches as the model's forward takes them."),
+     "but got input of size: [6, 6], wanted inputs on which the model runs. Pass batches with the arguments of the "
+     "model's forward."),
     ("a submodule that no batch reaches",
      lambda w: qfunc.calibrate(w.batches)(qfunc.quantize(TARGET, submodules=("backbone", "spare"))(w.outer)),
      "CalibrationError", "calibrate, submodule 'spare': found no call of it in any batch, wanted at least one. Give "

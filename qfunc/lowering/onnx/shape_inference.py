@@ -138,7 +138,7 @@ def _run(walk: ObservingInterpreter, inputs: tuple[TensorInfo, ...], sizes: Size
     def see(name: str, value: Any) -> None:
         found[name] = value
 
-    walk.see = see
+    walk.observe = see
     given = [
         torch.empty(s, dtype=getattr(torch, i.dtype.removeprefix("torch.")), device="meta")
         for s, i in zip(sizes, inputs, strict=True)
