@@ -22,7 +22,7 @@ VIEWS = frozenset((
 """Short names of ops whose result may share storage with their first argument."""
 
 SPLITS = ("unbind", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk")
-"""Short names of views with several results."""
+"""Those that give several."""
 
 
 class Storage:

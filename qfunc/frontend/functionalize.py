@@ -214,13 +214,11 @@ class _Builder:
         return self._create(node, op, target, mapped, named, path)
 
     def _create(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any, path: str) -> fx.Node:
-        created = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
-        dtype = dtype_of(node)
-        is_integer = dtype is not None and not dtype.is_floating_point and not dtype.is_complex
-        self.facts[created.name] = NodeInfo(
-            path, tuple(kind for _, _, kind in module_stack(node)), source_line(node), is_integer
-        )
-        return created
+        made = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
+        held = dtype_of(node)
+        whole = held is not None and not held.is_floating_point and not held.is_complex
+        self.facts[made.name] = NodeInfo(path, tuple(kind for _, _, kind in module_stack(node)), source_line(node), whole)
+        return made
 
     def _path(self, node: fx.Node) -> str:
         if node.op == "call_module":

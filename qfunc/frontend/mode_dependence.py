@@ -78,20 +78,20 @@ def norms_as_modules(graph: fx.Graph, owner: nn.Module) -> None:
     The other ops of the subclass, such as an activation, stay as they were traced.  In training the plain class uses
     the statistics of the batch.
     """
-    replaced: dict[str, nn.Module] = {}
+    made: dict[str, nn.Module] = {}
     for node in list(graph.nodes):
-        arguments = batch_norm_arguments(node) or {}
-        mean = arguments.get("running_mean")
+        given = batch_norm_arguments(node) or {}
+        mean = given.get("running_mean")
         if not isinstance(mean, fx.Node) or mean.op != "get_attr":
             continue
         path = str(mean.target).rpartition(".")[0]
         norm = owner.get_submodule(path)
-        if path in replaced or (path and _is_norm_subclass(norm) and _reads_tensors_of(path, arguments)):
-            if path not in replaced:
-                replaced[path] = _plain_norm(norm)
-                owner.set_submodule(path, replaced[path])
+        if path in made or (path and _is_norm_subclass(norm) and _reads_tensors_of(path, given)):
+            if path not in made:
+                made[path] = _plain_norm(norm)
+                owner.set_submodule(path, made[path])
             with graph.inserting_before(node):
-                call = graph.call_module(path, (arguments["input"],))
+                call = graph.call_module(path, (given["input"],))
             call.meta = dict(node.meta)
             node.replace_all_uses_with(call)
             graph.erase_node(node)

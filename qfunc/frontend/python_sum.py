@@ -10,7 +10,7 @@ from qfunc.ops.index_spellings import dtype_of
 from qfunc.ops.spelling import canonical, short_name
 from qfunc.ops.vocabulary import BY_TARGET
 
-# PyTorch has none of these ops for booleans, for which 0 + x has another dtype.
+# Of these PyTorch has none for booleans, whose 0 + x is of another type.
 _NUMBERS = ("conv", "conv_transpose", "linear", "matmul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean", "relu",
             "leaky_relu", "prelu", "sigmoid", "tanh", "gelu", "silu", "hardswish", "hardsigmoid", "elu", "softplus", "mish",
             "softmax", "layer_norm", "group_norm", "sdpa", "div", "exp", "sqrt", "embedding")  # fmt: skip
@@ -31,10 +31,10 @@ def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:
     if not isinstance(x, fx.Node) or not isinstance(start, int) or start != 0:
         return None
     known = dtype_of(node)
-    return x if (_is_not_boolean(x, owner) if known is None else known == dtype_of(x)) else None
+    return x if (_is_of_numbers(x, owner) if known is None else known == dtype_of(x)) else None
 
 
-def _is_not_boolean(value: Any, owner: nn.Module) -> bool:
+def _is_of_numbers(value: Any, owner: nn.Module) -> bool:
     if not isinstance(value, fx.Node):
         return isinstance(value, float)
     if value.op == "call_module":  # a norm, a dropout, or a leaf of the user
@@ -42,7 +42,7 @@ def _is_not_boolean(value: Any, owner: nn.Module) -> bool:
     call = canonical(value)
     kind = "" if call is None or call[0] not in BY_TARGET else BY_TARGET[call[0]].kind
     given = () if call is None or kind not in _AS_THEIR_INPUTS else call[1]
-    return kind in _NUMBERS or any(_is_not_boolean(v, owner) for v in given)
+    return kind in _NUMBERS or any(_is_of_numbers(v, owner) for v in given)
 
 
 __all__ = ["is_sum_start"]

@@ -30,12 +30,12 @@ def computable(graph: fx.Graph) -> set[fx.Node]:
     >>> sorted(node.name for node in computable(net.graph))
     ['bias', 'weight']
     """
-    nodes: set[fx.Node] = set()
+    found: set[fx.Node] = set()
     for node in graph.nodes:
         inputs = node.all_input_nodes
-        if node.op == "get_attr" or (kind_of(node) in _ARITHMETIC and bool(inputs) and nodes.issuperset(inputs)):
-            nodes.add(node)
-    return nodes
+        if node.op == "get_attr" or (kind_of(node) in _ARITHMETIC and bool(inputs) and found.issuperset(inputs)):
+            found.add(node)
+    return found
 
 
 def value_of(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Detect integer and boolean tensors (positions, token ids, masks), which are not quantized."""
+"""Which tensors hold whole numbers or booleans (positions, token ids, masks), and are no activations."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from qfunc.graph.record import Record, record_of
 from qfunc.ops.index_ops import cast_like
 from qfunc.ops.vocabulary import attribute, kind_of, op_of
 
-_ALWAYS_INTEGER = ("compare", "logic", "not", "argmax", "argmin", "argsort", "one_hot", "isnan", "isinf", "any", "all")
+_ALWAYS = ("compare", "logic", "not", "argmax", "argmin", "argsort", "one_hot", "isnan", "isinf", "any", "all")
 
 
-_INHERITS_DTYPE = ("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "concat", "stack", "reshape", "flatten",
-                   "transpose", "squeeze", "unsqueeze", "slice", "expand", "pad", "index", "gather", "where", "roll",
-                   "repeat", "tile", "flip", "cumsum", "tril", "triu", "clip", "sum", "remainder", "floor_divide",
-                   "repeat_interleave")  # fmt: skip
+_AS_INPUTS = ("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "concat", "stack", "reshape", "flatten", "transpose",
+              "squeeze", "unsqueeze", "slice", "expand", "pad", "index", "gather", "where", "roll", "repeat", "tile", "flip",
+              "cumsum", "tril", "triu", "clip", "sum", "remainder", "floor_divide", "repeat_interleave")  # fmt: skip
 
 
 def is_integer(node: fx.Node, record: Record | None) -> bool:
-    """Return True if the graph proves that a tensor has an integer or boolean dtype; torch.export records every dtype.
+    """Whether the graph proves that a tensor is of an integer or boolean type; torch.export tells it of every tensor.
 
     >>> from qfunc.frontend.capture import capture
     >>> graph = capture()(fx.symbolic_trace(lambda x: x + (x > 0).long() * 2)).graph
@@ -33,7 +32,7 @@ def is_integer(node: fx.Node, record: Record | None) -> bool:
     kind, op = kind_of(node), op_of(node)
     if op is None:
         return False
-    if kind in _ALWAYS_INTEGER:
+    if kind in _ALWAYS:
         return True
     if op.target is cast_like:
         return is_integer(attribute(node, "like"), record)
@@ -41,7 +40,7 @@ def is_integer(node: fx.Node, record: Record | None) -> bool:
         return not attribute(node, "dtype").is_floating_point
     if kind == "arange":
         return not any(isinstance(v, float) for v in node.args[:3])
-    if kind not in _INHERITS_DTYPE:
+    if kind not in _AS_INPUTS:
         return False
     given = [
         v for name, v in zip(op.parameters, node.args, strict=True) if name not in ("condition", "dim", "index", "indices")
@@ -51,16 +50,16 @@ def is_integer(node: fx.Node, record: Record | None) -> bool:
 
 
 def _nodes(values: Any) -> list[fx.Node]:
-    nodes: list[fx.Node] = []
-    fx.map_arg(values, nodes.append)
-    return nodes
+    found: list[fx.Node] = []
+    fx.map_arg(values, found.append)
+    return found
 
 
 def _is_size(node: fx.Node) -> bool:
     return kind_of(node) == "size" or (kind_of(node) == "unknown" and getattr(node.target, "__module__", "") == "_operator")
 
 
-_POSITION_KINDS = (
+_OF_POSITIONS = (
     "add", "sub", "mul", "div", "pow", "neg", "abs", "minimum", "maximum", "clip", "where", "cast", "concat", "stack",
     "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "repeat", "tile", "index", "gather",
     "full", "arange",
@@ -70,28 +69,28 @@ _POSITION_KINDS = (
 
 
 def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
-    """Return the ops that depend on masks, positions and buffers alone; these are not activations, whatever their dtype.
+    """The ops whose values follow from masks, positions and buffers alone: no activations, whatever their type.
 
     >>> from qfunc.frontend.capture import capture
     >>> made = capture()(fx.symbolic_trace(lambda x, m: x + (1.0 - (m > 0).float()) * -1e4))
     >>> sorted(n.name for n in position_nodes(made))
     ['float_1', 'gt', 'mul', 'sub']
     """
-    record, positions, fixed = record_of(network), set[fx.Node](), set[fx.Node]()
+    record, found, fixed = record_of(network), set[fx.Node](), set[fx.Node]()
     for node in network.graph.nodes:
-        if node.op == "get_attr" and not _is_parameter(node):
+        if node.op == "get_attr" and not _trains(node):
             fixed.add(node)
         elif node.op == "call_function" and (is_integer(node, record) or kind_of(node) in ("full", "arange")):
-            positions.add(node)
-        elif kind_of(node) in _POSITION_KINDS:
+            found.add(node)
+        elif kind_of(node) in _OF_POSITIONS:
             tensors = [n for n in node.all_input_nodes if kind_of(n) != "size"]
-            from_positions = [n in positions or is_integer(n, record) for n in tensors]
-            if all(m or n in fixed for m, n in zip(from_positions, tensors, strict=True)):
-                (positions if any(from_positions) else fixed).add(node)
-    return frozenset(positions)
+            made = [n in found or is_integer(n, record) for n in tensors]
+            if all(m or n in fixed for m, n in zip(made, tensors, strict=True)):
+                (found if any(made) else fixed).add(node)
+    return frozenset(found)
 
 
-def _is_parameter(node: fx.Node) -> bool:
+def _trains(node: fx.Node) -> bool:
     owner, _, name = str(node.target).rpartition(".")
     assert node.graph.owning_module is not None
     return isinstance(getattr(node.graph.owning_module.get_submodule(owner), name), nn.Parameter)

@@ -31,12 +31,12 @@ class LinearOp:
 
     @property
     def kind(self) -> str:
-        """The kind: conv, conv_transpose or linear."""
+        """conv, conv_transpose or linear."""
         return kind_of(self.node)
 
     @property
     def stored(self) -> Tensor:
-        """The weight as the model stores it."""
+        """The weight as the model holds it."""
         return read_attr(self.model, attribute(self.node, "weight"))
 
     @property
@@ -68,7 +68,7 @@ class LinearOp:
         return self._swap_in_out(stored, self.groups) if self.kind == "conv_transpose" else stored
 
     def bias(self) -> Tensor:
-        """Return b in float64, as a copy; zeros if the op has no bias."""
+        """b in float64, a copy; zeros if the op has none."""
         node = attribute(self.node, "bias")
         if node is None:
             outputs = self.stored.shape[1] * self.groups if self.kind == "conv_transpose" else self.stored.shape[0]
@@ -83,14 +83,14 @@ class LinearOp:
         spec = op_of(self.node)
         assert spec is not None
         weight_node, bias_node = attribute(self.node, "weight"), attribute(self.node, "bias")
-        stored, path = self.stored, model_path(weight_node)
-        swapped = self._swap_in_out(weight, self.groups) if self.kind == "conv_transpose" else weight
-        bias_path = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
+        held, path = self.stored, model_path(weight_node)
+        turned = self._turned(weight, self.groups) if self.kind == "conv_transpose" else weight
+        place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
         new: dict[str, Any] = {
-            "weight": store(self.model, self.node, path, swapped.to(stored.dtype), weight_node, stored.requires_grad)
+            "weight": store(self.model, self.node, path, turned.to(held.dtype), weight_node, held.requires_grad)
         }
         if bias is not None:
-            new["bias"] = store(self.model, self.node, bias_path, bias.to(stored.dtype), bias_node, stored.requires_grad)
+            new["bias"] = store(self.model, self.node, place, bias.to(held.dtype), bias_node, held.requires_grad)
         self.node.args = tuple(new.get(name, a) for name, a in zip(spec.parameters, self.node.args, strict=True))
 
     @staticmethod
@@ -101,7 +101,7 @@ class LinearOp:
 
 
 def linear_op(model: fx.GraphModule, node: fx.Node) -> LinearOp | None:
-    """Return the node as a LinearOp; None unless it is such an op with a constant weight and no computed bias."""
+    """The op that a node is, if it is one with a constant weight and no bias that is computed."""
     if kind_of(node) not in LINEAR_KINDS:
         return None
     weight, bias = attribute(node, "weight"), attribute(node, "bias")

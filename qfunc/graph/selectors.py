@@ -16,7 +16,7 @@ from qfunc.specs import selectors as s
 from qfunc.specs.target import OpKind
 
 _ALWAYS_NON_NEGATIVE = ("relu", "sigmoid", "softmax", "hardsigmoid", "exp", "abs", "sqrt", "rsqrt")
-_PRESERVES_SIGN = ("max_pool", "avg_pool", "global_avg_pool", "adaptive_avg_pool", "reshape", "flatten", "transpose", "squeeze",
+_PRESERVE = ("max_pool", "avg_pool", "global_avg_pool", "adaptive_avg_pool", "reshape", "flatten", "transpose", "squeeze",
              "unsqueeze", "slice", "split", "chunk", "expand", "concat", "dropout", "add", "mul", "mean", "sum", "resize",
              "pad", "fake_quantize")  # fmt: skip
 _WEIGHTED = ("conv", "conv_transpose", "linear", "lstm", "gru")
@@ -24,26 +24,26 @@ _WEIGHTED = ("conv", "conv_transpose", "linear", "lstm", "gru")
 
 @frozen
 class Context:
-    """A graph, the user-defined ops, and the root of each node's fused group."""
+    """A graph, the user's own ops, and the root of each node's fused group."""
 
     model: fx.GraphModule
     ops: tuple[OpKind, ...] = ()
     roots: dict[fx.Node, fx.Node] = field(factory=dict)
 
     def fact(self, node: fx.Node) -> NodeInfo:
-        """Return the source of the node; the path of a constant is its attribute."""
+        """Where the node comes from; a constant's path is its attribute."""
         record = record_of(self.model)
-        info = record.facts.get(node.name) if record else None
-        info = info or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
-        return evolve(info, path=self.path(info.path)) if record and record.within else info
+        found = record.facts.get(node.name) if record else None
+        found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
+        return evolve(found, path=self.path(found.path)) if record and record.within else found
 
     def path(self, own: str) -> str:
-        """Convert a path of the graph to the user's path, which starts at the outer module if there is one."""
+        """A path of the graph's as the user knows it, who may have an outer module around it."""
         record = record_of(self.model)
         return record.path(own) if record else own
 
     def kind(self, node: fx.Node) -> str:
-        """Return the node's kind; user-defined kinds take precedence."""
+        """The node's kind, the user's own kinds first."""
         for own in self.ops:
             if _qualified(self.model, node) in own.spellings:
                 return own.name
@@ -84,9 +84,9 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.AnyInput(producer):
             return any(matches(producer, context.roots.get(n, n), context) for n in node.all_input_nodes)
         case s.First():
-            return not any(context.kind(n) in _WEIGHTED for n in _reachable(node, "all_input_nodes"))
+            return not any(context.kind(n) in _WEIGHTED for n in _reach(node, "all_input_nodes"))
         case s.Last():
-            return not any(context.kind(n) in _WEIGHTED for n in _reachable(node, "users"))
+            return not any(context.kind(n) in _WEIGHTED for n in _reach(node, "users"))
         case s.NonNegative():
             return non_negative(node)
         case s.GraphInput():
@@ -160,7 +160,7 @@ def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
 
 
 def non_negative(node: fx.Node) -> bool:
-    """Return True if the graph proves that a tensor has no negative value."""
+    """Whether the graph proves that a tensor has no negative value."""
     kind = kind_of(node)
     if kind in _ALWAYS_NON_NEGATIVE:
         return True
@@ -168,14 +168,14 @@ def non_negative(node: fx.Node) -> bool:
         return (attribute(node, "min") or -1) >= 0 or attribute(node, "min") == 0
     if kind == "pad":
         return attribute(node, "mode") != "constant" or ((attribute(node, "value") or 0) >= 0 and non_negative(node.args[0]))  # type: ignore[arg-type]
-    if kind not in _PRESERVES_SIGN:
+    if kind not in _PRESERVE:
         return False
     numbers = [a for a in node.args[:2] if isinstance(a, int | float)] if kind in ("add", "mul") else []
     tensors = [n for slot, n in slots(node) if slot == "input"]
     return all(v >= 0 for v in numbers) and bool(tensors) and all(non_negative(n) for n in tensors)
 
 
-def _reachable(node: fx.Node, direction: str) -> set[fx.Node]:
+def _reach(node: fx.Node, direction: str) -> set[fx.Node]:
     seen: set[fx.Node] = set()
     stack = list(getattr(node, direction))
     while stack:

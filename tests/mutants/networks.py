@@ -28,7 +28,7 @@ NETWORKS = (
     ),
     Mutation(
         "a-sum-of-masks-begins-with-the-first", "qfunc.frontend.python_sum:is_sum_start",
-        "return x if (_is_not_boolean(x, owner) if known is None else known == dtype_of(x)) else None",
+        "return x if (_is_of_numbers(x, owner) if known is None else known == dtype_of(x)) else None",
         "return x",
         "tests/frontend/test_python_sum.py::test_the_sum_is_what_torch_gives_by_so_many_additions[masks moved-fx]",
     ),

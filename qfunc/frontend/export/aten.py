@@ -11,7 +11,7 @@ from torch import fx
 
 @frozen(eq=False)
 class Call:
-    """A call that replaces a pattern of nodes."""
+    """A call that takes the place of others."""
 
     target: Any
     args: tuple[Any, ...]
@@ -30,12 +30,12 @@ def aten(node: Any) -> str:
 
 
 def arg(node: fx.Node, place: int, default: Any = None) -> Any:
-    """Return an argument by position, or `default`; torch.export omits arguments that equal their defaults."""
+    """An argument by position; torch.export leaves defaults out."""
     return args(node)[place] if len(node.args) > place else default
 
 
 def args(node: Any) -> tuple[Any, ...]:
-    """Return the arguments of a call."""
+    """The arguments of a call."""
     return tuple(node.args)
 
 
@@ -50,7 +50,7 @@ def shape(node: Any) -> tuple[str, ...] | None:
 
 
 def read(node: Any, name: str) -> tuple[Any, ...]:
-    """Return the arguments of an op of that name, or () for any other node.
+    """The arguments of an op of that name; () of anything else.
 
     >>> _, relu, _ = torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes
     >>> read(relu, "relu"), read(relu, "tanh")
@@ -60,7 +60,7 @@ def read(node: Any, name: str) -> tuple[Any, ...]:
 
 
 def behind(node: Any, *names: str) -> Any:
-    """Follow the first input through ops of these names, which do not change values."""
+    """What ops of these names, which leave the values as they are, read in the end."""
     while aten(node) in names:
         node = node.args[0]
     return node

@@ -48,7 +48,7 @@ class Tracer(fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def create_arg(self, a: Any) -> Any:
-        """Return a value that the graph can store; mappings keep their classes."""
+        """A value that the graph can hold; mappings keep their classes."""
         return rebuild_mapping(self, a) if is_user_mapping(a) else super().create_arg(a)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
