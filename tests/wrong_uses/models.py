@@ -64,8 +64,8 @@ ROWS: tuple[Row, ...] = (
      "quantize: found a Sequential in which the target quantizes nothing, wanted ops that it quantizes. Print the "
      "target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."),
     ("a weight that is NaN", lambda w: qfunc.quantize(TARGET)(broken(w.net)), "CalibrationError",
-     "site '0.weight': found NaN values in the model's tensors, wanted finite values. Repair the weights or leave out "
-     "the batch; edit.skip leaves the op in float."),
+     "site '0.weight': found NaN values in the model's tensors, wanted finite values. Repair the weights, omit the batch, "
+     "or leave the op in float by edit.skip."),
     ("leaves that are numbers", lambda w: qfunc.quantize(TARGET, leaves=5)(w.net), "CaptureError",
      "capture, leaves: found 5, wanted classes of modules, or their names. Write leaves=(MyBlock,)."),
     ("a leaf that is a module", lambda w: qfunc.quantize(TARGET, leaves=w.net[0])(w.net), "CaptureError",
@@ -112,22 +112,25 @@ ROWS: tuple[Row, ...] = (
      "quantize, submodules: found 0, wanted a path of a submodule, or a tuple of them. Write "
      "submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."),
     ("at that names nothing", lambda w: qfunc.quantize(TARGET, submodules="bakbone")(w.outer), "SpecError",
-     "quantize, submodules: found 'bakbone', which is the path of no submodule, wanted paths of submodules of the Outer. Near "
+     "quantize, submodules: found 'bakbone', which is not the path of any submodule, wanted paths of submodules of the "
+     "Outer. Near "
      "names: backbone, backbone.0."),
     ("at that is empty", lambda w: qfunc.quantize(TARGET, submodules=()), "SpecError",
      "quantize, submodules: found (), wanted a path of a submodule, or a tuple of them. Write "
      "submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."),
     ("at the model itself", lambda w: qfunc.quantize(TARGET, submodules="")(w.outer), "SpecError",
-     "quantize, submodules: found '', which is the path of no submodule, wanted paths of submodules of the Outer. Near names: "
+     "quantize, submodules: found '', which is not the path of any submodule, wanted paths of submodules of the Outer. "
+     "Near names: "
      "backbone, heads, spare."),
     ("at a container", lambda w: qfunc.quantize(TARGET, submodules="heads")(w.outer), "SpecError",
-     "quantize, submodules: found 'heads', a ModuleList without a forward, wanted submodules that compute. Name its entries: "
+     "quantize, submodules: found 'heads', a ModuleList without a forward, wanted submodules with a forward. Name its entries: "
      "'heads.*'."),
     ("at inside at", lambda w: qfunc.quantize(TARGET, submodules=("backbone", "backbone.0"))(w.outer), "SpecError",
-     "quantize, submodules: found 'backbone.0' inside 'backbone', wanted submodules side by side. Name one of them: 'backbone' "
-     "has the other in it."),
+     "quantize, submodules: found 'backbone.0' inside 'backbone', wanted submodules that are not nested. Name one of "
+     "them: 'backbone' contains the other."),
     ("at one module twice", lambda w: qfunc.quantize(TARGET, submodules=("heads.0", "heads.1"))(w.outer), "SpecError",
-     "quantize, submodules: found 'heads.1' and 'heads.0', which are one module, wanted each submodule once. Name it once: it "
+     "quantize, submodules: found 'heads.1' and 'heads.0', which are the same module, wanted each submodule once. Name it "
+     "once: it "
      "is replaced wherever the model refers to it."),
     ("at the same path twice", lambda w: qfunc.quantize(TARGET, submodules=("backbone", "backbone"))(w.outer), "SpecError",
      "quantize, submodules: found 'backbone' twice, wanted each submodule once. Name it once: it is replaced wherever the "
@@ -137,12 +140,12 @@ ROWS: tuple[Row, ...] = (
      "quantize, submodules='pool': found a MaxPool2d in which the target quantizes nothing, wanted submodules with ops that it "
      "quantizes. Near names: backbone, heads, spare."),
     ("at what is quantized already", lambda w: qfunc.quantize(TARGET, submodules="backbone")(w.inside), "CalibrationError",
-     "quantize, submodules='backbone': found 'backbone', which is quantized already, wanted a float submodule. Quantize the "
+     "quantize, submodules='backbone': found 'backbone', which is already quantized, wanted a float submodule. Quantize the "
      "float model that it came from."),
     ("at a submodule that does not run on the example",
      lambda w: qfunc.quantize(TARGET, (w.x,), submodules="spare")(w.outer), "CaptureError",
-     "quantize, example_inputs: found no call of 'spare', wanted a run of every submodule. Give inputs for which it "
-     "runs, or leave it out of `at`."),
+     "quantize, example_inputs: found no call of 'spare', wanted a run of every submodule. Pass inputs for which it runs, "
+     "or leave it out of `submodules`."),
     ("at with a tied weight that is folded", lambda w: qfunc.quantize(TARGET, submodules="spare")(w.tied), "SpecError",
      "quantize, submodules='spare': found tensor spare.0.weight, which is shared with rest.weight and would change in one "
      "place only, "
