@@ -68,8 +68,8 @@ OUTER_MODULES = (
     ),
     Mutation(
         "overrides-in-vain", "qfunc.placement.unused_rules:_require_site",
-        'if p.site.slot in _OWN else "activation") == change.role]',
-        'if p.site.slot in _OWN else "activation") != ""]',
+        'if p.site.slot in _CONSTANT_SLOTS else "activation") == change.role]',
+        'if p.site.slot in _CONSTANT_SLOTS else "activation") != ""]',
         "tests/test_wrong_uses.py::test_a_wrong_use[an override of activations by the name of a weight]",
     ),
     Mutation(

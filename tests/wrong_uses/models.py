@@ -90,14 +90,14 @@ ROWS: tuple[Row, ...] = (
      "target 'onnxruntime', rules: found Name('lyer4.*'), which matches nothing in the model, wanted a selector that "
      "matches an op or a tensor. Near names: 0, 1, 2, 3, input."),
     ("a rule for a kind that is none", lambda w: qfunc.quantize(edit.skip(edit.op("convolution"))(TARGET))(w.net), "SpecError",
-     "target 'onnxruntime', rules: found 'convolution', which is no kind of op, wanted a kind of the vocabulary or of "
+     "target 'onnxruntime', rules: found 'convolution', which is not a known kind of op, wanted a kind of the vocabulary or of "
      "the target's ops. Near names: conv, constant, conv_transpose."),
     ("a fusion of kinds that are none",
      lambda w: qfunc.quantize(edit.fuse(Fusion(Op("conv"), FusionStep(Op("rellu"))))(TARGET))(w.net), "SpecError",
-     "target 'onnxruntime', fusions: found 'rellu', which is no kind of op, wanted a kind of the vocabulary or of the "
+     "target 'onnxruntime', fusions: found 'rellu', which is not a known kind of op, wanted a kind of the vocabulary or of the "
      "target's ops. Near names: relu, prelu, elu."),
     ("a rule for a weight", lambda w: qfunc.quantize(edit.skip(edit.name("3.weight"))(TARGET))(w.net), "SpecError",
-     "target 'onnxruntime', rules: found Name('3.weight'), which matches weights alone, wanted a selector that matches an op. "
+     "target 'onnxruntime', rules: found Name('3.weight'), which matches only weights, wanted a selector that matches an op. "
      "Near names: 0, 1, 2, 3, input."),
     ("an override of a class that is nowhere",
      lambda w: qfunc.quantize(edit.override(edit.module("Block"), weights={"bits": 4})(TARGET))(w.net), "SpecError",
