@@ -291,7 +291,7 @@ def test_a_dtype_that_no_artifact_holds() -> None:
 def test_a_target_without_lowering() -> None:
     bare = evolve(TARGET, lowering=None)
     _, _, done = calibrated("residual", target=bare)
-    text = "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(Qdq())."
+    text = "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(QdqLowering())."
     told(lambda: qfunc.deploy(bare)(done), "DeployError", text)
 
 

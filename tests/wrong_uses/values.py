@@ -34,7 +34,7 @@ ROWS: tuple[Row, ...] = (
      "Rule.select: found 'conv', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them "
      "with &, | and ~."),
     ("a step by text", lambda w: FusionStep("relu"), "SpecError",
-     "Step.op: found 'relu', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them with "
+     "FusionStep.op: found 'relu', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them with "
      "&, | and ~."),
     ("a difference to a name", lambda w: specs.diff(TARGET, "tensorrt"), "SpecError",
      "diff: found 'tensorrt', wanted a spec. Pass two targets, or two values of qfunc.specs."),

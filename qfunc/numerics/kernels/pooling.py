@@ -38,7 +38,7 @@ def average_to(codes: Tensor, size: list[int], fill: int, rounding: str, low: in
 def quantize_interior(
     real: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str
 ) -> Tensor:
-    """clamp(R(v/s) + z), or clamp(R(v/s + z)) with place "before": see `specs.Interior`."""
+    """clamp(R(v/s) + z), or clamp(R(v/s + z)) with place "before": see `specs.FloatKernel`."""
     if place == "after":
         return integer.quantize_codes(real, scale, zero_point, low, high, rounding, division)
     s = torch.tensor(scale, dtype=torch.float32)
