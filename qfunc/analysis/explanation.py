@@ -8,7 +8,7 @@ from pathlib import Path
 from attrs import field, fields, frozen
 
 from qfunc.analysis.histogram import Histogram
-from qfunc.analysis.report_format import Section, page, section, table, write_page
+from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
 from qfunc.analysis.svg_plots import histogram_plot
 
 
@@ -76,6 +76,9 @@ class Explanation:
         drawn = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
         intro = "Each tensor with the rule that asked. `compare` draws activations, and what quantization costs."
         return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", drawn)))
+
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page.

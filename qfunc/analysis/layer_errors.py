@@ -11,7 +11,7 @@ from attrs import field, frozen
 from qfunc.analysis.explanation import Explanation
 from qfunc.analysis.histogram import Histogram
 from qfunc.analysis.metrics import Agreement, decibels
-from qfunc.analysis.report_format import Section, page, section, table, write_page
+from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
 from qfunc.analysis.svg_plots import Series, histogram_plot, scatter_plot
 
 _HEAD = ("tensor", "kind", "slot", "depth", "SQNR, dB", "alone, dB", "cosine", "largest error", "clipped, %")
@@ -92,6 +92,9 @@ class LayerErrors:
             *self.explanation.sections(),
         ]
         return page(self._title, intro, parts)
+
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page.

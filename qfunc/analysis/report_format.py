@@ -12,7 +12,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 
-__all__ = ["Section", "page", "section", "write_page"]
+__all__ = ["Section", "fragment", "page", "section", "write_page"]
 
 
 _STYLE = """
@@ -50,6 +50,17 @@ def page(title: str, intro: str, sections: Iterable[Section]) -> str:
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     body = f"<h1>{escape(title)}</h1><p>{escape(intro)}</p>\n{shown}"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+
+
+def fragment(text: str) -> str:
+    """Return the body of a page with its style, for `_repr_html_` in a notebook; the style is that of this element alone.
+
+    >>> fragment(page("a < b", "Two numbers.", [])).partition("</style>")[2]
+    '<h1>a &lt; b</h1><p>Two numbers.</p>\\n</div>'
+    """
+    style = "\n".join(line for line in _STYLE.split("\n") if not line.startswith("body"))
+    body = text.partition("<body>")[2].rpartition("</body>")[0]
+    return f'<div class="qfunc"><style>.qfunc{{{style}}}</style>{body}</div>'
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> Path:

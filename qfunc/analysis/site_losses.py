@@ -9,7 +9,7 @@ from pathlib import Path
 from attrs import frozen
 
 from qfunc.analysis.metrics import Agreement, decibels
-from qfunc.analysis.report_format import Section, page, section, table, write_page
+from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
 from qfunc.analysis.svg_plots import Series, scatter_plot
 
 _HEAD = ("site", "slot", "of op", "format", "SQNR, dB", "MSE", "cosine")
@@ -85,6 +85,9 @@ class SiteLosses:
             Section("Sites, the most costly first", _HEAD, ranked),
         ]
         return page(self._title, f"{self.ops} ops ran again for each batch, in place of {self.naive_ops}.", parts)
+
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page.

@@ -11,7 +11,7 @@ import torch
 from attrs import asdict, evolve, field, frozen
 from torch import Tensor
 
-from qfunc.analysis.report_format import Section, page, table, write_page
+from qfunc.analysis.report_format import Section, fragment, page, table, write_page
 
 _HEAD = ("tensor", "compared", "elements", "differ", "largest, LSB")
 
@@ -142,6 +142,9 @@ class Report:
             Section("Float units", ("unit", "reason"), self.float_units),
         ]
         return page(self._title, self.verdict, parts)
+
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page.

@@ -8,11 +8,13 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from qfunc.analysis.report_format import table
+from qfunc.analysis.report_format import Section, fragment, page, table
 from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equalization, equalization_links
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
 from qfunc.ops.vocabulary import kind_of
+
+_HEAD = ("op", "through", "readers", "channels", "rows", "columns")
 
 
 @frozen
@@ -40,10 +42,17 @@ class Pairs:
 
     def __str__(self) -> str:
         """As a table."""
-        cells = [(r.op, ", ".join(r.through), ", ".join(r.readers), str(r.channels), f"{r.first:.3f}", f"{r.second:.3f}")
+        return "\n".join((table(_HEAD, self._cells), *map(str, self.misses)))
+
+    def _repr_html_(self) -> str:
+        misses = tuple((m.op, m.at, m.why) for m in self.misses)
+        sections = [Section("Pairs", _HEAD, tuple(self._cells)), Section("No pairs", ("op", "at", "reason"), misses)]
+        return fragment(page("Channels that can be equalized", "", sections))
+
+    @property
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [(r.op, ", ".join(r.through), ", ".join(r.readers), str(r.channels), f"{r.first:.3f}", f"{r.second:.3f}")
                  for r in self.rows]  # fmt: skip
-        head = ("op", "through", "readers", "channels", "rows", "columns")
-        return "\n".join((table(head, cells), *map(str, self.misses)))
 
 
 def equalization_pairs(model: nn.Module) -> Pairs:
