@@ -36,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of one command line.
+    """Return the exit code of one command line.
 
     >>> main(["diff", "tensorrt", "tensorrt"])
     0
@@ -113,7 +113,7 @@ def _verify(given: argparse.Namespace) -> int:
 
 
 def target_of(text: str) -> Target:
-    """The target that a word of the command line names.
+    """Return the target that a word of the command line names.
 
     Raises:
         SpecError: none of that name, or something that is no target.

@@ -25,7 +25,7 @@ class QfuncError(Exception):
 
 
 def a_or_an(kind: type | str) -> str:
-    """The name of a class with its article.
+    """Return the name of a class with its article.
 
     >>> a_or_an(int), a_or_an(float), a_or_an("UNet"), a_or_an("LSTM"), a_or_an("Identity")
     ('an int', 'a float', 'a UNet', 'an LSTM', 'an Identity')
@@ -36,7 +36,7 @@ def a_or_an(kind: type | str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    r"""The kind of an error and the first line of what it says.
+    r"""Return the kind of an error and the first line of what it says.
 
     >>> first_line(ValueError("sizes differ\nin two places")), first_line(AssertionError())
     ('ValueError: sizes differ', 'AssertionError: no message')

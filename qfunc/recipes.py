@@ -18,7 +18,7 @@ from qfunc.specs import Everything, GraphInput, Target, edit
 
 
 def lsq() -> Callable[[Target], Target]:
-    """Scales train, from 2 mean|x| / sqrt(Q_p), with gradients scaled by 1 / sqrt(N Q_p).
+    """Return scales train, from 2 mean|x| / sqrt(Q_p), with gradients scaled by 1 / sqrt(N Q_p).
 
     N counts a weight's elements, and an activation's in one example: gradients do not depend on how a batch is split.
 
@@ -33,7 +33,7 @@ def lsq() -> Callable[[Target], Target]:
 
 
 def lsq_plus() -> Callable[[Target], Target]:
-    """Scales train, of activations also the offsets: weights from mean and deviation, activations from the least error.
+    """Return scales train, of activations also the offsets: weights from mean and deviation, activations from the least error.
 
     Source: Bhalgat et al., arXiv:2004.09576, sections 3.1 and 3.2.
 

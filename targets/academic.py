@@ -14,7 +14,7 @@ CHANNELS = Scale(PerChannel(), divisor="half_range")
 
 
 def academic(weight_bits: int, activation_bits: int) -> Target:
-    """The setting at these widths, first and last layer at 8 bits.
+    """Return the setting at these widths, first and last layer at 8 bits.
 
     >>> academic(4, 4).rules[1].weight.format
     Int(4)

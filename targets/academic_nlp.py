@@ -12,7 +12,7 @@ from qfunc.specs import Algorithm, Int, Op, PerChannel, Rule, Scale, Scheme, Tar
 
 
 def academic_nlp(weight_bits: int, activation_bits: int) -> Target:
-    """The setting at these widths.
+    """Return the setting at these widths.
 
     >>> academic_nlp(4, 8).rules[2].weight.scale.shared
     PerChannel(1)

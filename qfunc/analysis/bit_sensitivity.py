@@ -28,7 +28,7 @@ class Watch(Protocol):
         ...
 
     def losses(self) -> Mapping[Key, float]:
-        """The loss of each weight with each number of bits."""
+        """Return the loss of each weight with each number of bits."""
         ...
 
 

@@ -85,7 +85,7 @@ class BitOpsBudget:
         return float(sum(macs * bits * wide for macs, wide in weight.products))
 
     def limit(self, weights: Sequence[Weight]) -> float:
-        """The share of all."""
+        """Return the share of all."""
         return self.share * sum(self.cost(w, w.bits[-1]) for w in weights)
 
 

@@ -54,7 +54,7 @@ class Explanation:
     misses: tuple[tuple[str, str, str], ...] = field(default=())
 
     def sections(self) -> tuple[Section, ...]:
-        """The tables: quantized tensors, rules, what is in float, what was nearly fused."""
+        """Return the tables: quantized tensors, rules, what is in float, what was nearly fused."""
         names, float_names = [f.name for f in fields(SiteRow) if f.repr], [f.name for f in fields(FloatRow)]
         head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
         rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
@@ -72,7 +72,7 @@ class Explanation:
         return "\n\n".join(f"{s.title}\n{table(s.head, s.rows, 220)}" for s in shown)
 
     def html(self) -> str:
-        """The tables as one page, and a histogram of each weight with its clipping range."""
+        """Return the tables as one page, and a histogram of each weight with its clipping range."""
         drawn = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
         intro = "Each tensor with the rule that asked. `compare` draws activations, and what quantization costs."
         return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", drawn)))

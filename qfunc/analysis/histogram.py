@@ -46,7 +46,7 @@ class Histogram:
 
 
 def clipping_range(qparams: Affine, scheme: Scheme) -> tuple[float, float]:
-    """The smallest and the largest value that the codes can hold, over all scales.
+    """Return the smallest and the largest value that the codes can hold, over all scales.
 
     Integers: s (qmin - z) to s (qmax - z); floats and levels: s times their ends; logarithms: +- s 2^(qmax / k)
     with k steps an octave.
@@ -107,7 +107,7 @@ class Counter:
         return self.counts, self.minimum, self.maximum, self.clipped
 
     def histogram(self) -> Histogram:
-        """The counts so far."""
+        """Return the counts so far."""
         counts = (0,) * (BINS + 2) if self.counts is None else tuple(self.counts.tolist())
         return Histogram(self.low, self.high, self.minimum, self.maximum, self.clipped, counts)
 

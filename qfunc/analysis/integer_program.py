@@ -13,7 +13,7 @@ Choice = TypeVar("Choice")
 def minimize(
     items: Sequence[Sequence[Choice]], losses: Mapping[Choice, float], costs: Mapping[Choice, float], limit: float
 ) -> tuple[tuple[Choice, ...], float]:
-    """(the choice of each item, the gap): minimise sum L(c_i) subject to sum C(c_i) <= limit, exactly.
+    """Return (the choice of each item, the gap): minimise sum L(c_i) subject to sum C(c_i) <= limit, exactly.
 
     Args:
         items: The choices of each; every choice is one item's.

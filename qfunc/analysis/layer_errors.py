@@ -53,7 +53,7 @@ class LayerError:
         return self.agreement.mse
 
     def cells(self) -> tuple[str, ...]:
-        """The row of a table."""
+        """Return the row of a table."""
         alone = decibels(self.alone.sqnr if self.alone else None)
         clipped = "" if self.histogram is None else f"{100 * self.histogram.share:.3g}"
         figures = (decibels(self.sqnr), alone, f"{self.cosine:.6f}", f"{self.agreement.largest:.4g}", clipped)
@@ -75,11 +75,11 @@ class LayerErrors:
         return tuple(r for r in self.rows if r.output)
 
     def worst(self, count: int = 5) -> tuple[LayerError, ...]:
-        """The rows of lowest SQNR, the lowest first."""
+        """Return the rows of lowest SQNR, the lowest first."""
         return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
 
     def __str__(self) -> str:
-        """A table as text."""
+        """Return a table as text."""
         return f"{self._title}\n{table(_HEAD, [r.cells() for r in self.rows], 220)}"
 
     def html(self) -> str:

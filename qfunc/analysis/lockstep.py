@@ -34,7 +34,7 @@ class Ops:
         self.modules = {path: in_evaluation_mode(model.get_submodule(path)) for path in calls}
 
     def inputs(self, arguments: tuple[Any, ...]) -> dict[fx.Node, Any]:
-        """The values of the placeholders; those beyond the arguments have their defaults."""
+        """Return the values of the placeholders; those beyond the arguments have their defaults."""
         given = iter(self.model.graph.process_inputs(*arguments))
         places = [n for n in self.nodes if n.op == "placeholder"]
         return {n: next(given, n.args[0] if n.args else None) for n in places}
@@ -44,12 +44,12 @@ class Ops:
         return self.model.graph.process_outputs(value)
 
     def module(self, node: fx.Node) -> FakeQuantize:
-        """The quantizer at a node."""
+        """Return the quantizer at a node."""
         found: Any = self.modules[str(node.target)]
         return found  # type: ignore[no-any-return]
 
     def call(self, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
-        """The value of a node from those of its inputs; of the output node, what it returns."""
+        """Return the value of a node from those of its inputs; of the output node, what it returns."""
         args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
         if node.op == "call_module":
             return self.modules[str(node.target)](*args, **kwargs)

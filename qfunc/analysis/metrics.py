@@ -85,7 +85,7 @@ class Sums:
         return self.elements, self.totals
 
     def agreement(self) -> Agreement:
-        """The sums so far."""
+        """Return the sums so far."""
         signal, noise, power, product, largest = (0.0,) * 5 if self.totals is None else self.totals.tolist()
         return Agreement(self.elements, signal, noise, power, product, largest)
 
@@ -97,7 +97,7 @@ def _sums(x: Tensor, x_hat: Tensor) -> Tensor:
 
 
 def decibels(value: float | None) -> str:
-    """A figure in dB for tables.
+    """Return a figure in dB for tables.
 
     >>> [decibels(v) for v in (31.2549, float("inf"), None)]
     ['31.25', 'inf', '']

@@ -49,7 +49,7 @@ class Weight:
 
 
 def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Iterator[Weight]:
-    """Each weight of a calibrated model whose codes are integers, with those of the widths `bits` below its own, and its own.
+    """Return each weight of a calibrated model whose codes are integers, with those of the widths `bits` below its own, and its own.
 
     Args:
         ops: Of the model in evaluation form.

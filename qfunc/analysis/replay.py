@@ -69,5 +69,5 @@ class Replays(Generic[Key]):
 
 
 def outputs_of(value: Any) -> list[Tensor]:
-    """The outputs that are not whole numbers."""
+    """Return the outputs that are not whole numbers."""
     return [v for v in tensors_of(value) if v.is_floating_point()]

@@ -36,12 +36,12 @@ class Section:
 
 
 def section(title: str, body: str) -> Section:
-    """A section that is HTML."""
+    """Return a section that is HTML."""
     return Section(title, body=body)
 
 
 def page(title: str, intro: str, sections: Iterable[Section]) -> str:
-    """The whole page; texts are escaped, empty sections left out.
+    """Return the whole page; texts are escaped, empty sections left out.
 
     >>> page("a < b", "", [])[:67]
     '<!doctype html>\\n<html lang="en"><head><meta charset="utf-8"><title>'
@@ -91,7 +91,7 @@ def _cell(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], width: int = 160) -> str:
-    """A plain-text table; columns whose cells are all numbers are set flush right.
+    """Return a plain-text table; columns whose cells are all numbers are set flush right.
 
     >>> print(table(("op", "bits"), [("conv", "8")]))
      op     bits

@@ -45,7 +45,7 @@ class SiteLoss:
         return self.agreement.cosine
 
     def cells(self) -> tuple[str, ...]:
-        """The row of a table."""
+        """Return the row of a table."""
         figures = decibels(self.sqnr), f"{self.mse:.4g}", f"{self.cosine:.6f}"
         return (self.site, self.slot, self.op, self.format, *figures)
 
@@ -65,11 +65,11 @@ class SiteLosses:
         return sum(r.ops for r in self.rows)
 
     def worst(self, count: int = 5) -> tuple[SiteLoss, ...]:
-        """The sites that cost most: lowest SQNR first."""
+        """Return the sites that cost most: lowest SQNR first."""
         return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
 
     def __str__(self) -> str:
-        """A table, the worst first."""
+        """Return a table, the worst first."""
         return f"{self._title}\n{table(_HEAD, [r.cells() for r in self.worst(len(self.rows))], 220)}"
 
     def html(self) -> str:

@@ -53,7 +53,7 @@ class Comparison:
     exact: bool = True
 
     def cells(self) -> tuple[str, ...]:
-        """The row of a table."""
+        """Return the row of a table."""
         return (self.name, self.kind, f"{self.elements:,}", f"{self.mismatches:,}", f"{self.largest_lsb:.3g}")
 
 
@@ -77,7 +77,7 @@ class Report:
     scores: tuple[tuple[str, float], ...] = ()
 
     def of(self, kind: str) -> tuple[Comparison, ...]:
-        """The comparisons of one kind."""
+        """Return the comparisons of one kind."""
         return tuple(r for r in self.rows if r.kind == kind)
 
     @property
@@ -123,11 +123,11 @@ class Report:
         return f"mismatch: {counted}, first at {first.name if first else ''}, by {largest:.3g} LSB"
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """Return the report as plain data."""
         return {"verdict": self.verdict, **asdict(self)}
 
     def __str__(self) -> str:
-        """The verdict and a table of the comparisons."""
+        """Return the verdict and a table of the comparisons."""
         rows = [r.cells() for r in self.rows if r.kind != "alone"]
         told = "".join(f"\nscore, {name}: {mean:.6g}" for name, mean in self.scores)
         floats = "".join(f"\nfloat unit {name}: {reason}" for name, reason in self.float_units)

@@ -17,7 +17,7 @@ from qfunc.ops.vocabulary import kind_of
 
 
 def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:
-    """A transform of a float model: activations whose ranges `equalize` made large get smaller ones.
+    """Return a transform of a float model: activations whose ranges `equalize` made large get smaller ones.
 
     For each pair  w2 f(norm(x)) + b2  with f a ReLU or one of its leaky relatives, and each channel between,
 

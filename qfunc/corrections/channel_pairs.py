@@ -47,7 +47,7 @@ class Pairs:
 
 
 def equalization_pairs(model: nn.Module) -> Pairs:
-    """The pairs of ops of a float model whose channels `equalize` scales, and why others are none.
+    """Return the pairs of ops of a float model whose channels `equalize` scales, and why others are none.
 
     The share of a channel is its precision in section 4.1 of the paper: 1 where all ranges are equal.
 

@@ -33,7 +33,7 @@ class Layout:
     merged: bool = False
 
     def axis(self, given: int) -> int | None:
-        """An axis from the end, -1 the last; None where the graph does not say which."""
+        """Return an axis from the end, -1 the last; None where the graph does not say which."""
         return given if given < 0 else None if self.rank is None else given - self.rank
 
 
@@ -64,7 +64,7 @@ def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
 
 
 def clips_from_zero(node: fx.Node) -> bool:
-    """Whether an op is min(max(x, 0), c) with a number c: it commutes with a factor s where x <= c and s x <= c."""
+    """Return True if an op is min(max(x, 0), c) with a number c: it commutes with a factor s where x <= c and s x <= c."""
     if kind_of(node) != "clip":
         return False
     low, high = attribute(node, "min"), attribute(node, "max")
@@ -72,7 +72,7 @@ def clips_from_zero(node: fx.Node) -> bool:
 
 
 def keeps_constants(node: fx.Node) -> bool:
-    """Whether such an op gives c where all that it reads of a channel is c: so do means, so do no zeros around an image."""
+    """Return True if such an op gives c where all that it reads of a channel is c: so do means, so do no zeros around an image."""
     kind = kind_of(node)
     if kind == "avg_pool":
         padding, divisor = (attribute(node, n) if n in _names(node) else None for n in ("padding", "divisor_override"))
@@ -84,7 +84,7 @@ def keeps_constants(node: fx.Node) -> bool:
 
 
 def keeps_means(node: fx.Node) -> bool:
-    """Whether the mean of a channel is the same behind such an op, whatever the values."""
+    """Return True if the mean of a channel is the same behind such an op, whatever the values."""
     return kind_of(node) not in (*_ELEMENTWISE, "max_pool", "amax", "amin", "resize", "pad") and keeps_constants(node)
 
 

@@ -28,7 +28,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def correct_bias(
     batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
 ) -> Callable[[Model], Model]:
-    """A transform of a calibrated model: rounding of the weights no longer shifts the mean of any channel.
+    """Return a transform of a calibrated model: rounding of the weights no longer shifts the mean of any channel.
 
     b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} * m_i, with w_hat the quantized weight and m_i the mean of input
     channel i over the batches, in the float network; padding counts as data.  Convolutions and linear
@@ -108,7 +108,7 @@ class _Part:
 
 
 def correctable(node: fx.Node, quantized: Any) -> bool:
-    """Whether a node is a conv or linear with a quantized weight and a bias of its own; `quantized` has the weights' names."""
+    """Return True if a node is a conv or linear with a quantized weight and a bias of its own; `quantized` has the weights' names."""
     if kind_of(node) not in ("conv", "linear"):
         return False
     weight, bias = attribute(node, "weight"), attribute(node, "bias")

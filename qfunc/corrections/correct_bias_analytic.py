@@ -23,7 +23,7 @@ from qfunc.transforms.batch_norm import fold_batch_norm
 
 
 def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.GraphModule]:
-    """A transform of a quantized model: rounding of the weights shifts the mean of channels less, and no data is needed.
+    """Return a transform of a quantized model: rounding of the weights shifts the mean of channels less, and no data is needed.
 
     b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} E[x_i], with w_hat the quantized weight and E[x_i] the mean of input channel i,
     from gamma and beta of the BatchNorm before it: of a ReLU, where that gives a normal y of mean beta and deviation |gamma|,

@@ -52,7 +52,7 @@ class NearMiss:
 
 
 def capture_for_equalization(model: Any, step: str) -> fx.GraphModule:
-    """A captured float model of our own.
+    """Return a captured float model of our own.
 
     Raises:
         CalibrationError: the model is quantized.
@@ -68,7 +68,7 @@ def capture_for_equalization(model: Any, step: str) -> fx.GraphModule:
 def equalization_links(
     model: fx.GraphModule, gains: bool = False, clips: bool = False
 ) -> tuple[tuple[Link, ...], tuple[NearMiss, ...]]:
-    """The links of a captured model in graph order, and what is none.
+    """Return the links of a captured model in graph order, and what is none.
 
     Args:
         gains: Also those that start at LayerNorms, RMSNorms and lone BatchNorms.

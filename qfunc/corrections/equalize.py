@@ -20,7 +20,7 @@ _LEAST = 1e-30
 
 
 def equalize(deviations: float | None = None) -> Callable[[nn.Module], fx.GraphModule]:
-    """A transform of a float model: weights that one scale a tensor must hold lose less.
+    """Return a transform of a float model: weights that one scale a tensor must hold lose less.
 
     For each pair of ops  w2 f(w1 x + b1)  and each channel i between them,
 

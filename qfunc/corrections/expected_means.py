@@ -25,7 +25,7 @@ from qfunc.ops.vocabulary import attribute, kind_of, slots
 
 
 def clipped_mean(mean: Tensor, deviation: Tensor, low: float, high: float) -> Tensor:
-    """The mean of a normal variable behind a clip; bounds may be infinite, a deviation 0.
+    """Return the mean of a normal variable behind a clip; bounds may be infinite, a deviation 0.
 
     Source: Nagel et al., arXiv:1906.04721, appendix C, equations 20 to 29.
 
@@ -53,7 +53,7 @@ class ExpectedMeans:
 
 
 def expected_means(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None:
-    """The means of a node's value; None where no BatchNorm tells them.
+    """Return the means of a node's value; None where no BatchNorm tells them.
 
     >>> from torch import nn
     >>> from qfunc.frontend.capture import capture

@@ -22,7 +22,7 @@ _LEAST = 1e-30
 
 
 def balancing_factors(found: tuple[Link, ...], bounds: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """The s of each link, once nothing changes any more; `bounds` are the least and the largest."""
+    """Return the s of each link, once nothing changes any more; `bounds` are the least and the largest."""
     ranges = _Ranges(found)
     totals = [torch.ones_like(least) for least, _ in bounds]
     for sweep in range(_SWEEPS):
@@ -60,7 +60,7 @@ class _Ranges:
         return torch.where((first < _LEAST) | (second < _LEAST), 1.0, (first * second).sqrt() / second)
 
     def scale(self, link: Link, by: Tensor) -> None:
-        """The ranges after the pair was scaled."""
+        """Return the ranges after the pair was scaled."""
         assert isinstance(link.producer, Rows)
         self.held[link.producer.op.node] /= by[:, None]
         for end in link.ends:

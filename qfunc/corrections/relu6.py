@@ -15,7 +15,7 @@ from qfunc.errors import SpecError
 
 
 def replace_relu6() -> Callable[[nn.Module], fx.GraphModule]:
-    """A transform of a float model: each clip between 0 and a bound (ReLU6) is a ReLU.
+    """Return a transform of a float model: each clip between 0 and a bound (ReLU6) is a ReLU.
 
     It is another function where a value is above the bound: measure the float accuracy again.  It is what the paper does to
     equalize MobileNets: min(s x, 6) is not s min(x, 6), and chips fuse a clip with one bound a tensor, not with bounds 6 / s_i.

@@ -45,7 +45,7 @@ class ScalableNorm:
 
 
 def scalable_norm(ends: ScalableOps, node: fx.Node) -> ScalableNorm | str | None:
-    """The norm that a node is; None if it is none, or why its weights cannot change."""
+    """Return the norm that a node is; None if it is none, or why its weights cannot change."""
     kind, model = kind_of(node), ends.model
     if kind == "batch_norm":
         return _batch_norm(ends, node)

@@ -79,7 +79,7 @@ class Columns:
         return by.repeat_interleave(self.repeat)
 
     def multiply(self, by: Tensor, shift: Tensor | None = None) -> None:
-        """The op then reads  by * x + shift  where it read x."""
+        """Return the op then reads  by * x + shift  where it read x."""
         shift = torch.zeros_like(by) if shift is None else shift
         bias = attribute(self.op.node, "bias") is not None or bool(shift.count_nonzero())
         weight, new = before(self.op.weight(), self.op.bias(), self.each(by), self.each(shift), self.op.groups)
@@ -107,11 +107,11 @@ class ScalableOps:
                 self.calls[str(node.target)] = self.calls.get(str(node.target), 0) + 1
 
     def own(self, node: fx.Node) -> bool:
-        """Whether no other op reads the tensor of a constant."""
+        """Return True if no other op reads the tensor of a constant."""
         return self.reads.get(id(read_attr(self.model, node)), 0) == 1
 
     def weighted(self, node: fx.Node) -> LinearOp | str:
-        """The op that a node is; or why its weight cannot change."""
+        """Return the op that a node is; or why its weight cannot change."""
         op = linear_op(self.model, node)
         if op is None or (op.kind == "linear" and channel_axis(node)) or op.stored.dtype not in _FLOATS:
             return f"the weight or bias of {path_of(self.model, node)!r} is computed, not a parameter"
@@ -119,7 +119,7 @@ class ScalableOps:
         return f"{shared[0].target!r} is also the tensor of another op" if shared else op
 
     def rows(self, node: fx.Node) -> Rows | str:
-        """The op that gives a tensor, with its BatchNorm; or why it cannot be divided."""
+        """Return the op that gives a tensor, with its BatchNorm; or why it cannot be divided."""
         op = self.weighted(node)
         if isinstance(op, str):
             return op

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def smooth_quant(
     batches: Iterable[Any], alpha: float = 0.5, progress: bool = True, *, group: ProcessGroup | None = None
 ) -> Callable[[nn.Module], fx.GraphModule]:
-    """A transform of a float model: activations of linear layers that one scale a tensor must hold lose less.
+    """Return a transform of a float model: activations of linear layers that one scale a tensor must hold lose less.
 
     For each channel j that linear layers read, with X_j its values over the batches and W_j its columns in all of them,
 

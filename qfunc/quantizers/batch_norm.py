@@ -26,7 +26,7 @@ LEAST = 1e-3
 
 
 def uses_batch(norm: Any) -> bool:
-    """Whether a BatchNorm normalises by the batch: in training, unless it is frozen.
+    """Return True if a BatchNorm normalises by the batch: in training, unless it is frozen.
 
     >>> uses_batch(torch.nn.BatchNorm2d(3)), uses_batch(torch.nn.BatchNorm2d(3).eval())
     (True, False)
@@ -35,7 +35,7 @@ def uses_batch(norm: Any) -> bool:
 
 
 def is_tiny(norm: Any) -> bool:
-    """Whether some |f| is below the least.
+    """Return True if some |f| is below the least.
 
     >>> norm = torch.nn.BatchNorm2d(3)
     >>> before, _ = is_tiny(norm), torch.nn.init.zeros_(norm.weight)
@@ -71,7 +71,7 @@ def divide(quantized: Tensor, weight: Tensor, factor: Tensor, least: Tensor, gro
 
 
 def sign(norm: Any) -> Tensor:
-    """The sign of f, which is that of gamma."""
+    """Return the sign of f, which is that of gamma."""
     gamma: Tensor = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight.detach()
     return torch.where(gamma < 0, -1.0, 1.0).to(gamma.dtype)
 
@@ -90,7 +90,7 @@ def unfolded_bias(quantized: Tensor, bias: Tensor | None, norm: Any) -> Tensor |
 
 
 def normalized(value: Tensor, norm: Any, folded: Tensor, quantized: Tensor) -> Tensor:
-    """norm(y) + Q(b f + s) - (b f + s) where the norm uses the batch, else y."""
+    """Return norm(y) + Q(b f + s) - (b f + s) where the norm uses the batch, else y."""
     if not uses_batch(norm):
         return value
     if quantized is folded:
@@ -103,7 +103,7 @@ def normalized(value: Tensor, norm: Any, folded: Tensor, quantized: Tensor) -> T
 
 @torch.library.custom_op("qfunc::snapshot", mutates_args=())
 def snapshot(x: Tensor) -> Tensor:
-    """A copy that no compiler computes again.
+    """Return a copy that no compiler computes again.
 
     >>> snapshot(torch.ones(1))
     tensor([1.])
@@ -120,7 +120,7 @@ snapshot.register_autograd(lambda ctx, grad: grad)
 
 
 def materialize(x: Tensor) -> Tensor:
-    """x itself, which a compiler computes here and once: a buffer before this forward updates it, a value of each channel.
+    """Return x itself, which a compiler computes here and once: a buffer before this forward updates it, a value of each channel.
 
     >>> materialize(torch.ones(1))
     tensor([1.])
@@ -145,7 +145,7 @@ def weight_factor(norm: Any) -> tuple[Tensor, Tensor]:
 
 
 def multiply(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
-    """The weight times one factor for each output channel; groups as in `folded_weight`."""
+    """Return the weight times one factor for each output channel; groups as in `folded_weight`."""
     if not groups:
         return weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
     split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])

@@ -29,7 +29,7 @@ class CachedValue:
         self.value: Tensor | None = None
 
     def of(self, tensors: Sequence[Tensor], compute: Callable[[], Tensor]) -> Tensor:
-        """compute(), or what it gave for the same tensors."""
+        """Return compute(), or what it gave for the same tensors."""
         if torch.compiler.is_compiling():
             return compute()
         if torch.is_grad_enabled():

@@ -79,7 +79,7 @@ class FakeQuantize(nn.Module):
         return unflatten(template(params), tensors.__getitem__)
 
     def forward(self, x: Tensor, norm: nn.Module | None = None, groups: int = 0) -> Tensor:
-        """The quantized value of x, in real units and in the dtype of x.
+        """Return the quantized value of x, in real units and in the dtype of x.
 
         Args:
             norm: The BatchNorm that trains behind the op of which x is the weight (`qfunc.quantizers.batch_norm`).
@@ -139,7 +139,7 @@ class FakeQuantize(nn.Module):
             raise CalibrationError(where=self._where, found=f"a tensor of shape {shape}", wanted=wanted, do=do)
 
     def params(self) -> Any:
-        """The function's parameters, as its `init` makes them, now."""
+        """Return the function's parameters, as its `init` makes them, now."""
         if self.of:
             scale = product([source.scales() for source in self.of], self.held[0])
             derived = Affine(scale, torch.zeros_like(scale))
@@ -147,7 +147,7 @@ class FakeQuantize(nn.Module):
         return self._scaled(self.own(), batch_norm_factor(self.norm[0], self.held)) if self.norm else self.own()
 
     def own(self) -> Any:
-        """The parameters that are held: where they follow a BatchNorm, those for the weight before it is folded."""
+        """Return the parameters that are held: where they follow a BatchNorm, those for the weight before it is folded."""
         return unflatten(self.template, lambda name: getattr(self, name))
 
     def _scaled(self, params: Any, factor: Tensor) -> Any:
@@ -173,13 +173,13 @@ class FakeQuantize(nn.Module):
                 getattr(self, name).copy_(value)
 
     def export(self, x: Tensor) -> tuple[Tensor, Affine]:
-        """The codes of x and the qparams that give them meaning."""
+        """Return the codes of x and the qparams that give them meaning."""
         with torch.no_grad():
             codes, qparams = self.site.function.export(self.params(), x.detach(), self.site.scheme)
         return codes, qparams
 
     def qparams(self) -> Affine:
-        """The current qparams.
+        """Return the current qparams.
 
         Raises:
             CalibrationError: each tensor gets its own at run time.
@@ -192,7 +192,7 @@ class FakeQuantize(nn.Module):
         return self.export(zero if isinstance(self.site.scheme.scale.shared, PerTensor) else zero.expand(self.like))[1]
 
     def scales(self) -> Tensor:
-        """The current scales, without a gradient: one, or one for each channel."""
+        """Return the current scales, without a gradient: one, or one for each channel."""
         like = torch.zeros((), device=flatten(self.params())[0][1].device).expand(self.held)
         return self.export(like)[1].scale
 

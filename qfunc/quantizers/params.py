@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def flatten(params: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Tensor]]:
-    """The tensors of params with their names: fields of a nested NamedTuple are joined, `inner_scale`.
+    """Return the tensors of params with their names: fields of a nested NamedTuple are joined, `inner_scale`.
 
     >>> import torch
     >>> from qfunc.numerics.qparams import Affine
@@ -32,7 +32,7 @@ def template(params: Any, path: tuple[str, ...] = ()) -> Any:
 
 
 def unflatten(kept: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """The params again, from a template and the tensors by name."""
+    """Return the params again, from a template and the tensors by name."""
     if isinstance(kept, str):
         return tensor(kept)
     return type(kept)(*(unflatten(value, tensor) for value in kept)) if isinstance(kept, tuple) else kept

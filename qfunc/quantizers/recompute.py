@@ -22,7 +22,7 @@ from qfunc.numerics._compiled import levels
 
 
 def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Tensor:
-    """work(x, *tensors), which a compiled backward, and an eager one of `recompute_quantized`, may compute again.
+    """Return work(x, *tensors), which a compiled backward, and an eager one of `recompute_quantized`, may compute again.
 
     >>> recomputable(torch.add, torch.ones(1), torch.ones(1))
     tensor([2.])
@@ -89,7 +89,7 @@ class _Quantized:
         self.latest: Any = lambda: None
 
     def compute(self) -> Tensor:
-        """The value, with its strides."""
+        """Return the value, with its strides."""
         value: Tensor | None = self.latest()
         if value is not None:
             return value
@@ -130,7 +130,7 @@ class _Memory:
         made.alive = ref(value, forget)
 
     def pack(self, t: Tensor) -> Any:
-        """The tensor, or how to compute it again."""
+        """Return the tensor, or how to compute it again."""
         address = _address(t)
         if address is None:
             return t
@@ -144,7 +144,7 @@ class _Memory:
 
     @staticmethod
     def unpack(packed: Any) -> Tensor:
-        """The tensor that was packed."""
+        """Return the tensor that was packed."""
         if isinstance(packed, Tensor):
             return packed
         made, *place = packed

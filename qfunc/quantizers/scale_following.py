@@ -17,7 +17,7 @@ from qfunc.specs import FLOAT32, Int, PerChannel, Scheme
 
 
 def can_track_batch_norm(site: Any, held: tuple[int, ...], norm: Any, groups: int) -> bool:
-    """Whether a weight's parameters can be those before it is folded.
+    """Return True if a weight's parameters can be those before it is folded.
 
     They can where each output channel has a scale of its own that may be any number, which no other site shares, and
     the quantize function knows its parameters for multiples of x.
@@ -36,14 +36,14 @@ def can_track_batch_norm(site: Any, held: tuple[int, ...], norm: Any, groups: in
 
 
 def is_odd(scheme: Scheme) -> bool:
-    """Whether Q(-x) = -Q(x), so that the sign of f changes nothing."""
+    """Return True if Q(-x) = -Q(x), so that the sign of f changes nothing."""
     held = scheme.format
     symmetric = isinstance(held, Int) and held.qmin == -held.qmax and scheme.zero_point is None
     return symmetric and scheme.rounding in ("half_even", "half_away", "half_to_zero", "trunc")
 
 
 def batch_norm_factor(norm: Any, held: tuple[int, ...]) -> Tensor:
-    """max(|f|, 1e-3) in the shape of the qparams: what the parameters before the fold are multiplied by."""
+    """Return max(|f|, 1e-3) in the shape of the qparams: what the parameters before the fold are multiplied by."""
     return factor_of(norm).abs().clamp(min=LEAST).reshape(held)
 
 

@@ -52,7 +52,7 @@ class Site:
         return static and isinstance(shared, PerChannel) and shared.axis != "channel"
 
     def of_outputs(self, axis: int, rank: int) -> bool:
-        """Whether a weight has one scale, or one an output channel: those that a sum of products can be multiplied by."""
+        """Return True if a weight has one scale, or one an output channel: those that a sum of products can be multiplied by."""
         shared = self.scheme.scale.shared
         along = isinstance(shared, PerChannel) and (shared.axis == "channel" or int(shared.axis) % rank == axis % rank)
         return along or isinstance(shared, PerTensor)

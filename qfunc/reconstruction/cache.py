@@ -28,7 +28,7 @@ class _Held:
     turned: bool = False  # channels last, as convolutions on CPUs like them
 
     def rows(self, kept: Tensor) -> Tensor:
-        """The axes of `tensor`, or of some rows of it, in the order of the value's."""
+        """Return the axes of `tensor`, or of some rows of it, in the order of the value's."""
         return kept.permute(0, 1, 4, 2, 3) if self.turned else kept
 
 
@@ -72,7 +72,7 @@ class Cache:
         return key in self._held
 
     def write(self, key: Key, start: int, value: Tensor, layout: Layout) -> None:
-        """The values of the images from `start` on; of a `NoBatchAxis` the value.
+        """Return the values of the images from `start` on; of a `NoBatchAxis` the value.
 
         Raises:
             CalibrationError: a tensor of another shape than the images before had, or without a part for each image.
@@ -100,7 +100,7 @@ class Cache:
         there[start : start + len(rows)].copy_(rows)
 
     def take(self, key: Key, index: Tensor) -> Tensor:
-        """The value of the images at an index, an int64 vector."""
+        """Return the value of the images at an index, an int64 vector."""
         held = self._held[key]
         if isinstance(held.layout, NoBatchAxis):
             return held.tensor
@@ -108,7 +108,7 @@ class Cache:
         return held.layout.join(held.rows(rows).to(held.device))
 
     def part(self, key: Key, start: int, stop: int) -> Tensor:
-        """The value of the images from start to stop."""
+        """Return the value of the images from start to stop."""
         held = self._held[key]
         if isinstance(held.layout, NoBatchAxis):
             return held.tensor
@@ -119,7 +119,7 @@ class Cache:
         self._held[key] = self._held[as_]
 
     def alike(self, key: Key, other: Key) -> bool:
-        """Whether two keys stand for one value."""
+        """Return True if two keys stand for one value."""
         return self._held[key] is self._held[other]
 
     def change(self, key: Key, how: Callable[[Tensor], None]) -> None:
@@ -169,7 +169,7 @@ class Inputs:
     batch: int
 
     def few(self) -> dict[str, Tensor]:
-        """The values on as many images as tell which axes run over them."""
+        """Return the values on as many images as tell which axes run over them."""
         return {name: v[:LEAST] if name in self.split else v for name, v in self.values.items()}
 
 
@@ -192,7 +192,7 @@ class Collector:
         self.calls.append(dict(zip(self.names, self.network.graph.process_inputs(*arguments), strict=False)))
 
     def inputs(self) -> Inputs:
-        """All of them.
+        """Return all of them.
 
         Raises:
             CalibrationError: fewer than three images, inputs that are no tensors, or batches of other shapes.

@@ -95,7 +95,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def digest(tensors: Mapping[str, Tensor], *texts: str) -> str:
-    """A number that differs where a name, a shape, a type, a bit or a text differs.
+    """Return a number that differs where a name, a shape, a type, a bit or a text differs.
 
     >>> digest({"x": torch.zeros(2)}) == digest({"x": torch.zeros(2)}), digest({}, "a") == digest({}, "b")
     (True, False)

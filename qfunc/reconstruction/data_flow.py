@@ -66,7 +66,7 @@ class DataFlow:
         return found
 
     def weighed(self, node: fx.Node) -> bool:
-        """Whether an op has a weight that is a constant."""
+        """Return True if an op has a weight that is a constant."""
         return kind_of(node) in LINEAR_KINDS and any(slot == "weight" and p in self.free for slot, p in slots(node))
 
 
@@ -101,7 +101,7 @@ class Region:
 
 
 def dominators(flow: DataFlow) -> dict[fx.Node, fx.Node | None]:
-    """The immediate dominator of each node: the last one through which every path from the inputs to it goes.
+    """Return the immediate dominator of each node: the last one through which every path from the inputs to it goes.
 
     None stands before all inputs.  The graph has no cycle, so that one pass in order is enough.
 
@@ -151,7 +151,7 @@ def regions(flow: DataFlow) -> list[Region]:
 
 
 def is_gate(region: Region, flow: DataFlow) -> bool:
-    """Whether a region multiplies the value of its entry by what it makes of it: x * f(x)."""
+    """Return True if a region multiplies the value of its entry by what it makes of it: x * f(x)."""
     return kind_of(region.exit) == "mul" and region.entry is not None and region.entry in flow.before[region.exit]
 
 

@@ -39,12 +39,12 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether channels, axis 1 of images, lie side by side in memory."""
+    """Return True if channels, axis 1 of images, lie side by side in memory."""
     return x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def flatten_memory(x: Tensor, like: Tensor | None = None) -> Tensor:
-    """The elements in the order in which those of `like`, by default x, lie in memory: [n].
+    """Return the elements in the order in which those of `like`, by default x, lie in memory: [n].
 
     >>> x = torch.arange(8.0).view(1, 2, 2, 2)
     >>> flatten_memory(x, x.contiguous(memory_format=torch.channels_last)).tolist()
@@ -54,7 +54,7 @@ def flatten_memory(x: Tensor, like: Tensor | None = None) -> Tensor:
 
 
 def unflatten_memory(line: Tensor, like: Tensor) -> Tensor:
-    """A view of such a line, in the shape and the order of `like`.
+    """Return a view of such a line, in the shape and the order of `like`.
 
     >>> unflatten_memory(flatten_memory(torch.eye(2)), torch.empty(2, 2)).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -86,7 +86,7 @@ class BatchAxis:
         return first.reshape(-1, self.each, *first.shape[1:])
 
     def join(self, rows: Tensor) -> Tensor:
-        """The tensor again."""
+        """Return the tensor again."""
         return rows.flatten(0, 1).movedim(0, self.axis)
 
 
@@ -109,7 +109,7 @@ Layout = BatchAxis | NoBatchAxis | MixedBatchAxis | NoTensor
 
 
 def layouts(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str]) -> dict[str, Layout]:
-    """The layout of every value of a float network, by node name.
+    """Return the layout of every value of a float network, by node name.
 
     Args:
         inputs: The values of the placeholders on three images or more.

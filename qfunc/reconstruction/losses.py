@@ -53,7 +53,7 @@ class SquaredError:
     weighted: ClassVar[bool] = False
 
     def of(self, found: Tensor, wanted: Tensor, channels: int, importance: Tensor | None) -> Tensor:
-        """The loss of some images, a scalar."""
+        """Return the loss of some images, a scalar."""
         return _squares(found, wanted, None, channels)
 
 
@@ -91,7 +91,7 @@ class Fisher:
     damping: float = field(default=1.0, validator=_damping)
 
     def of(self, found: Tensor, wanted: Tensor, channels: int, importance: Tensor | None) -> Tensor:
-        """The loss of some images, a scalar."""
+        """Return the loss of some images, a scalar."""
         assert importance is not None
         return _squares(found, wanted, importance, channels)
 
@@ -154,7 +154,7 @@ def _weigh(mean: float, rms: float, damping: float, size: Tensor) -> None:
 
 
 def divergence(wanted: Any, found: Any) -> Tensor:
-    """The sum over images of KL(p || p_hat), both softmax of what a network returns, over all floating tensors of it."""
+    """Return the sum over images of KL(p || p_hat), both softmax of what a network returns, over all floating tensors of it."""
     total = torch.zeros(())
     for p, q in zip(tensors_of(wanted), tensors_of(found), strict=True):
         if p.is_floating_point() and p.ndim:

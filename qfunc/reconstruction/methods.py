@@ -162,7 +162,7 @@ def mqbench(
     prob: float = 1.0,
     **changes: Unpack[Changes],
 ) -> Method:
-    """The method that MQBench's `ptq_reconstruction` takes from these keys, with its defaults.
+    """Return the method that MQBench's `ptq_reconstruction` takes from these keys, with its defaults.
 
     Its loss is the squared error for every method.  `prob` is the probability that an element is quantized; `scale_lr=None`
     is the key left out.  One of its

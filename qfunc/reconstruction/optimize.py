@@ -40,7 +40,7 @@ class Distance:
         self.places = [step.outputs.index(name) for name in step.targets]
 
     def of(self, outputs: Sequence[Tensor], take: Callable[[Key], Tensor]) -> Tensor:
-        """A scalar; `take` gives what the cache has of the same images."""
+        """Return a scalar; `take` gives what the cache has of the same images."""
         total = torch.zeros((), device=outputs[0].device)
         for name, place in zip(self.targets, self.places, strict=True):
             found, wanted = outputs[place], take(Key("float", name))

@@ -54,7 +54,7 @@ class Layers:
     """
 
     def groups(self, flow: DataFlow) -> list[tuple[str, list[fx.Node]]]:
-        """The nodes of each unit, with a name if the user gave one."""
+        """Return the nodes of each unit, with a name if the user gave one."""
         taken: set[fx.Node] = set()
         return [("", nodes) for nodes in _layers(flow, regions(flow), taken)]
 
@@ -97,7 +97,7 @@ class Blocks:
     most: int = field(default=12, validator=integer(1))
 
     def groups(self, flow: DataFlow) -> list[tuple[str, list[fx.Node]]]:
-        """The nodes of each unit, with a name if the user gave one."""
+        """Return the nodes of each unit, with a name if the user gave one."""
         declared = [pair for pattern in self.modules for pair in _declared(pattern, flow)]
         taken = {n for _, nodes in declared for n in nodes}
         if sum(len(nodes) for _, nodes in declared) > len(taken):
@@ -125,7 +125,7 @@ class Blocks:
 
 
 def units(how: Layers | Blocks) -> Callable[[Any], tuple[Unit, ...]]:
-    """A function from a quantized model to its units, in graph order; of submodules that `quantize(submodules=)` "
+    """Return a function from a quantized model to its units, in graph order; of submodules that `quantize(submodules=)` "
     "quantized, too.
 
     Raises:
@@ -147,7 +147,7 @@ def units(how: Layers | Blocks) -> Callable[[Any], tuple[Unit, ...]]:
 
 
 def units_of(flow: DataFlow, how: Layers | Blocks) -> list[Unit]:
-    """The units of a float network in graph order, with names that differ."""
+    """Return the units of a float network in graph order, with names that differ."""
     made: dict[str, Unit] = {}
     for name, unordered in sorted(how.groups(flow), key=lambda group: min(flow.order[n] for n in group[1])):
         nodes = sorted(unordered, key=flow.order.__getitem__)

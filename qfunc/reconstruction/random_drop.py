@@ -77,7 +77,7 @@ class _Stepped(torch.autograd.Function):
 
 
 def is_plain(dtype: torch.dtype, scale: Tensor, scheme: Scheme) -> bool:
-    """Whether `drop_steps` computes what LSQ does: one scale of integers, rounded to the nearest even before the zero point."""
+    """Return True if `drop_steps` computes what LSQ does: one scale of integers, rounded to the nearest even before the zero point."""
     zero = scheme.zero_point
     return (
         scale.ndim == 0
@@ -91,7 +91,7 @@ def is_plain(dtype: torch.dtype, scale: Tensor, scheme: Scheme) -> bool:
 
 
 def drop_steps(x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tensor | None) -> Tensor:
-    """x by LSQ where the mask is 1, else x: the values and gradients of `Lsq` in few passes over memory.
+    """Return x by LSQ where the mask is 1, else x: the values and gradients of `Lsq` in few passes over memory.
 
     What quantizing does not change passes its gradient, also on the edge of the range.
 
@@ -104,12 +104,12 @@ def drop_steps(x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tens
 
 
 def mix(x: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """The value where the mask is 1, else x."""
+    """Return the value where the mask is 1, else x."""
     return value if mask is None else torch.lerp(x, value, mask)
 
 
 def learned_qparams(params: Any, scheme: Scheme) -> Affine:
-    """The qparams of LSQ's parameters."""
+    """Return the qparams of LSQ's parameters."""
     given = type(params)(*(p.detach() for p in params))
     return LEARNED.export(given, given.scale, scheme)[1]
 

@@ -38,7 +38,7 @@ def reconstruct(
     memory: int = 2 << 30,
     resume: str | os.PathLike[str] | None = None,
 ) -> Callable[[Model], Model]:
-    """A transform of a calibrated model: each weight is rounded down or up so that each unit's output stays near the float one.
+    """Return a transform of a calibrated model: each weight is rounded down or up so that each unit's output stays near the float one.
 
     Units (layers or blocks, see `qfunc.reconstruction`) are done in order: a unit's input is that of the network as
     quantized so far, its target the output of the float network.  The result is an ordinary calibrated model whose weights'

@@ -20,7 +20,7 @@ _PART = 1 << 16
 
 
 def adaround_of(module: FakeQuantize) -> AdaRound:
-    """The function of a weight's quantizer that `with_adaround` made."""
+    """Return the function of a weight's quantizer that `with_adaround` made."""
     return cast(AdaRound, module.site.function)
 
 
@@ -107,7 +107,7 @@ def harden(module: FakeQuantize, up: Tensor) -> None:
 
 @torch.no_grad()
 def rounds_up(module: FakeQuantize) -> Tensor:
-    """Whether each weight is rounded up."""
+    """Return True if each weight is rounded up."""
     return cast(Parameters, module.own()).v >= 0
 
 

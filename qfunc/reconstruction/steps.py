@@ -32,7 +32,7 @@ class Step:
 
 
 def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Unit], inline: frozenset[str]) -> list[Step]:
-    """The steps up to the last unit, each after those that it reads.
+    """Return the steps up to the last unit, each after those that it reads.
 
     Args:
         flow: Of the float network.
@@ -79,7 +79,7 @@ def _inputs(
 
 
 def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], outputs: Sequence[str]) -> fx.GraphModule:
-    """A module from some tensors of a network to others; it shares constants and submodules with the network."""
+    """Return a module from some tensors of a network to others; it shares constants and submodules with the network."""
     nodes = {n.name: n for n in network.graph.nodes}
     needed, todo = set[fx.Node](), [nodes[name] for name in outputs]
     while todo:

@@ -105,12 +105,12 @@ class Trainable:
         self.module = _with(simulated, held)
 
     def scales(self) -> list[Tensor]:
-        """The scales that learn."""
+        """Return the scales that learn."""
         return [a.params.scale for a in self.activations.values()]
 
 
 def learnable(module: FakeQuantize) -> bool:
-    """Whether a quantizer of activations has a scale that may learn by itself: any number, tied to no other."""
+    """Return True if a quantizer of activations has a scale that may learn by itself: any number, tied to no other."""
     site, scale = module.site, module.scheme.scale
     free = isinstance(site.value, Scheme) and not site.constant and not scale.dynamic and site.tie is None
     return free and not scale.power_of_two and scale.within is None
@@ -143,7 +143,7 @@ _JUST = 1e-4  # a v that decides, and that any step of training may turn
 
 
 def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> list[QuantizerNode]:
-    """The weights with a rounding to learn: integers of their own scale, read by ops that weigh."""
+    """Return the weights with a rounding to learn: integers of their own scale, read by ops that weigh."""
     nodes = {n.name: n for n in network.graph.nodes}
     return [
         seat

@@ -126,7 +126,7 @@ class Batch:
         return EXPRESSIONS[self.kind].format(normal, SHAPE, self.seed)
 
     def tensor(self) -> Tensor:
-        """The batch itself."""
+        """Return the batch itself."""
         made: Tensor = eval(repr(self), {"torch": torch})  # our own text: so the message cannot lie
         return made
 
@@ -135,7 +135,7 @@ BATCHES = st.builds(Batch, st.sampled_from(list(EXPRESSIONS)), st.integers(0, 63
 
 
 def check_value(estimator: Any) -> None:
-    """The laws of an estimator as a value.
+    """Return the laws of an estimator as a value.
 
     Raises:
         AssertionError: it can change, or comes back from pickle, JSON or deepcopy as another value.

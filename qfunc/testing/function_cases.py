@@ -50,23 +50,23 @@ class Case:
     noise: Tensor
 
     def params(self, x: Tensor | None = None, qparams: Affine | None = None, scheme: Scheme | None = None) -> Any:
-        """The function's parameters for this case, or for others in their place."""
+        """Return the function's parameters for this case, or for others in their place."""
         seen = (self.x if x is None else x) if self.constant else torch.zeros(())
         return self.function.init(qparams or self.qparams, seen, scheme or self.scheme)
 
     def apply(self, params: Any, x: Tensor) -> Tensor:
-        """The deployed value of x."""
+        """Return the deployed value of x."""
         value: Tensor = self.function.apply(params, x, self.scheme)
         return value
 
     def trained(self, params: Any, x: Tensor) -> Tensor:
-        """The value that training sees."""
+        """Return the value that training sees."""
         relax = getattr(self.function, "relax", None)
         value: Tensor = self.apply(params, x) if relax is None else relax(params, x, self.scheme, self.noise)
         return value
 
     def learned(self) -> tuple[str, ...]:
-        """The names of the parameters that train."""
+        """Return the names of the parameters that train."""
         return tuple(self.function.learned(self.scheme)) if hasattr(self.function, "learned") else ()
 
     def kept(self, params: Any) -> tuple[Any, dict[str, Tensor]]:
@@ -75,7 +75,7 @@ class Case:
 
 
 def rebuild_params(kept: Any, tensors: dict[str, Tensor]) -> Any:
-    """The parameters again."""
+    """Return the parameters again."""
     return unflatten(kept, tensors.__getitem__)
 
 
@@ -119,7 +119,7 @@ def _case(function: Any, scheme: Scheme, constant: bool, seed: int) -> Case:
 
 
 def slope(f: Callable[[Any, Tensor], Tensor], params: Any, x: Tensor, upstream: Tensor | None = None) -> Tensor:
-    """The gradient to x of f(params, x), summed with the weights `upstream`; zeros where there is none."""
+    """Return the gradient to x of f(params, x), summed with the weights `upstream`; zeros where there is none."""
     x = x.detach().clone().requires_grad_()
     value = f(params, x)
     weight = torch.ones_like(value) if upstream is None else upstream
@@ -149,7 +149,7 @@ def differ(x: Tensor, found: Tensor, wanted: Tensor, words: str, nearly: bool = 
 
 
 def unlike(x: Tensor, found: Tensor, good: Tensor, wanted: str) -> str | None:
-    """The first element that is not good, in words, or None."""
+    """Return the first element that is not good, in words, or None."""
     if good.all():
         return None
     index = tuple(int(i) for i in (~good).nonzero()[0])

@@ -60,7 +60,7 @@ def scales(*, tiny: bool = True, huge: bool = True) -> st.SearchStrategy[float]:
 
 
 def zero_points(*, low: int, high: int) -> st.SearchStrategy[int]:
-    """Codes in [low, high], both ends and their neighbours often; shrinks to `low`."""
+    """Return the codes in [low, high], both ends and their neighbours often; shrinks to `low`."""
     edges = sorted({low, high, min(low + 1, high), max(high - 1, low), min(max(0, low), high)})
     return st.one_of(st.sampled_from(edges), st.integers(low, high))
 
@@ -85,7 +85,7 @@ def schemes(
 
 
 def granularities(*, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
-    """Every way to share scales in a tensor of this shape; shrinks to PerTensor()."""
+    """Return every way to share scales in a tensor of this shape; shrinks to PerTensor()."""
     made: list[Any] = [
         PerTensor(),
         *(PerChannel(axis) for axis in range(-1, len(shape)) if shape),
@@ -142,7 +142,7 @@ def tensors(
 
 @st.composite
 def small_models(draw: st.DrawFn, *, max_blocks: int = 4) -> tuple[SmallNet, Tensor]:
-    """(network, example input [2, 3, 11, 13]): 1 to `max_blocks` random blocks, a global pool and a linear layer.
+    """Return (network, example input [2, 3, 11, 13]): 1 to `max_blocks` random blocks, a global pool and a linear layer.
 
     Blocks: convolutions (dense, grouped, depthwise, dilated, strided) with batch norm and relu or relu6,
     residual add and mul, concat, max and average pools.  Evaluation mode; shrinks to one 1x1 convolution.
@@ -236,7 +236,7 @@ def floats_near_ties(draw: st.DrawFn, *, fmt: Float) -> float:
 
 @st.composite
 def block_schemes(draw: st.DrawFn, *, shape: tuple[int, ...]) -> Scheme:
-    """The ready schemes of `specs.microscaling`, and log and codebook formats, at a granularity that fits the shape.
+    """Return the ready schemes of `specs.microscaling`, and log and codebook formats, at a granularity that fits the shape.
 
     Shrinks to MXFP8_E4M3 per tensor.
     """

@@ -212,8 +212,8 @@ TRAINING = (
     ),
     Mutation(
         "compiled-second-derivatives-are-zero", "qfunc.numerics._compiled:require_first",
-        "len(around) > 1",
-        "len(around) > 9",
+        "len(wrappers) > 1",
+        "len(wrappers) > 9",
         "tests/functions/test_compiled_functional.py::test_other_derivatives_are_refused",
     ),
     Mutation(

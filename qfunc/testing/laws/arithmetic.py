@@ -33,13 +33,13 @@ def unknown_arithmetic_is_refused(trial: Pipeline) -> None:
 
 
 def emulates(trial: Pipeline) -> None:
-    """Every unit has an arithmetic that its op can have."""
+    """Return every unit has an arithmetic that its op can have."""
     if trial.public:
         _ = trial.emulation
 
 
 def simulation_is_within_one_code(trial: Pipeline) -> None:
-    """Each unit of the simulation, given the emulation's own codes, within one code of the emulation."""
+    """Return each unit of the simulation, given the emulation's own codes, within one code of the emulation."""
     if trial.public:
         _TeacherForced(trial.calibrated, trial.partition, trial.emulation).check(trial.example)
 
@@ -90,7 +90,7 @@ class _TeacherForced(fx.Interpreter):
         self.seat = {self.at[s.path]: s for s in quantizer_nodes(simulation)}
 
     def check(self, example: Tensor) -> None:
-        """Every unit of the simulation within one code of the emulation.
+        """Return every unit of the simulation within one code of the emulation.
 
         Raises:
             AssertionError: the first unit that is not.

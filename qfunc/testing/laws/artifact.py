@@ -51,7 +51,7 @@ def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
 
 
 def artifact_loads(trial: Pipeline) -> None:
-    """Every .onnx passes the ONNX checker, every .json is JSON with finite numbers."""
+    """Return every .onnx passes the ONNX checker, every .json is JSON with finite numbers."""
     import onnx
 
     for name, content in _files(trial).items():
@@ -87,7 +87,7 @@ def artifact_holds_the_constants(trial: Pipeline) -> None:
 
 
 def artifact_computes_the_simulation(trial: Pipeline) -> None:
-    """Each model that ONNX Runtime can run computes, op by op in float, what the simulation does.
+    """Return each model that ONNX Runtime can run computes, op by op in float, what the simulation does.
 
     With quantizers in it sums in another order move single codes, not the signal: an error of 1/100 of its energy.
     A float model, whose qparams lie beside it, is held against the simulation without the activations' quantizers:

@@ -36,7 +36,7 @@ _FLOAT64 = 2.0**-36
 
 
 def worst_violation(model: fx.GraphModule, changed: fx.GraphModule, inputs: tuple[Any, ...]) -> tuple[float, str]:
-    """The largest difference over its bound, at most 1 where the law holds, and the op that has it.
+    """Return the largest difference over its bound, at most 1 where the law holds, and the op that has it.
 
     Args:
         model: A captured float model in evaluation.

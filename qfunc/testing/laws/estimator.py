@@ -28,7 +28,7 @@ class Case:
         return (len(self.batches) - 1) % self.batches[0].ndim
 
     def fold(self, *batches: Tensor, scheme: Scheme | None = None) -> Any:
-        """The state after these batches."""
+        """Return the state after these batches."""
         scheme = self.scheme if scheme is None else scheme
         state = self.estimator.init(scheme, batches[0])
         for x in batches:
@@ -36,7 +36,7 @@ class Case:
         return state
 
     def qparams(self, *batches: Tensor, scheme: Scheme | None = None) -> Affine:
-        """The qparams after these batches."""
+        """Return the qparams after these batches."""
         scheme = self.scheme if scheme is None else scheme
         found: Affine = self.estimator.finalize(self.fold(*batches, scheme=scheme), scheme)
         wanted, shape = qparams_shape(scheme, tuple(batches[0].shape)), tuple(found.scale.shape)
@@ -71,7 +71,7 @@ def pure(case: Case) -> None:
 
 
 def empty_changes_nothing(case: Case) -> None:
-    """An update by a tensor without elements changes nothing, before and after data."""
+    """Return an update by a tensor without elements changes nothing, before and after data."""
     x = case.batches[0]
     for state in (case.estimator.init(case.scheme, x), case.fold(x)):
         after = case.estimator.update(state, x.new_empty((0, *x.shape[1:])), case.scheme)
@@ -79,7 +79,7 @@ def empty_changes_nothing(case: Case) -> None:
 
 
 def deterministic(case: Case) -> None:
-    """The same batches give the same qparams, bit for bit, and finalize may be called twice."""
+    """Return the same batches give the same qparams, bit for bit, and finalize may be called twice."""
     state = case.fold(*case.batches)
     first, second = (case.estimator.finalize(state, case.scheme) for _ in range(2))
     assert same(first, second), "finalize gives another result the second time"
@@ -87,7 +87,7 @@ def deterministic(case: Case) -> None:
 
 
 def finalize_is_feasible(case: Case) -> None:
-    """The qparams are ones that the scheme allows, after every batch."""
+    """Return the qparams are ones that the scheme allows, after every batch."""
     for count in range(1, len(case.batches) + 1):
         found = case.qparams(*case.batches[:count])
         feasible(found, case.scheme, tuple(case.batches[0].shape), f"after {count} batches")
@@ -115,7 +115,7 @@ def channels_permute(case: Case) -> None:
 
 
 def elements_permute(case: Case) -> None:
-    """The order of the elements inside a batch does not matter."""
+    """Return the order of the elements inside a batch does not matter."""
     scheme = plain(case.scheme, PerTensor())
     straight = case.qparams(*case.batches, scheme=scheme)
     moved = case.qparams(*(x.flatten().flip(0).roll(5).reshape(x.shape) for x in case.batches), scheme=scheme)
@@ -123,7 +123,7 @@ def elements_permute(case: Case) -> None:
 
 
 def merge_is_the_fold(case: Case) -> None:
-    """merge(fold(A), fold(B)) is fold(A + B), in this order; init is the identity."""
+    """Return merge(fold(A), fold(B)) is fold(A + B), in this order; init is the identity."""
     if not merges(case.estimator):
         return
     estimator, scheme = case.estimator, plain(case.scheme, case.scheme.scale.shared)
@@ -210,7 +210,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def merges(estimator: Any) -> bool:
-    """Whether the estimator offers merge."""
+    """Return True if the estimator offers merge."""
     return callable(getattr(estimator, "merge", None))
 
 

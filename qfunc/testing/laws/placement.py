@@ -47,17 +47,17 @@ def legality_takes_its_own_rules(trial: Pipeline) -> None:
 
 
 def quantizes(trial: Pipeline) -> None:
-    """The rules place the model's tensors without contradiction."""
+    """Return the rules place the model's tensors without contradiction."""
     _ = trial.quantized
 
 
 def calibrates(trial: Pipeline) -> None:
-    """The estimators give every site its qparams."""
+    """Return the estimators give every site its qparams."""
     _ = trial.estimated
 
 
 def scales_are_allowed(trial: Pipeline) -> None:
-    """Qparams are what their scheme allows: finite, above 0, within bounds, powers of two where it says so, codes."""
+    """Return qparams are what their scheme allows: finite, above 0, within bounds, powers of two where it says so, codes."""
     for seat in _static(trial.estimated) if not trial.powers_of_two else ():
         module = seat.module
         if not isinstance(module.site.value, DerivedQParams):
@@ -65,7 +65,7 @@ def scales_are_allowed(trial: Pipeline) -> None:
 
 
 def limits_hold(trial: Pipeline) -> None:
-    """Every limit of positions holds after calibration."""
+    """Return every limit of positions holds after calibration."""
     partition, limited = trial.partition, trial.target.limits
     held = {p: c for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1} if limited else {}
     positions = {p: -float(torch.log2(c.qparams.scale)) for p, c in held.items()}
@@ -75,7 +75,7 @@ def limits_hold(trial: Pipeline) -> None:
 
 
 def dictated_qparams_are_exact(trial: Pipeline) -> None:
-    """Qparams that the hardware dictates are exactly those."""
+    """Return qparams that the hardware dictates are exactly those."""
     for seat in _static(trial.calibrated):
         value, found = seat.module.site.value, seat.module.qparams()
         if isinstance(value, FixedQParams):
@@ -85,7 +85,7 @@ def dictated_qparams_are_exact(trial: Pipeline) -> None:
 
 
 def biases_have_the_product_of_scales(trial: Pipeline) -> None:
-    """A bias that is added to an accumulator has its scale, s_x * s_w in float32, and no zero point."""
+    """Return a bias that is added to an accumulator has its scale, s_x * s_w in float32, and no zero point."""
     for unit in trial.partition.units:
         tensors = dict(_codings(trial, unit))
         bias, factors = tensors.get("bias"), [c for c in (tensors.get("input"), tensors.get("weight")) if c is not None]
@@ -114,7 +114,7 @@ def weights_scale_by_output_channel(trial: Pipeline) -> None:
 
 
 def ties_share_qparams(trial: Pipeline) -> None:
-    """The tied tensors of an op have one format, scale and zero point."""
+    """Return the tied tensors of an op have one format, scale and zero point."""
     for tie in trial.target.ties:
         for unit in trial.partition.units:
             if not matches(tie.select, unit.group.root, trial.partition.context):
@@ -127,7 +127,7 @@ def ties_share_qparams(trial: Pipeline) -> None:
 
 
 def moved_codes_keep_qparams(trial: Pipeline) -> None:
-    """An op that only moves codes has no other qparams behind it."""
+    """Return an op that only moves codes has no other qparams behind it."""
     partition, context = trial.partition, trial.partition.context
     of_tensor: dict[str, list[Encoding]] = {}
     for coding in partition.at_path.values():
@@ -145,7 +145,7 @@ def moved_codes_keep_qparams(trial: Pipeline) -> None:
 
 
 def zero_is_exact(trial: Pipeline) -> None:
-    """0 is a value of every activation."""
+    """Return 0 is a value of every activation."""
     for seat in _static(trial.calibrated):
         scheme = seat.module.site.scheme
         if seat.module.site.constant or not isinstance(scheme.scale.shared, PerTensor) or isinstance(scheme.format, Levels):
@@ -155,7 +155,7 @@ def zero_is_exact(trial: Pipeline) -> None:
 
 
 def exported_codes_are_the_simulations(trial: Pipeline) -> None:
-    """The codes that a function exports stand for the values that it simulates, bit for bit."""
+    """Return the codes that a function exports stand for the values that it simulates, bit for bit."""
     constants = {n.target: n for n in trial.calibrated.graph.nodes if n.op == "call_module"}
     for seat in _static(trial.calibrated):
         module, site = seat.module, seat.module.site

@@ -46,7 +46,7 @@ def feasible(found: Affine, scheme: Scheme, shape: tuple[int, ...], when: str) -
 
 
 def plain(scheme: Scheme, shared: PerTensor | PerChannel | PerBlock | PerToken) -> Scheme:
-    """The scheme without the rules that make qparams jump or bound them; only then can results be close."""
+    """Return the scheme without the rules that make qparams jump or bound them; only then can results be close."""
     scale = Scale(shared, divisor=scheme.scale.divisor, signed=False)
     zero = scheme.zero_point if scheme.zero_point is None else evolve(scheme.zero_point, nudge="low")
     return evolve(scheme, scale=scale, zero_point=zero)
@@ -76,12 +76,12 @@ def close(found: Affine, wanted: Affine, scheme: Scheme, what: str, lost: Tensor
 
 
 def leaves(state: Any) -> list[Any]:
-    """The tensors of nested tuples."""
+    """Return the tensors of nested tuples."""
     return [leaf for part in state for leaf in leaves(part)] if isinstance(state, tuple | list) else [state]
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether tensors of nested tuples are equal, NaN to NaN, in shape and dtype too."""
+    """Return True if tensors of nested tuples are equal, NaN to NaN, in shape and dtype too."""
     pairs = list(zip(leaves(a), leaves(b), strict=True))
     return all(
         x is y or (x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all()))

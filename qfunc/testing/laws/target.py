@@ -50,13 +50,13 @@ def round_trips(target: Target) -> None:
 
 
 def sources_are_told(target: Target) -> None:
-    """Every source has words."""
+    """Return every source has words."""
     blank = [s for s in target.source if not any(c.isalpha() for c in s)]
     assert not blank, f"source {blank[0]!r} has no words"
 
 
 def kinds_exist(target: Target) -> None:
-    """Every kind of op that is named anywhere is of the vocabulary or the target's own, or makes or reads codes."""
+    """Return every kind of op that is named anywhere is of the vocabulary or the target's own, or makes or reads codes."""
     known = _KINDS | {"quantize", "dequantize"} | {op.name for op in target.ops}
     named = [(k, repr(v)) for v in _parts(target) if isinstance(v, Op) for k in v.kinds]
     named += [(k, "commuting") for k in target.commuting]
@@ -81,7 +81,7 @@ def selectors_can_match(target: Target) -> None:
 
 
 def formats_fit_kernels(target: Target) -> None:
-    """Every format that a rule puts on an op is one that a kernel of this op takes, if it has kernels.
+    """Return every format that a rule puts on an op is one that a kernel of this op takes, if it has kernels.
 
     Only rules and kernels that select by kind of op alone are compared.
     """
