@@ -94,7 +94,7 @@ def _times(instance: Any, attribute: Any, value: Any) -> None:
     good = [e for e in entries if isinstance(e, tuple) and len(e) == 3 and isinstance(e[0], str) and type(e[1]) is int]
     if not entries or len(good) < len(entries) or not all(isinstance(e[2], int | float) and e[2] >= 0 for e in good):
         wanted = "a tuple of (op, bits, time)"
-        raise SpecError(where="Latency.times", found=repr(value)[:80], wanted=wanted, do="Write (('conv1', 8, 0.31), ...).")
+        raise SpecError(where="LatencyBudget.times", found=repr(value)[:80], wanted=wanted, do="Write (('conv1', 8, 0.31), ...).")
 
 
 @frozen
@@ -126,7 +126,7 @@ class LatencyBudget:
             known = ", ".join(sorted({op for op, _, _ in self.times}))
             do = f"Measure it, or remove {bits} from bits. There are times for {known}."
             wanted = f"a time of op {weight.op!r} with {bits} bits"
-            raise SpecError(where="Latency.times", found="no such entry", wanted=wanted, do=do)
+            raise SpecError(where="LatencyBudget.times", found="no such entry", wanted=wanted, do=do)
         return float(entries[-1])
 
     def limit(self, weights: Sequence[Weight]) -> float:

@@ -82,7 +82,7 @@ REPORTS = (
         "through-quantizers-without-qparams", "qfunc.graph.float_network:network_so_far",
         "{s.path for s in quantizer_nodes(model) if not s.module.ready}",
         "{s.path for s in quantizer_nodes(model)}",
-        "tests/transforms/test_through.py::test_the_default_is_the_float_network",
+        "tests/transforms/test_calibration_source.py::test_the_default_is_the_float_network",
     ),
     Mutation(
         "weights-drawn-of-no-site", "qfunc.transforms.explain:_histogram",

@@ -3,7 +3,7 @@
 from mutants.mutation import Mutation
 
 IMPOSSIBLE = "tests/specs/test_specs_impossible.py"
-SHEETS = "tests/test_datasheets_mutants.py"
+SHEETS = "tests/targets/test_datasheets_mutants.py"
 
 SPECS = (
     # validation
@@ -35,7 +35,7 @@ SPECS = (
         "signed-width", "qfunc.specs.formats:Int.qmax",
         "(1 << self.bits - self.signed) - 1",
         "(1 << self.bits - 1) - 1",
-        "tests/test_datasheets_mutants.py::test_onnxruntime_activations_are_affine_bytes",
+        "tests/targets/test_datasheets_mutants.py::test_onnxruntime_activations_are_affine_bytes",
     ),
     # codec, diff
     Mutation(

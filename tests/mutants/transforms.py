@@ -29,7 +29,7 @@ TRANSFORMS = (
         "correct-bias-adds-the-shift", "qfunc.corrections.correct_bias:_Part.correct",
         "sub_(shift)",
         "add_(shift)",
-        "tests/transforms/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
+        "tests/corrections/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
     ),
     Mutation(
         "bias-scale-of-the-weight-alone", "qfunc.placement.derived_scales:sources",
@@ -97,7 +97,7 @@ TRANSFORMS = (
         "fixed-qparams-estimated", "qfunc.execution.observers:statistics",
         "if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):",
         "if site.constant or seat.module.dynamic:",
-        "tests/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
+        "tests/targets/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
     ),
     Mutation(
         "weights-estimated-from-the-last-batch", "qfunc.execution.observers:Observer._update",
@@ -122,19 +122,19 @@ TRANSFORMS = (
         "saved-without-its-mode", "qfunc.transforms.save_load:save",
         '"training": model.training,',
         '"training": False,',
-        "tests/transforms/test_saving.py::test_a_new_process_reads_the_same_model",
+        "tests/transforms/test_save_load.py::test_a_new_process_reads_the_same_model",
     ),
     Mutation(
         "loaded-as-calibrated", "qfunc.transforms.save_load:load",
         'stage=report["stage"], inputs',
         'stage="calibrated", inputs',
-        "tests/transforms/test_saving.py::test_a_quantized_model_stays_uncalibrated",
+        "tests/transforms/test_save_load.py::test_a_quantized_model_stays_uncalibrated",
     ),
     Mutation(
         "load-ignores-dtypes", "qfunc.transforms.save_load:_differs",
         "if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)",
         "if have[k].shape != state[k].shape",
-        "tests/transforms/test_saving.py::test_load_refuses_another_model",
+        "tests/transforms/test_save_load.py::test_load_refuses_another_model",
     ),
     # artifacts
     Mutation(

@@ -183,6 +183,6 @@ def test_a_directory_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").touch()
     assert refused(CalibrationError, lambda: qfunc.reconstruct(ONE, X, resume=tmp_path / "notes")(model)) == (
-        f"reconstruct, resume={str(tmp_path / 'notes')!r}: found other files (a.txt), wanted an empty directory, or one written "
-        "with resume=. Use another directory."
+        f"reconstruct, resume={str(tmp_path / 'notes')!r}: found other files (a.txt), wanted an empty directory, or one "
+        "written with resume=. Use another directory."
     )

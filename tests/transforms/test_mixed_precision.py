@@ -221,10 +221,10 @@ WRONG = {
     "size": (lambda m, x: qfunc.SizeBudget(0), "Size.mean_bits: found 0, wanted a finite positive number. Give such a number."),
     "share": (lambda m, x: qfunc.BitOpsBudget(1.5), "BitOpsBudget.share: found 1.5, wanted at most 1. Use a share in (0, 1]."),
     "times": (lambda m, x: qfunc.LatencyBudget((("fc", 8),), 1.0),  # type: ignore[arg-type]
-              "Latency.times: found (('fc', 8),), wanted a tuple of (op, bits, time). Write (('conv1', 8, 0.31), ...)."),
+              "LatencyBudget.times: found (('fc', 8),), wanted a tuple of (op, bits, time). Write (('conv1', 8, 0.31), ...)."),
     "no time": (lambda m, x: qfunc.mixed_precision([x], (4,), qfunc.LatencyBudget((("fc", 8, 1.0),), 1.0), progress=False)(m),
-                "Latency.times: found no such entry, wanted a time of op 'first' with 4 bits. Measure it, or remove 4 from bits. "
-                "There are times for fc."),
+                "LatencyBudget.times: found no such entry, wanted a time of op 'first' with 4 bits. Measure it, or remove 4 "
+                "from bits. There are times for fc."),
     "no batches": (lambda m, x: qfunc.mixed_precision([], (4,), qfunc.SizeBudget(5), progress=False)(m),
                    "mixed_precision: found no batches, wanted batches of inputs. Give at least one batch."),
     "nan": (lambda m, x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), NoLoss(), progress=False)(m),
