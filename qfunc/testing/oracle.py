@@ -1,7 +1,7 @@
-"""Quantization in exact rational arithmetic: the oracle that tensors are compared with.
+"""Quantization in exact rational arithmetic: the oracle for tensor computations.
 
 One number at a time, in `fractions.Fraction`; imports neither torch nor numpy.  Where hardware computes in
-float32, every single rounding is written out as `float32(...)`.
+float32, every rounding is explicit: `float32(...)`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MODES = (*_NEAREST, *_DIRECTED, "half_even_on_index")
 
 
 def rounded(x: Number, mode: str, low: int = 0) -> int:
-    """R(x): x rounded to an integer by a named mode; "half_even_on_index" is R_even(x - low) + low.
+    """Return R(x), x rounded to an integer by a named mode; "half_even_on_index" is R_even(x - low) + low.
 
     Raises:
         ValueError: an unknown mode.
@@ -58,7 +58,7 @@ def rounded(x: Number, mode: str, low: int = 0) -> int:
 
 
 def step_distance(x: Number, mode: str) -> Fraction:
-    """How far x is from the nearest number where R jumps: a tie n + 1/2, or an integer for floor and trunc.
+    """Return the distance of x from the nearest number where R jumps: a tie n + 1/2, or an integer for floor and trunc.
 
     >>> step_distance(Fraction(7, 10), "half_even"), step_distance(Fraction(7, 10), "floor")
     (Fraction(1, 5), Fraction(3, 10))
@@ -89,7 +89,7 @@ def float32(x: Number) -> Fraction:
     unit = _power(max(exponent - 23, -149))
     result = _even(x / unit) * unit
     if abs(result) >= _power(128):
-        raise OverflowError(f"{float(x)} is no float32")
+        raise OverflowError(f"{float(x)} does not fit into float32")
     return result
 
 
@@ -120,9 +120,9 @@ def clamp(x: int, low: int, high: int) -> int:
 
 
 def quantize(x: Number, scale: Number, zero_point: int, low: int, high: int, rounding: str = "half_even") -> int:
-    """Return the code of x: clamp(R(x / s) + z, low, high), the quotient exact.
+    """Return the code of x, clamp(R(x / s) + z, low, high), with an exact quotient.
 
-    x is a real number, s the scale in real units a code, z the zero point and low, high the extreme codes.
+    x is a real number, s the scale in real units per code, z the zero point and low, high the extreme codes.
     "half_even_on_index" rounds the index x / s + z - low.
 
     Raises:
@@ -167,11 +167,11 @@ def scale_of_range(
     low: Number, high: Number, qmin: int, qmax: int, *, symmetric: bool, divisor: str = "qmax", value: int | None = None,
     power_of_two: bool = False, smallest: Number | None = None, largest: Number | None = None, minimum_range: Number = 0,
 ) -> Fraction:  # fmt: skip
-    """Return the exact scale of a range that is widened to hold 0, before its rounding to float32.
+    """Return the exact scale of a range extended to include 0, before rounding to float32.
 
     Affine: (high - low) / (qmax - qmin), or with a zero point fixed at z = `value` the smallest s with
     (qmin - z)*s <= low and high <= (qmax - z)*s.  Symmetric: max(-low, high) / d, or high / d if
-    qmin >= 0.  1 where that is below the smallest normal float32; then rounded up to a power of two, then clamped to
+    qmin >= 0.  1 if that is below the smallest normal float32; then rounded up to a power of two, then clamped to
     [smallest, largest].
 
     >>> scale_of_range(-1, Fraction(41, 10), 0, 255, symmetric=False)
@@ -197,7 +197,7 @@ def scale_of_range(
 
 
 def zero_of_range(low: Number, scale: Number, qmin: int, qmax: int, rounding: str = "half_even") -> int:
-    """Return the zero point of an affine range: clamp(R(qmin - min(low, 0) / s), qmin, qmax), the quotient exact.
+    """Return the zero point of an affine range, clamp(R(qmin - min(low, 0) / s), qmin, qmax), with an exact quotient.
 
     >>> zero_of_range(-1, Fraction(1, 50), 0, 255)
     50

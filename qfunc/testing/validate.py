@@ -1,4 +1,4 @@
-"""What the checks are asked to check, refused where it can be none of that."""
+"""Validate the arguments of the checks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from qfunc.transforms.validate import describe
 
 
 def require_methods(value: Any, names: tuple[str, ...], check: str) -> None:
-    """Refuses a class in place of its instance, and what lacks methods.
+    """Raise if a value is a class, or lacks one of the methods.
 
     Raises:
-        SpecError: names them.
+        SpecError: the message names the missing methods.
     """
     missing = [n for n in names if not callable(getattr(value, n, None))]
     if isinstance(value, type) or missing:
@@ -22,10 +22,10 @@ def require_methods(value: Any, names: tuple[str, ...], check: str) -> None:
 
 
 def require_examples(examples: Any, check: str) -> None:
-    """Refuses what is no number of examples.
+    """Raise unless a value is a number of examples.
 
     Raises:
-        SpecError: less than 1, or no int.
+        SpecError: less than 1, or not an int.
     """
     if type(examples) is not int or examples < 1:
         do = "Give a number such as 15."

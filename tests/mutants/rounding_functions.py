@@ -120,8 +120,8 @@ ROUNDING_FUNCTIONS = (
     ),
     Mutation(
         "law-trusts-learned-names", "qfunc.testing.laws.function_gradients:_learned",
-        "silent = [n for n in names if n not in seen]",
-        "silent = []",
+        "untrained = [n for n in names if n not in seen]",
+        "untrained = []",
         BROKEN,
     ),
     Mutation(
