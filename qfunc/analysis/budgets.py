@@ -94,7 +94,9 @@ def _times(instance: Any, attribute: Any, value: Any) -> None:
     good = [e for e in entries if isinstance(e, tuple) and len(e) == 3 and isinstance(e[0], str) and type(e[1]) is int]
     if not entries or len(good) < len(entries) or not all(isinstance(e[2], int | float) and e[2] >= 0 for e in good):
         wanted = "a tuple of (op, bits, time)"
-        raise SpecError(where="LatencyBudget.times", found=repr(value)[:80], wanted=wanted, do="Write (('conv1', 8, 0.31), ...).")
+        raise SpecError(
+            where="LatencyBudget.times", found=repr(value)[:80], wanted=wanted, do="Write (('conv1', 8, 0.31), ...)."
+        )
 
 
 @frozen

@@ -13,6 +13,7 @@ from qfunc.functions.fixed import Fixed
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Scheme
 from qfunc.specs._check import refuse
+from qfunc.specs.protocols import RelaxedFunction
 
 
 def _probability(instance: Any, attribute: Any, value: Any) -> None:
@@ -65,7 +66,7 @@ class QDrop:
 
     def relax(self, params: Any, x: Tensor, scheme: Scheme, noise: Tensor) -> Tensor:
         """Return x quantized where the noise is below p; the noise is uniform in [0, 1), in the shape of x."""
-        if hasattr(self.inner, "relax"):
+        if isinstance(self.inner, RelaxedFunction):
             inner_noise = (noise / self.p).clamp(max=1 - 2.0**-24)
             value: Tensor = self.inner.relax(params, x, scheme, inner_noise)
         else:

@@ -21,6 +21,7 @@ from qfunc.quantizers.scale_following import batch_norm_factor, can_track_batch_
 from qfunc.quantizers.site import Site
 from qfunc.quantizers.value import Value
 from qfunc.specs import PerTensor
+from qfunc.specs.protocols import LearnedFunction, NoiselessFunction, RelaxedFunction
 
 
 class FakeQuantize(nn.Module):
@@ -55,18 +56,21 @@ class FakeQuantize(nn.Module):
         function: Any = site.function
         params = self._unknown(like.detach())
         self.template = template(params)
-        learned = function.learned(site.scheme) if hasattr(function, "learned") else ()
+        learned = function.learned(site.scheme) if isinstance(function, LearnedFunction) else ()
         for name, value in () if self.dynamic else flatten(params):
             if name in learned:
                 self.register_parameter(name, nn.Parameter(value))
             else:
                 self.register_buffer(name, value)
-        if hasattr(site.function, "relax"):
+        # Once: a check of a protocol is slow, and a compiler would trace it.
+        self.relaxed = isinstance(function, RelaxedFunction)
+        self.noisy = self.relaxed and not (isinstance(function, NoiselessFunction) and not function.noisy)
+        if self.relaxed:
             self.register_buffer("seed", torch.tensor(crc32(site.name.encode()), device=like.device))
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
         self.of: tuple[FakeQuantize, ...] = ()  # a derived scale is the product of their scales; not submodules
-        self.odd = is_odd(self.scheme) and not hasattr(function, "relax")
+        self.odd = is_odd(self.scheme) and not self.relaxed
         self.norm: tuple[Any, ...] = ()  # the BatchNorm that the scales follow; not a submodule either
         self.kept = CachedValue()
 
@@ -101,8 +105,8 @@ class FakeQuantize(nn.Module):
         follows = batch and bool(self.norm)
         params, function = self._current_params(x, follows), self.site.function
         noise: tuple[Tensor, ...] = ()
-        relaxed = self.training and hasattr(function, "relax")
-        if relaxed and getattr(function, "noisy", True):
+        relaxed = self.training and self.relaxed
+        if relaxed and self.noisy:
             noise = self.seed, materialize(self.step).clone()
             self.step.add_(1)
         names = tuple(name for name, _ in flatten(params))

@@ -42,7 +42,7 @@ def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Te
 
 @contextmanager
 def recompute_quantized() -> Iterator[None]:
-    """Context in which a forward saves no quantized tensors; its backward recomputes them.
+    """Save no quantized tensors in forwards inside this context; recompute them in the backward.
 
         with qfunc.recompute_quantized():
             loss = F.cross_entropy(student(x), y)

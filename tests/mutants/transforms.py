@@ -51,8 +51,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "surrogate-in-evaluation", "qfunc.quantizers.fake_quantize:FakeQuantize._quantize",
-        "self.training and hasattr(function, \"relax\")",
-        "not self.training and hasattr(function, \"relax\")",
+        "self.training and self.relaxed",
+        "not self.training and self.relaxed",
         "tests/transforms/test_algorithms.py::test_training_sees_the_surrogate_with_noise_of_seed_and_step",
     ),
     Mutation(

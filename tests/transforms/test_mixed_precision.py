@@ -218,7 +218,8 @@ WRONG = {
     "wide": (lambda m, x: qfunc.mixed_precision([x], (8, 12), qfunc.SizeBudget(8), progress=False)(m),
              "mixed_precision: found first.weight 8, deep.weight 8, last.weight 8, wanted weights of more than 8 bits. "
              "Give fewer bits, or a target with wider weights."),
-    "size": (lambda m, x: qfunc.SizeBudget(0), "SizeBudget.mean_bits: found 0, wanted a finite positive number. Give such a number."),
+    "size": (lambda m, x: qfunc.SizeBudget(0), "SizeBudget.mean_bits: found 0, wanted a finite positive number. Give such "
+             "a number."),
     "share": (lambda m, x: qfunc.BitOpsBudget(1.5), "BitOpsBudget.share: found 1.5, wanted at most 1. Use a share in (0, 1]."),
     "times": (lambda m, x: qfunc.LatencyBudget((("fc", 8),), 1.0),  # type: ignore[arg-type]
               "LatencyBudget.times: found (('fc', 8),), wanted a tuple of (op, bits, time). Write (('conv1', 8, 0.31), ...)."),
