@@ -32,7 +32,7 @@ def told(action: Callable[[], object], kind: str, text: str) -> None:
 
 def test_a_forward_before_calibration() -> None:
     _, x, made = quantized("residual")
-    do = "Run qfunc.calibrate(batches)(quantized), or load qparams."
+    do = "Run qfunc.calibrate(batches)(quantized), or load a calibrated state_dict."
     text = f"site 'x': found no qparams yet, wanted a calibrated model. {do}"
     told(lambda: made(x), "CalibrationError", text)
 
