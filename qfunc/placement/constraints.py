@@ -182,7 +182,7 @@ class _Check:
             yield found, wanted, "Set it with edit.deploy(...), or edit the scheme."
 
     def _kept(self, group: FusedGroup, slot: str) -> bool:
-        # The first rule that speaks for the whole slot says Keep: the op runs in float, elsewhere, on purpose.
+        # The first rule that speaks for the whole slot is KeepFloat: the op runs in float, elsewhere, on purpose.
         for rule in self.target.rules:
             nodes = group.nodes if names_one_op(rule.select) else (group.root,)
             if getattr(rule, slot) is None or rule.edges is not None:

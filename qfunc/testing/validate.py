@@ -1,4 +1,4 @@
-"""Validators of the arguments of the checks."""
+"""Validate the arguments of the checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def require_protocol(value: Any, protocol: type, check: str) -> None:
     """Refuse a class in place of its instance, a value that lacks methods, and optional methods of another shape or name.
 
     Raises:
-        SpecError: names the methods.
+        SpecError: the message names the methods.
     """
     names = members(protocol)
     missing = [n for n in names if not callable(getattr(value, n, None))]
@@ -27,10 +27,10 @@ def require_protocol(value: Any, protocol: type, check: str) -> None:
 
 
 def require_examples(examples: Any, check: str) -> None:
-    """Refuses what is no number of examples.
+    """Raise unless a value is a number of examples.
 
     Raises:
-        SpecError: less than 1, or no int.
+        SpecError: less than 1, or not an int.
     """
     if type(examples) is not int or examples < 1:
         do = "Give a number such as 15."

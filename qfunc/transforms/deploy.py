@@ -58,7 +58,7 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         require_stage(model, "calibrated", "deploy")
         record = require_target(model, target, "deploy")
         if target.lowering is None:
-            do = "Give it one: edit.deploy(Qdq())."
+            do = "Give it one: edit.deploy(QdqLowering())."
             raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
         # onnx is imported here, where it is first needed: `import qfunc` stays light.
         from qfunc.lowering.onnx.opset import OPSET

@@ -19,16 +19,16 @@ def quantized(change: edit.Edit, w: Any) -> object:
 ROWS: tuple[Row, ...] = (
     ("a skip of an input", lambda w: quantized(edit.skip(edit.name("input")), w), "SpecError",
      "target 'onnxruntime', rules: found Name('input'), which matches only the input 'input', which '0' reads as codes, "
-     "wanted a selector that matches an op. Leave the ops that read it in float: edit.skip(edit.name('0')); or only their "
-     "inputs: edit.inputs(edit.name('0'), KeepFloat())."),
+     "wanted a selector that matches an op. Leave its readers in float: edit.skip(edit.name('0')); or only their inputs: "
+     "edit.inputs(edit.name('0'), KeepFloat())."),
     ("a skip of inputs as a kind", lambda w: quantized(edit.skip(edit.op("input")), w), "SpecError",
      "target 'onnxruntime', rules: found Op('input'), which matches only the input 'input', which '0' reads as codes, "
-     "wanted a selector that matches an op. Leave the ops that read it in float: edit.skip(edit.name('0')); or only their "
-     "inputs: edit.inputs(edit.name('0'), KeepFloat())."),
+     "wanted a selector that matches an op. Leave its readers in float: edit.skip(edit.name('0')); or only their inputs: "
+     "edit.inputs(edit.name('0'), KeepFloat())."),
     ("a skip of what follows an input", lambda w: quantized(edit.skip(From(edit.name("input"))), w), "SpecError",
      "target 'onnxruntime', rules: found From(Name('input')), which matches only the input 'input', which '0' reads as "
-     "codes, wanted a selector that matches an op. Leave the ops that read it in float: edit.skip(edit.name('0')); or "
-     "only their inputs: edit.inputs(edit.name('0'), KeepFloat())."),
+     "codes, wanted a selector that matches an op. Leave its readers in float: edit.skip(edit.name('0')); or only their "
+     "inputs: edit.inputs(edit.name('0'), KeepFloat())."),
     ("a skip of constants", lambda w: quantized(edit.skip(edit.op("constant")), w), "SpecError",
      "target 'onnxruntime', rules: found Op('constant'), which matches only weights, wanted a selector that matches an "
      "op. Name the ops that read them."),

@@ -50,7 +50,7 @@ class NcnnLowering:
 
 
 def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.ncnn, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.ncnn, or edit.deploy(QdqLowering())."
     fmt = site.format
     narrow = isinstance(fmt, Int) and fmt.signed and fmt.qmin >= -127 and fmt.qmax <= 127
     if site.role == "activation":

@@ -63,7 +63,7 @@ class OpenVinoLowering:
 
 def _require(site: QuantizedTensor) -> None:
     said = isinstance(site.format, Int) and (site.format.bits <= 16 or site.role == "bias")
-    do = "Use such a format, or edit.deploy(Qdq())."
+    do = "Use such a format, or edit.deploy(QdqLowering())."
     require(site, said, repr(site.format), "integers of 16 bits at most, as FakeQuantize has them", do)
 
 

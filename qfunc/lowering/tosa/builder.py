@@ -109,7 +109,7 @@ class TosaBuilder:
         elif out.qparams is None and op in _MOVES:
             self.moved[out.index] = op, given, fields
         elif op not in self.ops:
-            do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+            do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
             raise DeployError(where=f"tensor {out.name!r}", found=op, wanted="an op of TOSA on integers", do=do)
         elif out.qparams is None or any(h.qparams is None and h.index >= 0 for h in given[: 1 if op == "PADV2" else None]):
             raise self._real(out.name, f"{op} of real values")
@@ -118,7 +118,7 @@ class TosaBuilder:
 
     def _real(self, name: str, found: str) -> DeployError:
         wanted = "codes on both sides: the profile PRO-INT has integers only"
-        do = "Let its quantizers stand right around it, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        do = "Let its quantizers stand right around it, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
         return DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
 
     def coded(self, held: NhwcTensor, qparams: QParams | None = None) -> NhwcTensor:

@@ -85,7 +85,7 @@ def clip(site: QuantizedTensor) -> float:
 
 def _require(site: QuantizedTensor) -> None:
     wanted = "NNIE's one format"
-    require(site, site.format == FORMAT, repr(site.format), f"{FORMAT!r}, {wanted}", "Use that, or edit.deploy(Qdq()).")
+    require(site, site.format == FORMAT, repr(site.format), f"{FORMAT!r}, {wanted}", "Use that, or edit.deploy(QdqLowering()).")
     require_one_scale(site, "NNIE")
 
 

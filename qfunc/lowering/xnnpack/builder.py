@@ -63,7 +63,7 @@ class XnnpackBuilder:
             DeployError: XNNPACK has none.
         """
         if op not in self.ops:
-            do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+            do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
             raise DeployError(where=f"tensor {outputs[0].name!r}", found=op, wanted="an op of XNNPACK", do=do)
         self.ops[op](self, list(inputs), outputs[0], fields)
 

@@ -26,7 +26,7 @@ class XnnpackLowering:
     Source: ExecuTorch 1.5, schema/program.fbs and backends/xnnpack/serialization/schema.fbs.
 
     >>> XnnpackLowering()
-    Pte()
+    XnnpackLowering()
     """
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:

@@ -163,7 +163,7 @@ def _reshape(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fi
 
 def _gelu(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     if fields["approximate"]:
-        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
         raise DeployError(where=f"tensor {out.name!r}", found="GELU by tanh", wanted="that of the error function", do=do)
     graph.node("XNNGelu", out, input_id=given[0])
 
