@@ -159,7 +159,7 @@ class _Check:
         return f"the kind {kind!r}" + (f" with {', '.join(told)}" if told else "")
 
     def tensor(self, group: FusedGroup, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[Violation]:
-        """Yield the violations of a site as one slot of an op, or of a fused group."""
+        """What is wrong with a site as one slot of an op, or of a fused group."""
         if self._kept(group, slot):
             return
         site, op = placed.site, self._path(nodes[0])
@@ -179,7 +179,7 @@ class _Check:
         lowering = self.target.lowering
         if isinstance(lowering, RefusingLowering) and (wanted := lowering.refuses(site.scheme, site.constant)):
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
-            yield found, wanted, "Set it with edit.deploy(...), or edit the scheme."
+            yield found, wanted, "Give edit.deploy(...) that, or edit the scheme."
 
     def _kept(self, group: FusedGroup, slot: str) -> bool:
         # The first rule that speaks for the whole slot is KeepFloat: the op runs in float, elsewhere, on purpose.

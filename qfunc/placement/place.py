@@ -97,7 +97,7 @@ class _Placement:
             self.of_tensor[group.output] = placed
 
     def _inputs(self, group: FusedGroup, node: fx.Node) -> None:
-        # Ops on masks and positions alone have no activations among their inputs.
+        # What follows from masks and positions alone is no activation, unless one that is reads it.
         for slot, producer in slots(node) if node not in self.positions else ():
             if producer in group.nodes or _is_number(producer) or is_integer(producer, self.record):
                 continue
@@ -121,7 +121,7 @@ class _Placement:
                 raise SpecError(
                     where=f"target {self.target.name!r}, tensor {self.context.fact(source).path!r}",
                     found=f"{have} by its producer's rule and {want} by the rule of {self.context.fact(node).path!r}",
-                    wanted="one format, because no tensor has two quantizers in series",
+                    wanted="one format, for no two quantizers stand in series",
                     do="Edit one of the two rules.",
                 )
             return

@@ -57,7 +57,7 @@ def limit_qparams(model: fx.GraphModule, target: Target, found: dict[str, Affine
     if not target.limits:
         return found
     partition = Partition(model, target, found)
-    names, limits, positions, spans = _limits_and_positions(partition)
+    names, limits, positions, spans = _laid(partition)
     moved = adjusted(limits, positions, spans)
     result = dict(found)
     for path, name in names.items():
@@ -75,13 +75,13 @@ def require_limits(partition: Partition) -> None:
     """
     if not partition.target.limits:
         return
-    _, limits, positions, _ = _limits_and_positions(partition)
+    _, limits, positions, _ = _laid(partition)
     broken = next((b for b in limits if b.excess(positions) > 0), None)
     if broken is not None:
         raise _broken_error(broken, positions, "Calibrate again, since training moved a scale, or do not train these scales.")
 
 
-def _limits_and_positions(
+def _laid(
     partition: Partition,
 ) -> tuple[dict[str, str], list[Bound], dict[str, float], dict[str, tuple[float, float]]]:
     # Return (name by path, limits, position by name, allowed positions by name); tied sites have one name.

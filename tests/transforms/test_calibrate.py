@@ -58,7 +58,7 @@ def test_a_dict_may_be_the_one_input(export: bool) -> None:
 def test_a_longer_tuple_keeps_the_leading_entries_and_says_so_once() -> None:
     _, x, made = quantized("residual")
     labels = torch.zeros(2)
-    with pytest.warns(UserWarning, match="leading ones are kept") as caught:
+    with pytest.warns(UserWarning, match="extra elements are ignored") as caught:
         done = qfunc.calibrate([(x, labels), (x, labels), [x, labels]])(made)
     text = "calibrate: batches of 2 elements for 1 required inputs; extra elements are ignored."
     assert [str(w.message) for w in caught] == [text]
