@@ -84,7 +84,7 @@ class LinearOp:
         assert spec is not None
         weight_node, bias_node = attribute(self.node, "weight"), attribute(self.node, "bias")
         held, path = self.stored, model_path(weight_node)
-        turned = self._turned(weight, self.groups) if self.kind == "conv_transpose" else weight
+        turned = self._swap_in_out(weight, self.groups) if self.kind == "conv_transpose" else weight
         place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
         new: dict[str, Any] = {
             "weight": store(self.model, self.node, path, turned.to(held.dtype), weight_node, held.requires_grad)
