@@ -102,7 +102,12 @@ def _known() -> dict[str, Any]:
     return {_tag(c): c for c in classes if _is_class(c)}
 
 
+_PLAIN = frozenset({type(None), bool, int, str})
+
+
 def _encode(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
     if type(value) is tuple:
         return [_encode(v) for v in value]
     if isinstance(value, FunctionType):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 from zlib import crc32
 
@@ -54,10 +55,9 @@ class FakeQuantize(nn.Module):
         late = self.dynamic or self.by_channel
         self.held: tuple[int, ...] = () if late else qparams_shape(site.scheme, self.like)
         function: Any = site.function
-        params = self._unknown(like.detach())
-        self.template = template(params)
+        self.template, tensors = self._unknown(like.detach())
         learned = function.learned(site.scheme) if hasattr(function, "learned") else ()
-        for name, value in () if self.dynamic else flatten(params):
+        for name, value in {} if self.dynamic else tensors.items():
             if name in learned:
                 self.register_parameter(name, nn.Parameter(value))
             else:
@@ -67,16 +67,16 @@ class FakeQuantize(nn.Module):
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
         self.of: tuple[FakeQuantize, ...] = ()  # whose scales' product a derived scale is; no submodules
-        self.odd = is_odd(self.scheme) and not hasattr(function, "relax")
         self.norm: tuple[Any, ...] = ()  # the one that the scales follow; no submodule either
+        self.odd = False  # whether Q(-x) = -Q(x), if the scales follow a BatchNorm
         self.kept = CachedValue()
 
-    def _unknown(self, like: Tensor) -> Any:
-        # Parameters in their final shapes, of no value yet.
+    def _unknown(self, like: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        # The template of the parameters, and tensors of their final shapes by name that have no value yet.
         nothing = torch.zeros(self.held, device=like.device)
         params = self.site.function.init(from_range(nothing, nothing, self.site.scheme), like, self.site.scheme)
         tensors = {n: torch.full_like(t, torch.nan if t.is_floating_point() else 0).detach() for n, t in flatten(params)}
-        return unflatten(template(params), tensors.__getitem__)
+        return template(params), tensors
 
     def forward(self, x: Tensor, norm: nn.Module | None = None, groups: int = 0) -> Tensor:
         """The quantized value of x, in real units and in the dtype of x.
@@ -148,7 +148,7 @@ class FakeQuantize(nn.Module):
 
     def own(self) -> Any:
         """The parameters that are held: where they follow a BatchNorm, those for the weight before it is folded."""
-        return unflatten(self.template, lambda name: getattr(self, name))
+        return unflatten(self.template, partial(getattr, self))
 
     def _scaled(self, params: Any, factor: Tensor) -> Any:
         function: Any = self.site.function  # one that `can_follow` found to know its parameters for multiples of x
@@ -160,7 +160,8 @@ class FakeQuantize(nn.Module):
             before = self._scaled(self.own(), 1 / batch_norm_factor(norm, self.held))
             if before is not None:
                 self._keep(before)
-                self.norm = (norm,)
+                self.norm, function = (norm,), self.site.function
+                self.odd = is_odd(self.scheme) and not hasattr(function, "relax")
 
     def settle(self) -> None:
         """Lets the scales follow no more: they stay what they are."""
@@ -174,8 +175,11 @@ class FakeQuantize(nn.Module):
 
     def export(self, x: Tensor) -> tuple[Tensor, Affine]:
         """The codes of x and the qparams that give them meaning."""
+        return self._exported(self.params(), x)
+
+    def _exported(self, params: Any, x: Tensor) -> tuple[Tensor, Affine]:
         with torch.no_grad():
-            codes, qparams = self.site.function.export(self.params(), x.detach(), self.site.scheme)
+            codes, qparams = self.site.function.export(params, x.detach(), self.site.scheme)
         return codes, qparams
 
     def qparams(self) -> Affine:
@@ -188,13 +192,16 @@ class FakeQuantize(nn.Module):
             do = "Only the simulation computes scales at run time so far; use a target with static scales."
             raise CalibrationError(where=self._where, found="a dynamic scale", wanted="static qparams", do=do)
         # Qparams do not depend on x, so one element stands for a tensor of one scale: a function may be slow.
-        zero = torch.zeros((), device=flatten(self.params())[0][1].device)
-        return self.export(zero if isinstance(self.site.scheme.scale.shared, PerTensor) else zero.expand(self.like))[1]
+        params = self.params()
+        zero = torch.zeros((), device=flatten(params)[0][1].device)
+        like = zero if isinstance(self.site.scheme.scale.shared, PerTensor) else zero.expand(self.like)
+        return self._exported(params, like)[1]
 
     def scales(self) -> Tensor:
         """The current scales, without a gradient: one, or one for each channel."""
-        like = torch.zeros((), device=flatten(self.params())[0][1].device).expand(self.held)
-        return self.export(like)[1].scale
+        params = self.params()
+        like = torch.zeros((), device=flatten(params)[0][1].device).expand(self.held)
+        return self._exported(params, like)[1].scale
 
     def hold(self, qparams: Affine, x: Tensor | None = None) -> None:
         """Sets the parameters from qparams, and from x if it is a constant; for transforms, on models that they own."""
@@ -223,7 +230,7 @@ class FakeQuantize(nn.Module):
             return
         self.held = self.like = held
         device = flatten(self.params())[0][1].device
-        for name, value in flatten(self._unknown(torch.zeros(held, device=device))):
+        for name, value in self._unknown(torch.zeros(held, device=device))[1].items():
             getattr(self, name).data = value
 
     @property

@@ -1,8 +1,8 @@
-"""Sites: the quantized tensors of a model."""
+"""Sites: the quantized tensors of a model, and what a target decides for each."""
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 from torch import nn
 
 from qfunc.specs import DerivedQParams, FixedQParams, PerChannel, PerTensor, Scale, Scheme
@@ -11,9 +11,9 @@ from qfunc.specs.protocols import Estimator, Function
 
 @frozen
 class Site:
-    """One quantized tensor: what it is called, what holds it, how its qparams are found.
+    """One quantized tensor: its name, its scheme, and how its qparams are found.
 
-    `slot` is the slot of `op` that asked for it; `rule` the index of the target's rule; `tie` a name that
+    `slot` is the slot of `op` for which it was placed; `rule` the index of the target's rule; `tie` a name that
     sites share whose qparams must be equal, and `leader` how they agree.
     """
 
@@ -28,38 +28,41 @@ class Site:
     tie: str | None = None
     leader: str = ""
 
-    @property
-    def scheme(self) -> Scheme:
-        """How the hardware holds the tensor; a derived bias is symmetric per channel."""
-        match self.value:
-            case Scheme():
-                return self.value
-            case FixedQParams(scheme=scheme):
-                return scheme
-            case DerivedQParams():
-                return Scheme(self.value.format, Scale(PerChannel(0)), rounding=self.value.rounding)
+    scheme: Scheme = field(init=False, eq=False, repr=False)
+    """How the hardware holds the tensor; a derived bias is symmetric per channel."""
+    dynamic: bool = field(init=False, eq=False, repr=False)
+    """Whether this is an activation whose scales are computed when the model runs."""
+    by_channel: bool = field(init=False, eq=False, repr=False)
+    """Whether this is an activation with a static scale for each channel, whose number calibration finds."""
 
-    @property
-    def dynamic(self) -> bool:
-        """Whether this is an activation whose scales are found when the model runs."""
-        return self.scheme.scale.dynamic and not self.constant
-
-    @property
-    def by_channel(self) -> bool:
-        """Whether this is an activation with a static scale for each channel: how many there are, its values tell."""
-        shared = self.scheme.scale.shared
-        static = isinstance(self.value, Scheme) and not self.constant and not self.dynamic
-        return static and isinstance(shared, PerChannel) and shared.axis != "channel"
+    def __attrs_post_init__(self) -> None:
+        scheme = _scheme_of(self.value)
+        dynamic = scheme.scale.dynamic and not self.constant
+        static = isinstance(self.value, Scheme) and not self.constant and not dynamic
+        shared = scheme.scale.shared
+        object.__setattr__(self, "scheme", scheme)
+        object.__setattr__(self, "dynamic", dynamic)
+        object.__setattr__(self, "by_channel", static and isinstance(shared, PerChannel) and shared.axis != "channel")
 
     def of_outputs(self, axis: int, rank: int) -> bool:
-        """Whether a weight has one scale, or one an output channel: those that a sum of products can be multiplied by."""
+        """Return True if a weight has one scale, or one for each output channel: a factor of a sum of products."""
         shared = self.scheme.scale.shared
         along = isinstance(shared, PerChannel) and (shared.axis == "channel" or int(shared.axis) % rank == axis % rank)
         return along or isinstance(shared, PerTensor)
 
 
+def _scheme_of(value: Scheme | FixedQParams | DerivedQParams) -> Scheme:
+    match value:
+        case Scheme():
+            return value
+        case FixedQParams(scheme=scheme):
+            return scheme
+        case DerivedQParams():
+            return Scheme(value.format, Scale(PerChannel(0)), rounding=value.rounding)
+
+
 def quantizer_path(name: str, constant: bool) -> str:
-    """Where the quantizer of a tensor sits in the model: "quantizers.conv1.weight", "quantizers.relu.output".
+    """Return the path of a tensor's quantizer in the model: "quantizers.conv1.weight", "quantizers.relu.output".
 
     A part that nn.Module has itself, as in the path of an op named "to", gets an underscore.
     """

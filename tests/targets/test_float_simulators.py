@@ -15,6 +15,7 @@ import qfunc
 from qfunc import targets
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.numerics.qparams import from_range
 from qfunc.placement.partition import Partition
@@ -157,7 +158,7 @@ def test_qdq_is_what_onnx_runtime_evaluates_without_optimisations() -> None:
     artifact = qfunc.deploy(targets.qdq)(model)
     (found,) = OnnxRuntimeRunner(optimise=False, threads=1).run(artifact, [x])
     emulated = qfunc.emulate(targets.qdq)(model)(x).detach()
-    assert [u.path for u in Partition(model, targets.qdq).units if u.integer] == []
+    assert [u.path for u in Partition(QuantizedModel(model), targets.qdq).units if u.integer] == []
     assert torch.equal(emulated, torch.from_numpy(found))
 
 

@@ -141,7 +141,7 @@ def moved_codes_keep_qparams(trial: Pipeline) -> None:
             continue
         for after in of_tensor.get(node.name, []):
             found = f"{_told(before)} before it, {_told(after)} behind it"
-            assert before.same(after), f"{partition.path(node)!r} is said to move codes, with {found}"
+            assert before.same(after), f"{partition.paths[node]!r} is said to move codes, with {found}"
 
 
 def zero_is_exact(trial: Pipeline) -> None:
