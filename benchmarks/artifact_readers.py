@@ -1,4 +1,4 @@
-"""Readers of every kind of file that targets write, and what they say against the model's own qparams."""
+"""Read every kind of file that targets write, and compare it with the model's own qparams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Reader = Callable[[Files], vendor.Ranges]
 
 
 def scale_lines(files: Files) -> vendor.Ranges:
-    """Tengine: lines of "tensor scale zero_point", codes of an unsigned byte."""
+    """Read Tengine's lines of "tensor scale zero_point", with unsigned 8-bit codes."""
     made = {}
     for line in files["model.scale"].decode().splitlines():
         tensor, scale, zero = line.split(" ")
@@ -33,14 +33,14 @@ def scale_lines(files: Files) -> vendor.Ranges:
 
 
 def fix_positions(files: Files) -> vendor.Ranges:
-    """Vitis AI: powers of two, codes of a signed byte."""
+    """Read Vitis AI's powers of two, with signed 8-bit codes."""
     table = json.loads(files["vitis.json"])["vitis"]
     assert all(np.log2(e["scale"]).is_integer() for e in table.values())
     return {tensor: (_range(e["scale"], 0, -128, 127),) for tensor, e in table.items()}
 
 
 def log_clips(files: Files) -> vendor.Ranges:
-    """NNIE: the largest magnitude of each input of a node, in 16ths of an octave; here by the input's tensor."""
+    """Read NNIE's largest magnitude of each node input, in 16ths of an octave; return it by the input's tensor."""
     table = json.loads(files["gfpq_param_dict.json"])["nnie"]["gfpq_param_dict"]
     graph = onnx.load_from_string(files["model.onnx"]).graph
     constants = {i.name for i in graph.initializer}
@@ -57,11 +57,11 @@ OUTPUT_SCALE = {
     "QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6, "QGemm": 7, "QLinearAdd": 6, "QLinearMul": 6, "QLinearConcat": 0,
     "QLinearAveragePool": 3, "QLinearGlobalAveragePool": 3,
 }  # fmt: skip
-"""Which input of an operator is the scale of its output; the zero point is the next one."""
+"""The index of the input that is the scale of an operator's output.  The zero point is the next input."""
 
 
 def quantizers(files: Files) -> vendor.Ranges:
-    """QuantizeLinear, narrowed by a Clip of its own, and QLinear operators: the qparams of what they write."""
+    """Return the output qparams of QuantizeLinear (narrowed by its Clip) and of QLinear operators."""
     graph = onnx.load_from_string(files["model.onnx"]).graph
     held = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
     made_by = {n.output[0]: n for n in graph.node}
@@ -78,13 +78,13 @@ def quantizers(files: Files) -> vendor.Ranges:
             clip = made_by[tensor]
             low, high = (round(float(held[n]) / float(scale)) + int(zero) for n in clip.input[1:])
             tensor, found = clip.input[0], _range(float(scale), int(zero), low, high)
-        guard = made_by.get(tensor)  # Max of one tensor is that tensor, and keeps ONNX Runtime from fusing
+        guard = made_by.get(tensor)  # Max of one tensor is the tensor itself; it prevents fusion in ONNX Runtime
         made[guard.input[0] if guard and guard.op_type == "Max" and len(guard.input) == 1 else tensor] = (found,)
     return made
 
 
 def fake_quantizers(files: Files) -> vendor.Ranges:
-    """FakeQuantize behind activations."""
+    """Return the qparams of each FakeQuantize after an activation."""
     graph = onnx.load_from_string(files["model.onnx"]).graph
     held = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
     made = {}
@@ -105,7 +105,7 @@ READERS: dict[str, tuple[Reader, ...]] = {
 
 
 def readers_of(files: Files, name: str) -> tuple[Reader, ...]:
-    """Who reads a file."""
+    """Return the readers of a file."""
     if name == "clip_ranges.json":
         return (vendor.blob_ranges if b'"tensorrt"' in files[name] else vendor.ppl_json,)
     if name == "model.onnx":
@@ -115,7 +115,7 @@ def readers_of(files: Files, name: str) -> tuple[Reader, ...]:
 
 
 def read_back(files: Files) -> tuple[list[str], list[str]]:
-    """(what each file was found to be, complaints)."""
+    """Return (the kind of each file, complaints)."""
     sites = json.loads(files["qfunc.json"])["tensors"]
     own = {t: s for s in sites if s["role"] == "activation" for t in s["tensors"]}
     said, complaints = [], []
@@ -141,7 +141,7 @@ def _range(scale: float, zero: int, low: int, high: int) -> vendor.Range:
 
 
 def _same(ranges: tuple[vendor.Range, ...], site: Any) -> bool:
-    # Files hold float64 of products of float32: a part in 2^20 is less than any code.
+    # Files contain float64 products of float32 values.  A relative error of 2^-20 is smaller than any code.
     (found,) = ranges
     (scale,), (zero,) = site["scale"], site["zero_point"]
     if site["format"].startswith("Log"):

@@ -1,8 +1,8 @@
-"""Every artifact of every target for one trained network: read back, run where it runs, held against the emulation.
+"""Read back, run and compare with the emulation every artifact of every target for one trained network.
 
-Called by fidelity.py.  Q/DQ and QLinear models run in ONNX Runtime, FakeQuantize models in OpenVINO, a float model with
-a file of ranges in ONNX Runtime behind nodes that round each tensor as the file says.  Without public arithmetic the
-simulation takes the emulation's place, as in `qfunc.verify`.
+fidelity.py calls this module.  Q/DQ and QLinear models run in ONNX Runtime, and FakeQuantize models in OpenVINO.  A float
+model with a file of ranges runs in ONNX Runtime, with nodes that round each tensor as specified in the file.  Where the
+arithmetic is not public, the simulation replaces the emulation, as in `qfunc.verify`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SIZED = {"academic": (4, 4), "academic_nlp": (8, 8)}
 EACH = (getattr(targets, n)(*SIZED[n]) if n in SIZED else getattr(targets, n) for n in targets.__all__)
 TARGETS = tuple(
     t for t in EACH if not isinstance(t.lowering, TfliteLowering | XnnpackLowering | TosaLowering | NcnnLowering)
-)  # not read by these readers
+)  # no reader here
 EXACT = ("onnxruntime", "onnx_qnn")
 HEAD = (
     "target", "float", "simulated", "emulated", "run", "by", "outputs", "off", "LSB", "tensors", "codes", "differ", "LSB",
@@ -51,7 +51,7 @@ FILES = ("target", "files, KiB", "ranges of activations read back, and others")
 
 
 class Row(NamedTuple):
-    """A row of HEAD, a row of FILES (each may be empty), complaints."""
+    """A row of HEAD and a row of FILES (each may be empty), and complaints."""
 
     figures: list[str]
     files: list[str]
@@ -60,18 +60,18 @@ class Row(NamedTuple):
 
 @frozen(eq=False)
 class Loaded:
-    """A model loaded once, whatever artifact is given."""
+    """A model that is loaded once and ignores the artifact passed to `run`."""
 
     name: str
     call: Any = field(repr=False)
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs."""
+        """Return the outputs."""
         return list(self.call(inputs))
 
 
 def runners_of(target: Target, files: Any) -> Iterator[tuple[Any, str]]:
-    """(who runs the artifact, in words), for each way to run it."""
+    """Yield (runner, description) for each way to run the artifact."""
     (reader,) = readers_of(files, "model.onnx") or (None,)
     own = target.runtime.runner
     if isinstance(own, OpenVinoRunner):
@@ -100,7 +100,7 @@ def _integer_layers(compiled: Any) -> str:
 
 
 def rounding(model: onnx.ModelProto, mode: str) -> None:
-    """Changes how a model rounds: floor(x + 1/2), or sign(x) floor(|x| + 1/2)."""
+    """Replace the rounding of a model by floor(x + 1/2), or by sign(x) floor(|x| + 1/2)."""
     if mode not in ("half_up", "half_away"):
         return
     half = onnx.numpy_helper.from_array(np.array(0.5, np.float32), "half")
@@ -121,7 +121,7 @@ def rounding(model: onnx.ModelProto, mode: str) -> None:
 
 
 def runnable(target: Target) -> Target:
-    """The target, with weights of 7 bits where this CPU's int8 kernels would saturate."""
+    """Return the target, with 7-bit weights where this CPU's int8 kernels would saturate."""
     if not OnnxRuntimeRunner().comparable() or target.name not in ("onnxruntime", "openvino"):
         return target
     if target.name == "onnxruntime":
@@ -131,18 +131,18 @@ def runnable(target: Target) -> Target:
 
 
 def outputs(model: Any, x: Tensor, size: int) -> Tensor:
-    """The outputs of all inputs."""
+    """Return the outputs for all inputs."""
     with torch.inference_mode():
         return torch.cat([torch.as_tensor(model(p)) for p in x.split(size)])
 
 
 def rows(model: Any, calib: Tensor, x: Tensor, y: Tensor, size: int) -> Iterator[Row]:
-    """The rows of each target, one for each way to run its artifact."""
+    """Yield the rows of each target, one for each way to run its artifact."""
     real = outputs(model, x, size)
     for target in tqdm([runnable(t) for t in TARGETS], "targets", leave=False, disable=not sys.stderr.isatty()):
         try:
             placed = qfunc.quantize(target)(model)
-        except SpecError as e:  # an op that the chip has not
+        except SpecError as e:  # the chip lacks an op
             yield Row([target.name, *["-"] * 4, f"refused: {e.found}", *["-"] * 9], [target.name, "none", f"{e.where}"], [])
             continue
         quantized = qfunc.calibrate(calib.split(50), progress=False)(placed)
@@ -177,7 +177,7 @@ def _accuracy(found: Tensor | None, y: Tensor) -> str:
 
 
 def _at_the_outputs(target: Target, by: str, artifact: Any, want: Tensor, run: Tensor) -> tuple[list[str], list[str]]:
-    """(elements, how many differ by half an LSB or more, the largest difference in LSB), complaints."""
+    """Return (elements, number that differ by half an LSB or more, largest difference in LSB), and complaints."""
     models = [c for name, c in artifact.files.items() if name.endswith(".onnx")]
     names = {o.name.removesuffix(".real") for c in models for o in onnx.load_from_string(c).graph.output}
     scales = [s["scale"][0] for s in artifact.report["tensors"] if names.intersection(s["tensors"])]
@@ -190,7 +190,7 @@ def _at_the_outputs(target: Target, by: str, artifact: Any, want: Tensor, run: T
 
 
 def _inside(target: Target, report: Any) -> tuple[list[str], list[str]]:
-    """(tensors, codes, how many differ, by how much; the same of units given the runner's own inputs), complaints."""
+    """Return (tensors, codes, number and size of differences; the same for units given the runner's inputs), complaints."""
     codes, alone = report.of("codes"), [r for r in report.of("alone") if not r.name.startswith("output ")]
     figures = [
         [f"{sum(r.elements for r in found):,}", f"{sum(r.mismatches for r in found):,}",

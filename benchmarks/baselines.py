@@ -1,4 +1,4 @@
-"""What qfunc is held against: torch's fake quantization, and a search that tries every range on the data."""
+"""Baselines: torch's fake quantization, and an exhaustive search of the range on the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.specs import Int, PerChannel, Scheme
 
 
 def kernel(scheme: Scheme, qparams: Affine) -> Callable[[Tensor], Tensor]:
-    """torch's fake quantization of an Int scheme; that of the channels where the scheme has blocks."""
+    """Return torch's fake quantization of an Int scheme.  A scheme of blocks uses the per-channel kernel."""
     fmt, shared = scheme.format, scheme.scale.shared
     assert isinstance(fmt, Int)
     if not isinstance(shared, PerChannel):
@@ -25,13 +25,13 @@ def kernel(scheme: Scheme, qparams: Affine) -> Callable[[Tensor], Tensor]:
 
 
 def objective(x: Tensor, low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:
-    """The exact mean square error of a range, one for each scale."""
+    """Return the exact mean squared error of a range, for each scale."""
     error = kernel(scheme, from_range(low, high, scheme))(x).sub_(x).square_()
     return error.mean() if low.ndim == 0 else error.mean((1, 2, 3), keepdim=True)
 
 
 def exhaustive(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
-    """The best of 95 ranges, each tried on the data."""
+    """Return the best of 95 ranges, each evaluated on the data."""
     low, high = observed(x, scheme)
     best, found = torch.full_like(low, torch.inf), (low, high)
     for i in range(95):

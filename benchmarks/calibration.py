@@ -1,9 +1,9 @@
-"""What calibration costs: against the float loop, for one target and two, in time and memory.
+"""Time and memory of calibration, relative to the float loop, for one target and for two.
 
     python benchmarks/calibration.py [--batches 4] [--size 224] [--runs 9]
 
-Interleaved runs in one process, medians of wall and process CPU time as ratios to the float loop; peak
-memory of fresh processes at 64, 256 and 1,024 images; ONNX Runtime's quantize_static in the same run.
+Runs are interleaved in one process.  Medians of wall and process CPU time are printed as ratios to the float loop.  Peak
+memory is that of fresh processes at 64, 256 and 1,024 images.  ONNX Runtime's quantize_static runs in the same comparison.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ BATCH = 8
 
 
 def batches(count: int, size: int) -> Iterator[Tensor]:
-    """Random images, made one batch at a time."""
+    """Yield random images, one batch at a time."""
     generator = torch.Generator().manual_seed(0)
     for _ in range(count):
         yield torch.randn(BATCH, 3, size, size, generator=generator)
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """(wall, process CPU) seconds."""
+    """Return (wall, process CPU) seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def float_onnx(model: Any, size: int) -> bytes:
-    """The network as float ONNX: deployed with every op left in float."""
+    """Return the network as float ONNX: deployed with every op in float."""
     everything = edit.op(
         "conv", "linear", "add", "global_avg_pool", "matmul", "mul", "concat", "avg_pool", "sigmoid", "softmax", "leaky_relu"
     )
@@ -55,7 +55,7 @@ def float_onnx(model: Any, size: int) -> bytes:
 
 
 def quantize_static(model: bytes, count: int, size: int) -> Callable[[], None]:
-    """ONNX Runtime's own tool on the same images."""
+    """Run ONNX Runtime's own tool on the same images."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat
     from onnxruntime.quantization import quantize_static as tool
 
@@ -77,7 +77,7 @@ def quantize_static(model: bytes, count: int, size: int) -> Callable[[], None]:
 
 
 def time_table(options: argparse.Namespace) -> None:
-    """Prints the ratios."""
+    """Print the ratios."""
     model = resnet18()
     captured = qfunc.capture()(model)
     one = qfunc.quantize(targets.onnxruntime)(model)
@@ -113,7 +113,7 @@ def time_table(options: argparse.Namespace) -> None:
 
 
 def memory_table(size: int) -> None:
-    """Prints the peak memory of fresh processes."""
+    """Print the peak memory of fresh processes."""
     rows, base = [], 0
     for images in (64, 256, 1024):
         command = [sys.executable, __file__, "--peak", str(images // BATCH), "--size", str(size)]
@@ -125,12 +125,12 @@ def memory_table(size: int) -> None:
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--runs", type=int, default=9)
-    parser.add_argument("--quick", action="store_true", help="leave out quantize_static and memory")
+    parser.add_argument("--quick", action="store_true", help="omit quantize_static and memory")
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:

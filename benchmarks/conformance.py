@@ -1,19 +1,20 @@
-"""Does every runtime compute what is emulated for it?  Networks x targets that run here, counted code by code.
+"""Compare the emulation with every runtime that runs here, code by code, on several networks.
 
     python benchmarks/conformance.py --data DIR [--rows FILE] [--only WORD ...] [--quick] [--page FILE]
 
-DIR is that of fidelity.py.  Each cell is one process: the network is quantized, calibrated on 200 inputs, emulated,
-deployed and run, and every tensor of codes and every output is compared: on 1,000 inputs up to 64x64 pixels and 64 larger
-ones, 8 of those by kernels that interpret.  A cell's row is appended to FILE (conformance.jsonl); cells that stand there
-are not measured again, and what could not run is tried again.  `--only` takes cells whose network or target holds each of
-the words, `--quick` 100, 4 and 2 inputs.  `--page` writes the table of all rows in FILE, those of `--quick` for cells that
-have no other.
+DIR is described in fidelity.py.  Each cell (a network and a target) is one process.  The network is quantized, calibrated on
+200 inputs, emulated, deployed and run.  Every tensor of codes and every output is compared, on 1,000 inputs of up to 64x64
+pixels or on 64 larger ones (8 for kernels that interpret).  A cell's row is appended to FILE (conformance.jsonl).  Cells that
+are in FILE are not measured again, but cells that could not run are tried again.  `--only` selects cells whose network or
+target contains each of the words.  `--quick` uses 100, 4 and 2 inputs.  `--page` writes the table of all rows in FILE, with
+rows of `--quick` for cells that have no other.
 
-A cell says how many codes were compared and how many differ; if any do, the first tensor that differs, at which rate, and
-how many differ where each unit gets the runtime's own inputs.  The latency is that of one input in the deployed model as a
-ratio to the same network in float in the same runtime, medians of runs by turns.
+A row has the number of codes compared and the number that differ.  If any differ, it has the first tensor that differs, the
+rate, and the number of differences when each unit gets the runtime's own inputs.  The latency is the time for one input of
+the deployed model, as a ratio to the same network in float in the same runtime: medians of interleaved runs.
 
-Exits with 1 if a cell of a target that has to be exact differs in what is promised: not in unknown float units and behind them.
+The exit status is 1 if a cell of an exact target differs in a guaranteed value.  Unknown float units, and the values that
+depend on them, are not guaranteed.
 """
 
 from __future__ import annotations
@@ -45,15 +46,22 @@ from qfunc.analysis.report_format import table
 from qfunc.errors import QfuncError
 from qfunc.specs import Everything, edit
 
-# Concatenations, and transposed convolutions, which no trained network has.
+# Networks with concatenations and with transposed convolutions, which the trained networks lack.
 RANDOM: dict[str, Callable[[], nn.Module]] = {"DenseNet, random weights": DenseNet, "U-Net, random weights": lambda: UNet(8)}
 NETWORKS = IMAGES | dict.fromkeys(RANDOM, ("cifar10", 20)) | {"MiniLM-L6, STS-B": ("sts",)}
 Call = Callable[[Sequence[Any]], Any]
 
 
 class Place(NamedTuple):
-    """A runtime: how a file of the target's is loaded once for many runs; whether it interprets; whether it has to agree;
-    whether it runs the network in float too, in times that mean something; whether its arithmetic is public."""
+    """A runtime.
+
+    Attributes:
+        load: Load a target's file once, for many runs.
+        interprets: True if its kernels interpret.
+        exact: True if it must agree with the emulation.
+        real: True if it also runs the network in float, with meaningful times.
+        public: True if its arithmetic is public.
+    """
 
     load: Callable[[Any, Any], Call]
     interprets: bool = False
@@ -103,11 +111,11 @@ PLACES = {
     "qnn_htp": Place(_qnn_htp, exact=False, real=False, public=False),
     "tosa": Place(_tosa, interprets=True, real=False),
 }
-"""By the name of the target, whose own runner runs its files."""
+"""Runtimes by target name.  The target's own runner runs its files."""
 
 
 class Given(NamedTuple):
-    """A network, batches to calibrate it, batches to compare, and the labels of images."""
+    """A network, its calibration batches, the batches to compare, and the labels of images."""
 
     model: Any
     calibration: list[Any]
@@ -117,7 +125,7 @@ class Given(NamedTuple):
 
 
 def given(folder: Path, network: str, quick: bool, interprets: bool) -> Given:
-    """What DIR has for a network."""
+    """Return the network and its data from DIR."""
     model, (calib, _), (test, labels) = loader(folder)(*NETWORKS[network])
     small, large, few = (100, 4, 2) if quick else (1000, 64, 8)
     if isinstance(test, dict):
@@ -137,7 +145,7 @@ def given(folder: Path, network: str, quick: bool, interprets: bool) -> Given:
 
 
 def with_statistics(made_by: Callable[[], nn.Module], images: torch.Tensor) -> nn.Module:
-    """A network whose BatchNorms have seen some images."""
+    """Return a network with BatchNorm statistics from some images."""
     torch.manual_seed(0)
     made = made_by()
     with torch.no_grad():
@@ -147,7 +155,7 @@ def with_statistics(made_by: Callable[[], nn.Module], images: torch.Tensor) -> n
 
 
 def measured(folder: Path, network: str, name: str, quick: bool) -> dict[str, Any]:
-    """The row of a cell."""
+    """Return the row of a cell."""
     place, target, start = PLACES[name], runnable(getattr(targets, name)), time.perf_counter()
     bits = "" if target == getattr(targets, name) else ", 7-bit weights"
     row: dict[str, Any] = {"network": network, "target": name, "quick": quick, "as": name + bits}
@@ -173,7 +181,7 @@ def measured(folder: Path, network: str, name: str, quick: bool) -> dict[str, An
 
 
 def distances(target: Any, model: Any, case: Given, outputs: Sequence[Any]) -> str:
-    """How far the outputs are from the simulation's, in steps of their scale; and the accuracy of each on images."""
+    """Return the outputs' distances from the simulation, in steps of their scale; for images, also the accuracies."""
     scale = qfunc.deploy(target)(model).report["tensors"][-1]["scale"][0]
     with torch.inference_mode():
         want, real = (torch.cat([called(x) for x in case.batches]) for called in (model, case.model))
@@ -193,14 +201,14 @@ class Kept(NamedTuple):
     outputs: list[Any]
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch."""
+        """Return the outputs for one batch."""
         found = list(self.call(inputs))
         self.outputs.append(found[0])
         return found
 
 
 def latency(target: Any, place: Place, model: Any, case: Given) -> str:
-    """The deployed model's against float in the same runtime: ratio of medians (of minima), one input."""
+    """Return the latency for one input, relative to float in the same runtime: ratio of medians (of minima)."""
     real = edit.skip(Everything())(target)
     plain = qfunc.calibrate(case.calibration[:1], progress=False)(qfunc.quantize(real)(case.model))
     batch = case.batches[0] if isinstance(case.batches[0], tuple) else (case.batches[0],)
@@ -215,7 +223,7 @@ HEAD = ("network", "target", "inputs", "tensors", "codes", "differ", "first that
 
 
 def line(row: dict[str, Any]) -> list[str]:
-    """A row of the table."""
+    """Return a row of the table."""
     name = [row["network"], row["as"]]
     if "refused" in row:
         return [*name, *["-"] * 4, row["refused"].split(". ")[0], *["-"] * 3]
@@ -230,24 +238,30 @@ def line(row: dict[str, Any]) -> list[str]:
 
 HEADING = """# Networks on every runtime that runs here
 
-`python benchmarks/conformance.py --data DIR --page docs/conformance.md` wrote this page; nothing in it was written by hand.
-Each line is a network, trained or with random weights, quantized for a target, emulated, deployed and run in the target's
-own runtime: every tensor of codes that the runtime shows and every output is compared, and *differ* counts those that are
-not equal. *First that differs* is the first such tensor in the order of execution, the share of its codes and the largest
-difference in LSB; *alone* counts them where each unit gets the runtime's own inputs. *Latency* is that of one input in the
-deployed model as a ratio to the same network in float, as the same lowering writes it, in the same runtime: of the medians
-(of the minima). ONNX Runtime and OpenVINO have weights of 7 bits where the CPU's int8 kernels saturate (x86-64 without VNNI).
+`python benchmarks/conformance.py --data DIR --page docs/conformance.md` generated this page. Nothing in it was written by hand.
+
+Each row is a network, trained or with random weights. It is quantized for a target, emulated, deployed and run in the target's
+own runtime. Every tensor of codes that the runtime exposes and every output are compared. The columns are:
+
+- *differ*: the number of elements that are not equal;
+- *first that differs*: the first such tensor in the order of execution, with the share of its codes and the largest difference
+  in LSB;
+- *alone*: the number of differences when each unit gets the runtime's own inputs;
+- *latency*: the time for one input of the deployed model, as a ratio to the same network in float. The float network is written
+  by the same lowering and runs in the same runtime. The ratio is of the medians (of the minima).
+
+ONNX Runtime and OpenVINO have 7-bit weights where the CPU's int8 kernels saturate (x86-64 without VNNI).
 
 """
 
 
-DISTANCES = """Where a runtime's arithmetic is not public, its outputs are compared with the simulation's. How many are off, and
-by how many steps of their scale:
+DISTANCES = """Where a runtime's arithmetic is not public, its outputs are compared with the simulation's. These shares of the
+outputs differ, by the given number of steps of their scale:
 """
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """The table in Markdown, the networks in order, below what it says and the command that made it."""
+    """Return the page in Markdown: the description, the command, and the table with the networks in order."""
     order = sorted(rows, key=lambda r: (list(NETWORKS).index(r["network"]), list(PLACES).index(r["target"])))
     lines = [HEAD, ["---"] * len(HEAD), *map(line, order)]
     written = "".join("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n" for cells in lines)
@@ -256,24 +270,24 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 
 def done(path: Path, *quick: bool) -> list[dict[str, Any]]:
-    """The rows in a file, of these counts, those that come last before others; the last of each cell."""
+    """Return the last row of each cell in a file.  A later value of `quick` takes precedence over an earlier one."""
     rows = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
     return list({(r["network"], r["target"]): r for q in quick for r in rows if r["quick"] == q}.values())
 
 
 def wrong(row: dict[str, Any]) -> bool:
-    """Whether a target that has to be exact is not, in what is promised."""
+    """Return True if a target that must be exact differs in a guaranteed value."""
     return PLACES[row["target"]].exact and bool(row.get("differ")) and not row["verdict"].startswith("bit-exact")
 
 
 def main() -> int:
-    """Measures what is not done, and prints the table."""
+    """Measure the missing cells and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder with load.py")
     parser.add_argument("--rows", type=Path, default=Path("conformance.jsonl"))
-    parser.add_argument("--only", nargs="*", default=[], help="cells whose network or target holds each of these words")
-    parser.add_argument("--quick", action="store_true", help="100, 4 and 2 inputs, calibration by 50")
-    parser.add_argument("--page", type=Path, help="where the table goes as Markdown")
+    parser.add_argument("--only", nargs="*", default=[], help="cells whose network or target contains each of these words")
+    parser.add_argument("--quick", action="store_true", help="100, 4 and 2 inputs; calibrate by 50")
+    parser.add_argument("--page", type=Path, help="the Markdown file to write")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cell:
@@ -292,10 +306,10 @@ def main() -> int:
 
 
 def cell(options: argparse.Namespace, network: str, name: str) -> None:
-    """One process, one row."""
+    """Run one cell in a process and append its row."""
     runner = getattr(targets, name).runtime.runner
     if reason := runner.missing() if hasattr(runner, "missing") else "":
-        return print(f"{network}, {name}: left out, {reason}", flush=True)
+        return print(f"{network}, {name}: omitted, {reason}", flush=True)
     command = [sys.executable, __file__, "--data", str(options.data), "--cell", network, name, *["--quick"] * options.quick]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:

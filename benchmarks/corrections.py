@@ -1,15 +1,16 @@
-"""Corrections on the zoo: does each op of a network compute the same, after equalization, smoothing and BatchNorm folding?
+"""Check on the zoo that equalization, smoothing and BatchNorm folding preserve the result of each op.
 
     pip install -c constraints.txt -e ".[zoo]"
     python benchmarks/corrections.py [--only WORD] [--file FILE] [--again] [--seconds 240]
 
-For each network of zoo_models.py: clips become ReLUs, then `equalize`, `smooth` and folding, each of the float network, and the
-largest difference of any op's output over its bound, which follows from the roundings of the weights to float32 alone
-(qfunc/testing/laws/corrections.py): the law holds where it is at most 1.  "-" where there is nothing to change: attention has
-no BatchNorms to fold, say.  "outputs" is the largest relative change of the outputs in float64, of the three.
+In each network of zoo_models.py, clips become ReLUs.  Then `equalize`, `smooth` and folding are applied separately to the float
+network.  The table shows the largest difference of any op's output, divided by its bound.  The bound follows from the rounding
+of the weights to float32 alone (qfunc/testing/laws/corrections.py).  The law holds if the value is at most 1.  "-" means that
+there is nothing to change; attention, for example, has no BatchNorms to fold.  "outputs" is the largest relative change of the
+outputs in float64, over the three.
 
-Each network runs in a process of its own, on one thread, within --seconds of processor time; its row is appended to FILE
-(JSON lines), and rows that are there are not run again.  The exit status is 1 if a law fails or a network did not run.
+Each network runs in a separate process, on one thread, within --seconds of processor time.  Its row is appended to FILE (JSON
+lines), and existing rows are not run again.  The exit status is 1 if a law fails or a network did not run.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ def _wide(model: fx.GraphModule, inputs: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def check(entry: Entry) -> dict[str, Any]:
-    """The row of one network."""
+    """Return the row of one network."""
     torch.set_num_threads(1)
     row: dict[str, Any] = {"name": entry.name, "passed": False, "reason": "", "worst": {}, "changed": {}}
     try:
         model, row["road"] = _captured(entry)
         inputs, changes = entry.inputs(1, 4), {}
-        with contextlib.suppress(SpecError):  # it has none
+        with contextlib.suppress(SpecError):  # nothing to change
             model = qfunc.replace_relu6()(model)
         wanted = _wide(model, inputs)
         found = equalization_links(model, gains=True)[0]
@@ -114,7 +115,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Runs what is missing and prints the table; 0 if every law holds everywhere."""
+    """Run the missing networks and print the table.  Return 0 if every law holds for every network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, "corrections.jsonl", 240)
     options = parser.parse_args()

@@ -1,15 +1,18 @@
-"""Is what was simulated and emulated what runtimes compute?  On trained networks and real images.
+"""Compare simulation and emulation with the runtimes, on trained networks and real images.
 
     python benchmarks/fidelity.py --data DIR [--quick] [--only WORD]
 
-DIR holds `load.py` with `load(name, ...) -> (model, (inputs, labels) to calibrate, (inputs, labels) to test)`.
-Exits with 1 on a mismatch between emulation and ONNX Runtime at full optimisation, on a unit that ONNX
-Runtime partitions otherwise than predicted, or if fewer integer tensors were compared than are predicted;
-and on a file of any target that cannot be read back, or says other ranges than the model has (see artifacts.py).
+DIR contains `load.py` with `load(name, ...) -> (model, (inputs, labels) to calibrate, (inputs, labels) to test)`.
+The exit status is 1 if
 
-The networks are quantized, calibrated by minima and maxima of 200 images, and their biases corrected on the
-same images; what the accuracy loses without that correction is printed beside.  On a CPU whose int8 kernels
-saturate (x86-64 without VNNI) weights have 7 bits, and the name of the target says so.
+- emulation and ONNX Runtime at full optimisation differ,
+- ONNX Runtime partitions a unit differently than predicted,
+- fewer integer tensors were compared than predicted, or
+- a file of any target cannot be read back, or has other ranges than the model (see artifacts.py).
+
+The networks are quantized and calibrated by the minima and maxima of 200 images.  Their biases are corrected on the same
+images; the accuracy loss without that correction is also printed.  On a CPU whose int8 kernels saturate (x86-64 without
+VNNI), weights have 7 bits, and the name of the target shows this.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ NETWORKS = {
 
 
 def loader(folder: Path) -> Any:
-    """The `load` function of the data folder."""
+    """Return the `load` function of the data folder."""
     sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location("load", folder / "load.py")
     assert spec is not None
@@ -54,7 +57,7 @@ def loader(folder: Path) -> Any:
 
 
 def predictions(model: Any, x: Tensor, batch: int = 100, name: str = "") -> Tensor:
-    """The class of each input."""
+    """Return the predicted class of each input."""
     parts = [x[i : i + batch] for i in range(0, len(x), batch)]
     with torch.inference_mode():
         found = [torch.as_tensor(model(p)).argmax(1) for p in tqdm(parts, name, leave=False, disable=not sys.stderr.isatty())]
@@ -62,21 +65,21 @@ def predictions(model: Any, x: Tensor, batch: int = 100, name: str = "") -> Tens
 
 
 def paired(a: Tensor, b: Tensor) -> str:
-    """Difference of two accuracies on the same images in points, with its 95 % interval (normal, paired)."""
+    """Return the difference of two accuracies on the same images in points, with its 95 % interval (normal, paired)."""
     d = a.double() - b.double()
     half = 1.96 * float(d.std()) / math.sqrt(len(d))
     return f"{100 * float(d.mean()):+.2f} +- {100 * half:.2f}"
 
 
 def calibrated(model: Any, target: Any, x: Tensor) -> fx.GraphModule:
-    """The model on a target, calibrated in batches of 50."""
+    """Return the model quantized for a target and calibrated in batches of 50."""
     result = qfunc.calibrate(x.split(50))(qfunc.quantize(target)(model))
     assert isinstance(result, fx.GraphModule)
     return result
 
 
 def on_onnxruntime(name: str, model: Any, calib: Tensor, test: Any, count: int) -> tuple[list[str], list[str], list[str]]:
-    """(row of accuracies, row of comparisons, complaints) for targets.onnxruntime."""
+    """Return (row of accuracies, row of comparisons, complaints) for targets.onnxruntime."""
     target = runnable(targets.onnxruntime)
     uncorrected = calibrated(model, target, calib)
     quantized = qfunc.correct_bias(calib.split(50))(uncorrected)
@@ -115,13 +118,13 @@ def on_onnxruntime(name: str, model: Any, calib: Tensor, test: Any, count: int) 
 
 
 def main() -> int:
-    """Prints four tables; 0 if everything agreed."""
+    """Print four tables.  Return 0 if everything agrees."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--small", type=int, default=1000, help="images up to 64x64 pixels")
     parser.add_argument("--large", type=int, default=64, help="larger images")
-    parser.add_argument("--quick", action="store_true", help="200 and 8 images, calibration by 50")
-    parser.add_argument("--only", default="", help="networks whose names hold this word")
+    parser.add_argument("--quick", action="store_true", help="200 and 8 images; calibrate by 50")
+    parser.add_argument("--only", default="", help="networks whose names contain this word")
     options = parser.parse_args()
     small, large, calibrating = (200, 8, 50) if options.quick else (options.small, options.large, 200)
     load = loader(options.data)
@@ -163,9 +166,9 @@ def main() -> int:
     )
     print("\nemulation against ONNX Runtime at full optimisation, every integer tensor and the output")
     print(table(("network", "images", "integer units", "tensors compared", "elements", "mismatches", "float units"), figures))
-    print("\nevery target's artifact, run, against the emulation (the simulation, where there is none)")
+    print("\nevery target's artifact, compared with the emulation (or with the simulation, without one)")
     print(table(("network", "images", *artifacts.HEAD), ran, 250))
-    print("\nfiles, and how many of the quantized activations each names with the model's own ranges")
+    print("\nfiles, and the number of quantized activations that each contains with the model's own ranges")
     print(table(("network", *artifacts.FILES), files, 300))
     print("\n".join(complaints))
     print(f"{len(names)} networks, {sum(int(f[5]) for f in figures)} mismatches")

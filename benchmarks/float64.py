@@ -1,4 +1,4 @@
-"""A simulation beside itself with its sums in float64: how near can any simulation in float come?"""
+"""Compare a simulation with itself with float64 sums, which bounds the precision of any float simulation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def _wide(module: nn.Module, given: tuple[Any, ...], value: Tensor) -> Tensor:
 
 
 def in_float64(model: fx.GraphModule) -> fx.GraphModule:
-    """A copy that computes in float64, but for its quantizers: they round what they get to float32 first, as before.
+    """Return a copy that computes in float64, except that its quantizers first round their inputs to float32, as before.
 
-    A quantizer's result is a float32 number, so that both start from the same operands, and only sums differ.
+    A quantizer's result is a float32 number.  So both models use the same operands, and only the sums differ.
     """
     wide = copy.deepcopy(model).double()
     for module in wide.modules():

@@ -1,4 +1,4 @@
-"""Works timed by turns in one process, and their ratios."""
+"""Interleaved timing of several functions in one process, and ratios of the times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Clock = Callable[[], float]
 
 
 def interleaved(works: dict[str, Work], runs: int, warm: int = 2, clock: Clock = time.perf_counter) -> Times:
-    """Seconds of every run of every work, after `warm` rounds that do not count."""
+    """Return the seconds of every run of every function, after `warm` rounds that are not counted."""
     taken: Times = {name: [] for name in works}
     for run in range(runs + warm):
         for name, work in works.items():
@@ -28,18 +28,18 @@ def interleaved(works: dict[str, Work], runs: int, warm: int = 2, clock: Clock =
 
 
 def ratio(times: Times, name: str, base: str) -> str:
-    """The ratio of the medians (of the minima)."""
+    """Return the ratio of the medians (of the minima)."""
     median = statistics.median(times[name]) / statistics.median(times[base])
     return f"{median:.2f} ({min(times[name]) / min(times[base]):.2f})"
 
 
 def ms(times: Times, name: str) -> str:
-    """The median in milliseconds."""
+    """Return the median in milliseconds."""
     return f"{1e3 * statistics.median(times[name]):.2f}"
 
 
 def forward(f: Callable[[Tensor], Tensor], x: Tensor) -> Work:
-    """f(x) without gradient."""
+    """Return a function that computes f(x) without gradient."""
 
     def work() -> None:
         with torch.no_grad():
@@ -49,7 +49,7 @@ def forward(f: Callable[[Tensor], Tensor], x: Tensor) -> Work:
 
 
 def both(f: Callable[[Tensor], Tensor], x: Tensor, learned: Iterable[Tensor] = ()) -> Work:
-    """f(x) and its gradients."""
+    """Return a function that computes f(x) and its gradients."""
     leaf, grad, learned = x.clone().requires_grad_(), torch.randn_like(x), list(learned)
 
     def work() -> None:

@@ -1,19 +1,24 @@
-"""A sentence transformer with real weights, 8 bits: how near are the embeddings, and is the runtime what was simulated?
+"""Measure 8-bit embeddings of a trained sentence transformer: distance from float, simulation and emulation to runtime.
 
     python benchmarks/minilm.py --data DIR [--pairs N]
 
-DIR holds `load.py` with `load("sts") -> (model, calibration, (sentence pairs, scores))`: MiniLM-L6 and the STS
-benchmark, sentences as token ids and masks.  Without it nothing is measured, and the reason is printed.
+DIR contains `load.py` with `load("sts") -> (model, calibration, (sentence pairs, scores))`: MiniLM-L6 and the STS
+benchmark, with sentences as token ids and masks.  Without it, nothing is measured and the reason is printed.
 
-The model is exported with batch and length dynamic, calibrated on 256 sentences in batches of 32, and run in batches of
-other sizes and lengths.  For each target: the cosine of float and runtime embeddings (mean, 1 % quantile); the median, the
-mean, the share of sentences at 0.9999 or more, and the least cosine of simulation and runtime, and of emulation and
-runtime (single codes flip where sums are rounded otherwise, as the simulation's are); 100 x Spearman's correlation with the
-scores; recall@10, the share of the ten nearest second sentences by float embeddings that are among the ten nearest by
-quantized ones.  Exits with 1 if the edited target for ONNX Runtime loses more than 0.5 points of Spearman, or if a runtime
-computes something else than its simulation, or than its emulation, where the target has one.
+The model is exported with dynamic batch and length, calibrated on 256 sentences in batches of 32, and run in batches of
+other sizes and lengths.  The table shows for each target:
 
-On a CPU whose int8 kernels saturate (x86-64 without VNNI) ONNX Runtime runs without optimisation, in float: it says so.
+- the cosine of float and runtime embeddings (mean, 1 % quantile);
+- the cosine of simulation and runtime, and of emulation and runtime: the median, the mean, the minimum, and the share of
+  sentences at 0.9999 or more (single codes flip where sums round differently, as in the simulation);
+- 100 x Spearman's correlation with the scores;
+- recall@10: the share of the ten nearest second sentences by float embeddings that are also among the ten nearest by
+  quantized ones.
+
+The exit status is 1 if the edited target for ONNX Runtime loses more than 0.5 points of Spearman, or if a runtime differs
+from its simulation, or from its emulation where the target has one.
+
+On a CPU whose int8 kernels saturate (x86-64 without VNNI), ONNX Runtime runs without optimisation, in float; this is printed.
 """
 
 from __future__ import annotations
@@ -37,8 +42,8 @@ from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import KeepFloat, Unknown, edit
 
 RESIDUAL_IN_FLOAT = edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), KeepFloat())
-"""The sums of the residual stream have channels that are tens of times larger than the others: they and what is added to
-them stay in float, while the operands of all products are quantized."""
+"""Some channels of the residual stream are tens of times larger than the others.  So its sums and their terms stay in float,
+and the operands of all products are quantized."""
 
 TARGETS = {
     "onnxruntime": targets.onnxruntime,
@@ -52,14 +57,14 @@ Embed = Callable[[Tensor, Tensor], Tensor]
 
 
 def sentences(pairs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """(token ids, masks) of all first sentences, then of all second ones."""
+    """Return (token ids, masks) of all first sentences, then of all second ones."""
     width = max(pairs[k].shape[1] for k in "ab")
     wide = {k: F.pad(v, (0, width - v.shape[1])) for k, v in pairs.items()}
     return torch.cat([wide["a"], wide["b"]]), torch.cat([wide["mask_a"], wide["mask_b"]])
 
 
 def batches(ids: Tensor, mask: Tensor, size: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """(places, ids, mask) of sentences of similar lengths."""
+    """Return (places, ids, mask) of sentences of similar lengths."""
     order = torch.argsort(mask.sum(1), stable=True)
     found = []
     for start in range(0, len(order), size):
@@ -70,7 +75,7 @@ def batches(ids: Tensor, mask: Tensor, size: int) -> list[tuple[Tensor, Tensor, 
 
 
 def embedded(embed: Embed, ids: Tensor, mask: Tensor, size: int = 64) -> Tensor:
-    """An embedding for each sentence."""
+    """Return an embedding for each sentence."""
     parts = batches(ids, mask, size)
     with torch.no_grad():
         found = torch.cat([embed(i, m).float() for _, i, m in parts])
@@ -78,7 +83,7 @@ def embedded(embed: Embed, ids: Tensor, mask: Tensor, size: int = 64) -> Tensor:
 
 
 def spearman(values: Tensor, scores: Tensor) -> float:
-    """100 x the correlation of ranks; ties have their mean rank."""
+    """Return 100 x the rank correlation; ties have their mean rank."""
 
     def ranks(v: Tensor) -> Tensor:
         _, inverse, count = v.unique(return_inverse=True, return_counts=True)
@@ -88,25 +93,25 @@ def spearman(values: Tensor, scores: Tensor) -> float:
 
 
 def nearest(embeddings: Tensor, count: int = 10) -> Tensor:
-    """For each first sentence the nearest second ones."""
+    """Return the nearest second sentences of each first sentence."""
     first, second = embeddings.chunk(2)
     return (first @ second.T).topk(min(count, len(second)), 1).indices
 
 
 def recall(real: Tensor, found: Tensor) -> float:
-    """The share of the entries of each row of `real` that are in the row of `found`."""
+    """Return the share of the entries of each row of `real` that are in the same row of `found`."""
     return float((real[:, :, None] == found[:, None, :]).any(2).float().mean())
 
 
 def main() -> int:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder with load.py")
-    parser.add_argument("--pairs", type=int, default=0, help="only so many sentence pairs")
-    parser.add_argument("--only", default="", help="only targets whose name has this word")
+    parser.add_argument("--pairs", type=int, default=0, help="number of sentence pairs")
+    parser.add_argument("--only", default="", help="targets whose names contain this word")
     given = parser.parse_args()
     if not (given.data / "load.py").is_file():
-        print(f"Not measured: {given.data / 'load.py'} is not there; --data DIR says where it is.")
+        print(f"Not measured: {given.data / 'load.py'} does not exist; pass its folder by --data DIR.")
         return 0
     model, (calib, _), (test, scores) = loader(given.data)("sts")
     count = given.pairs or len(scores)
@@ -149,7 +154,7 @@ def _score(embeddings: Tensor, scores: Tensor) -> float:
 def measured(
     name: str, target: Any, program: Any, calibration: Any, test: Any, scores: Tensor, real: Tensor, exact: bool
 ) -> tuple[list[str], bool]:
-    """A row of the table, and whether it is worse than it may be."""
+    """Return a row of the table, and True if it exceeds a limit."""
     start = time.monotonic()
     calibrated = qfunc.calibrate(calibration, progress=False)(qfunc.quantize(target)(program))
     session = OnnxRuntimeRunner(optimise=exact).session(qfunc.deploy(target)(calibrated).files["model.onnx"])
@@ -170,7 +175,7 @@ def measured(
 
 
 def emulable(target: Any) -> bool:
-    """Whether the target's arithmetic is public."""
+    """Return True if the target's arithmetic is public."""
     return not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
 
 

@@ -1,10 +1,11 @@
-"""MobileNetV1 with one scale a weight tensor: what equalization, bias correction and reconstruction give back.
+"""MobileNetV1 with per-tensor weight scales: accuracy after equalization, bias correction and reconstruction.
 
     python benchmarks/mobilenet.py --data DIR [--images 800] [--iterations 100] [--file FILE]
 
-DIR holds `load.py` with `load("imagenet1k") -> (model, (inputs, labels) to calibrate, (inputs, labels) to test)`.  Weights are
-8-bit symmetric, per tensor or, where the row says so, per channel; activations 8-bit by the minima and maxima of 200 images.
-A row is appended to FILE (JSON lines) and not run again; "agree" is the share of images of the float network's class.
+DIR contains `load.py` with `load("imagenet1k") -> (model, (inputs, labels) to calibrate, (inputs, labels) to test)`.  Weights
+have 8 bits and are symmetric, per tensor or, in the rows named so, per channel.  Activations have 8 bits, with the minima and
+maxima of 200 images.  A row is appended to FILE (JSON lines) and not run again.  "agree" is the share of images with the
+float network's class.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ Float = Callable[[nn.Module], nn.Module]
 
 
 def rows(iterations: int) -> dict[str, tuple[Float, Any, str]]:
-    """Name -> (changes of the float network, target or None, what is done behind calibration)."""
+    """Map names to (changes of the float network, target or None, steps after calibration)."""
     rounded = f"reconstruct, {iterations}"
     return {
         "float": (_same, None, ""),
@@ -77,7 +78,7 @@ def rows(iterations: int) -> dict[str, tuple[Float, Any, str]]:
 
 
 def made(model: nn.Module, row: tuple[Float, Any, str], x: Tensor, iterations: int) -> nn.Module:
-    """The network of a row."""
+    """Return the network of a row."""
     change, target, then = row
     given = change(model).eval()
     if target is None:
@@ -94,12 +95,12 @@ def made(model: nn.Module, row: tuple[Float, Any, str], x: Tensor, iterations: i
 
 
 def main() -> None:
-    """Runs what is missing and prints the table."""
+    """Run the missing rows and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--images", type=int, default=800, help="of the 800 test images, evenly spread")
-    parser.add_argument("--iterations", type=int, default=100, help="of AdaRound, a layer")
-    parser.add_argument("--only", default="", help="rows whose names hold this word")
+    parser.add_argument("--iterations", type=int, default=100, help="of AdaRound, per layer")
+    parser.add_argument("--only", default="", help="rows whose names contain this word")
     parser.add_argument("--file", type=Path, default=Path("mobilenet.jsonl"))
     options = parser.parse_args()
     have, of_all = rows_of(options.file), rows(options.iterations)

@@ -19,7 +19,7 @@ class Block(nn.Module):
             self.downsample = nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's value."""
+        """Return the block's output."""
         shortcut = x if self.downsample is None else self.downsample(x)
         return self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))) + shortcut)
 
@@ -36,13 +36,13 @@ class ResNet18(nn.Module):
         self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
+        """Return class scores."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         return self.fc(self.avgpool(self.layers(x)).flatten(1))
 
 
 def resnet18(seed: int = 0) -> nn.Module:
-    """He-initialised; a few training-mode passes give the BatchNorms statistics of real activations."""
+    """Return a He-initialised network, with BatchNorm statistics from a few training-mode passes."""
     torch.manual_seed(seed)
     model = ResNet18()
     for module in model.modules():
@@ -55,7 +55,7 @@ def resnet18(seed: int = 0) -> nn.Module:
 
 
 class DenseNet(nn.Module):
-    """Huang et al., arXiv:1608.06993: every layer reads what all before it gave; for images of 32 x 32."""
+    """Huang et al., arXiv:1608.06993: every layer reads the outputs of all earlier ones.  For images of 32 x 32."""
 
     def __init__(self, growth: int = 12, depth: int = 4) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class DenseNet(nn.Module):
         return nn.Sequential(nn.Conv2d(cin, cout, kernel, padding=kernel // 2, bias=False), nn.BatchNorm2d(cout), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores."""
+        """Return class scores."""
         x = self.stem(x)
         for layers, between in zip(self.stages, self.between, strict=True):
             for layer in layers:  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""What the numerics cost, as ratios to torch's own kernels and to the float network.
+"""Cost of the numerics, as ratios to torch's own kernels and to the float network.
 
     python benchmarks/numerics.py [--quick] [--only fake functions estimators search calibration floats]
 
-Interleaved runs in one process.  Every ratio is that of the medians, with that of the minima behind it.  On a
-machine that does other work, `--clock cpu --threads 1` disturbs the ratios least.
+Runs are interleaved in one process.  Each ratio is of the medians, followed by the ratio of the minima.  On a machine with
+other load, `--clock cpu --threads 1` gives the most stable ratios.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNSIGNED = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 
 
 def fake_table(timed: Timed, runs: int, quick: bool) -> None:
-    """Fake quantization against torch's kernels, eager and compiled."""
+    """Compare fake quantization with torch's kernels, eager and compiled."""
     rows = []
     for shape, axis, zero_point in ((ACTIVATION, 1, ZeroPoint()), (WEIGHT, 0, None), (IMAGE, 1, ZeroPoint())):
         x = torch.randn(shape)
@@ -78,7 +78,7 @@ def fake_table(timed: Timed, runs: int, quick: bool) -> None:
 
 
 def trained(function: Any, x: Tensor, scheme: Scheme) -> Work:
-    """A forward and backward of a function as training does it."""
+    """Return a function that runs a quantize function forward and backward, as in training."""
     params = function.init(of_tensor(x, scheme), x, scheme)
     names = function.learned(scheme) if hasattr(function, "learned") else ()
     leaves = {n: getattr(params, n).detach().clone().requires_grad_() for n in names}
@@ -93,7 +93,7 @@ def _swapped(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def function_table(timed: Timed, runs: int, quick: bool) -> None:
-    """LSQ against torch's learnable kernels, and every function against Fixed."""
+    """Compare LSQ with torch's learnable kernels, and every function with Fixed."""
     x, weight, rows, lsq = torch.randn(ACTIVATION), torch.randn(WEIGHT), [], functions.Lsq()
     for value, axis in ((x, None), (weight, 0)):
         scheme = Scheme(Int(8), Scale() if axis is None else Scale(PerChannel(axis)))
@@ -132,18 +132,18 @@ def function_table(timed: Timed, runs: int, quick: bool) -> None:
                 continue
             break
     times = timed(works, runs if quick else 2 * runs // 3)
-    print("\nevery function as training runs it on 8x64x56x56, forward and backward, eager: ratio to Fixed")
+    print("\nevery function as in training, on 8x64x56x56, forward and backward, eager: ratio to Fixed")
     print(table(("function", "ms", "ratio"), [[n, ms(times, n), ratio(times, n, "Fixed")] for n in works]))
 
 
 def every_estimator() -> dict[str, Any]:
-    """Those of qfunc.estimators with their defaults, and averages of two."""
+    """Return all estimators of qfunc.estimators with their defaults, and averages of two of them."""
     found = {n: getattr(estimators, n)() for n in estimators.__all__}
     return found | {"Ema(Quantile)": estimators.Ema(estimators.Quantile()), "Ema(Mse)": estimators.Ema(estimators.Mse())}
 
 
 def estimator_table(timed: Timed, runs: int, quick: bool) -> None:
-    """One more batch for every estimator, against reductions of torch."""
+    """Compare one more batch for every estimator with torch's reductions."""
     x, rows = torch.randn(ACTIVATION), []
     codes = x.flatten().view(torch.int32).bitwise_right_shift(16).bitwise_and(0xFFFF)
     coarse = codes.bitwise_right_shift(5).to(torch.int16)
@@ -160,7 +160,7 @@ def estimator_table(timed: Timed, runs: int, quick: bool) -> None:
             state = estimator.update(estimator.init(scheme, x), x, scheme)
             works[f"{name}, {suffix}"] = lambda e=estimator, s=state, k=scheme: e.update(s, x, k)  # type: ignore[misc]
     times = timed(works, runs)
-    # A range costs what reading x costs, so that it is timed where what ran before left the cache alike for both.
+    # The cost of a range is the cost of reading x.  So both are timed after the same work, with the same cache contents.
     beside = ("aminmax", "MinMax, tensor", "amin + amax", "MinMax, channel")
     bare = timed({name: works[name] for name in beside}, 4 * runs)
     for name in every_estimator():
@@ -171,13 +171,13 @@ def estimator_table(timed: Timed, runs: int, quick: bool) -> None:
     print("torch, ms: " + ", ".join(f"{n} {ms(times, n)}" for n in ("aminmax", "amin + amax", "histc", "bincount alone")))
     floor = ratio(times, "extremes and count", "aminmax")
     alone = ratio(bare, "MinMax, tensor", "aminmax"), ratio(bare, "MinMax, channel", "amin + amax")
-    print(f"the floor: aminmax, and bincount of 2048 int16 codes made beforehand, together: {floor} of aminmax")
-    print(f"MinMax beside them only: {alone[0]} of aminmax, {alone[1]} of amin + amax")
+    print(f"lower bound: aminmax, with bincount of 2048 precomputed int16 codes: {floor} of aminmax")
+    print(f"MinMax timed with these two only: {alone[0]} of aminmax, {alone[1]} of amin + amax")
     print(table(("estimator", "tensor, ms", "to aminmax", "to histc", "channel, ms", "to amin + amax"), rows))
 
 
 def search_table(timed: Timed, runs: int, quick: bool) -> None:
-    """The range of the smallest square error: time, and the error on the data."""
+    """Compare searches for the range of least squared error: time, and error on the data."""
     rows, generator = [], torch.Generator().manual_seed(0)
     for shape, name in ((ACTIVATION, "tensor"), ((256, 256, 3, 3), "channel")):
         for bits in (8, 4):
@@ -197,12 +197,12 @@ def search_table(timed: Timed, runs: int, quick: bool) -> None:
                 more = f"{100 * float(errors[0] / errors[1] - 1):+.3f} %"
                 cells = [ms(times, "ours"), ms(times, "exhaustive"), f"{speed:.0f}x", more]
                 rows.append([name, str(bits), "10^4" if outlier else "none", *cells])
-    print("\nMse() against 95 ranges tried on the data; goals 80x, +1 %")
+    print("\nMse() compared with 95 ranges tried on the data; goals 80x, +1 %")
     print(table(("scale per", "bits", "outlier", "Mse, ms", "exhaustive, ms", "faster", "exact error"), rows))
 
 
 def calibration_table(timed: Timed, runs: int, quick: bool) -> None:
-    """Calibration of a network with each estimator of activations, in small batches and in larger ones."""
+    """Time the calibration of a network with each activation estimator, in small and in larger batches."""
     model, rows = resnet18(), list[list[str]]()
     captured = qfunc.capture()(model)
     sizes = ((1, 4),) if quick else ((4, 4), (1, 16))
@@ -227,7 +227,7 @@ def calibration_table(timed: Timed, runs: int, quick: bool) -> None:
 
 
 def float_table(timed: Timed, runs: int, quick: bool) -> None:
-    """Small floats against torch's casts there and back."""
+    """Compare small floats with torch's casts there and back."""
     x, rows = torch.randn(ACTIVATION), []
     kinds = ((E4M3FN, torch.float8_e4m3fn), (E5M2, torch.float8_e5m2), (E4M3FNUZ, torch.float8_e4m3fnuz))
     for (fmt, dtype), name in zip(kinds, ("E4M3FN", "E5M2", "E4M3FNUZ"), strict=True):
@@ -248,11 +248,11 @@ TABLES: dict[str, Callable[[Timed, int, bool], None]] = {
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--threads", type=int, help="of torch; as many as it chooses")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for machines with other work")
+    parser.add_argument("--threads", type=int, help="torch threads; default: torch's choice")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for machines with other load")
     parser.add_argument("--quick", action="store_true", help="fewer cases and runs")
     parser.add_argument("--only", nargs="+", choices=tuple(TABLES), default=tuple(TABLES))
     options = parser.parse_args()
@@ -260,7 +260,7 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     timed = partial(interleaved, clock=time.process_time if options.clock == "cpu" else time.perf_counter)
-    # torch._dynamo itself instantiates any autograd.Function that it traces, and warns about it.
+    # torch._dynamo instantiates each autograd.Function that it traces, and warns about that.
     warnings.filterwarnings("ignore", message=".*should not be instantiated", category=DeprecationWarning)
     for name in options.only:
         TABLES[name](timed, 5 if options.quick else options.runs, options.quick)

@@ -1,4 +1,4 @@
-"""One row a network, each from a process of its own within a limit of processor time; appended to a file, and resumed."""
+"""Run each network in a separate process with a limit of processor time, and append its row to a file.  Resumable."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from tqdm import tqdm
 
 Row = dict[str, Any]
 Child = Callable[[str, Any], None]
-"""Sends the row of a network by its name: child(name, sender)."""
+"""Send the row of the named network: child(name, sender)."""
 
 
 def add_options(parser: argparse.ArgumentParser, file: str, seconds: int) -> None:
-    """The options that all benchmarks of the zoo have; `run` reads them."""
-    parser.add_argument("--only", default="", help="networks whose names hold one of these words, split by commas")
+    """Add the options of all zoo benchmarks, which `run` reads."""
+    parser.add_argument("--only", default="", help="networks whose names contain one of these words, separated by commas")
     parser.add_argument("--file", type=Path, default=Path(file))
-    parser.add_argument("--again", action="store_true", help="also networks that failed before")
+    parser.add_argument("--again", action="store_true", help="run failed networks again")
     parser.add_argument("--seconds", type=int, default=seconds, help="limit of processor time for each network")
 
 
 def is_chosen(name: str, options: argparse.Namespace) -> bool:
-    """Whether --only names a network."""
+    """Return True if --only selects a network."""
     return any(word in name for word in options.only.split(","))
 
 
 def rows_of(file: Path) -> dict[str, Row]:
-    """Network -> its last row in a file."""
+    """Map each network to its last row in a file."""
     lines = file.read_text().splitlines() if file.exists() else []
     return {r["name"]: r for r in map(json.loads, lines)}
 
 
 def run(names: Iterable[str], options: argparse.Namespace, child: Child, needs: str, bare: Row | None = None) -> dict[str, Row]:
-    """The rows of a file after those that are missing were made; `bare` has what a row has that comes to no end."""
+    """Run the missing networks and return all rows of the file.  `bare` holds the fields of an unfinished row."""
     have = rows_of(options.file)
     missing = [name for name in names if name not in have or (options.again and not have[name]["passed"])]
     bar = tqdm(missing, "networks", disable=not sys.stderr.isatty())
@@ -52,7 +52,7 @@ def run(names: Iterable[str], options: argparse.Namespace, child: Child, needs: 
 
 
 def _row(name: str, seconds: int, child: Child, needs: str) -> Row:
-    # From a process forked from a server that has imported `needs` once.
+    # The process is forked from a server that has imported `needs` once.
     row = {"name": name, "passed": False, "stage": "process", "reason": ""}
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([needs])

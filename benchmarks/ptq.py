@@ -1,13 +1,16 @@
-"""Accuracy after post-training quantization of a trained CIFAR ResNet-20 on real images: nearest, and reconstructed.
+"""Accuracy of a trained CIFAR ResNet-20 after post-training quantization: rounded to nearest, and reconstructed.
 
     python benchmarks/ptq.py --data DIR [--resume FILE] [--only WORD] [--bits W4A4 ...] [--seeds 2] [--jobs N] [--full]
 
-DIR holds `load.py` with `load("cifar10", 20, n_calib=N) -> (model, (inputs, labels) to calibrate, (inputs, labels) to test)`.
-1,000 training images calibrate and reconstruct, the first 5,000 test images count.  `targets.academic`: weights symmetric
-by channel, activations affine by tensor, first and last layer 8 bits.  A cell (a row at some bits with one seed) is a
-process of one thread, `--jobs` of them at a time; each that ends is appended to FILE, and not run again.  --full adds
-the papers' settings of 20,000 iterations a unit, --bits W2A2 two bits for both.  Rows stand in ptq_rows.py.  "KL" is the
-divergence of the classes' probabilities from the float network's, on the images that reconstruct and on those that test.
+DIR contains `load.py` with
+`load("cifar10", 20, n_calib=N) -> (model, (inputs, labels) to calibrate, (inputs, labels) to test)`.
+Calibration and reconstruction use 1,000 training images; accuracy uses the first 5,000 test images.  `targets.academic` has
+symmetric per-channel weights, affine per-tensor activations, and 8 bits in the first and last layer.
+
+A cell (a row at given bits with one seed) is a process with one thread; `--jobs` of them run at a time.  Each finished cell is
+appended to FILE and not run again.  --full adds the papers' settings of 20,000 iterations per unit.  --bits W2A2 uses two bits
+for weights and activations.  ptq_rows.py defines the rows.  "KL" is the divergence of the class probabilities from the float
+network's, on the images used for reconstruction and on the test images.
 """
 
 from __future__ import annotations
@@ -45,38 +48,38 @@ FASTER = 5
 
 @frozen
 class Cell:
-    """A row at some bits, with a seed."""
+    """A row at given bits, with a seed."""
 
     row: Row
     bits: str
     seed: int
 
     def key(self) -> dict[str, Any]:
-        """What tells it from the others, in the file."""
+        """Return the cell's key in the file."""
         method = "" if self.row.method is None else repr(evolve(self.row.method, seed=self.seed))
         return {"row": self.row.name, "bits": self.bits, "seed": self.seed, "method": method}
 
     def cost(self) -> int:
-        """Iterations, and something for the calibration."""
+        """Return the number of iterations, plus a constant for the calibration."""
         return 500 + (0 if self.row.method is None else self.row.method.iterations * self.row.units())
 
 
 @cache
 def given(data: Path) -> tuple[nn.Module, Tensor, tuple[Tensor, Tensor]]:
-    """The network, images to calibrate, and images with labels to test."""
+    """Return the network, the calibration images, and the test images with labels."""
     model, (x, _), (inputs, labels) = loader(data)("cifar10", 20, n_calib=CALIBRATED)
     return model, x, (inputs[:TESTED], labels[:TESTED])
 
 
 def accuracy(model: Any, test: tuple[Tensor, Tensor]) -> float:
-    """In percent."""
+    """Return the accuracy in percent."""
     with torch.inference_mode():
         right = [model(x).argmax(1) == y for x, y in zip(test[0].split(BATCH), test[1].split(BATCH), strict=True)]
     return 100 * float(torch.cat(right).double().mean())
 
 
 def divergence(model: Any, real: nn.Module, images: Tensor) -> float:
-    """The mean of KL(float || quantized) of the probabilities."""
+    """Return the mean of KL(float || quantized) of the probabilities."""
     with torch.inference_mode():
         each = [F.kl_div(model(x).log_softmax(1), real(x).log_softmax(1), log_target=True, reduction="sum")
                 for x in images.split(BATCH)]  # fmt: skip
@@ -84,7 +87,7 @@ def divergence(model: Any, real: nn.Module, images: Tensor) -> float:
 
 
 def measured(cell: Cell, data: Path) -> dict[str, Any]:
-    """A cell's accuracy and the processor's seconds of calibration and reconstruction."""
+    """Return a cell's accuracy and the CPU seconds of calibration and reconstruction."""
     torch.set_num_threads(1)
     model, x, test = given(data)
     weights, activations = (int(n) for n in cell.bits[1:].split("A"))
@@ -101,12 +104,12 @@ def measured(cell: Cell, data: Path) -> dict[str, Any]:
 
 
 def cells(rows: Sequence[Row], bits: Sequence[str], seeds: int) -> list[Cell]:
-    """All of them; what is rounded to nearest has one seed."""
+    """Return all cells.  Rounding to nearest has one seed."""
     return [Cell(row, b, seed) for row in rows for b in row.bits if b in bits for seed in range(seeds if row.method else 1)]
 
 
 def results(todo: Sequence[Cell], data: Path, jobs: int) -> Iterator[dict[str, Any]]:
-    """What each cell gave, as they end; the longest are begun first."""
+    """Yield the result of each cell as it finishes.  The longest cells start first."""
     ordered = sorted(todo, key=lambda c: -c.cost())
     bar = tqdm(total=sum(c.cost() for c in todo), unit="it", disable=not sys.stderr.isatty())
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -124,7 +127,7 @@ def results(todo: Sequence[Cell], data: Path, jobs: int) -> Iterator[dict[str, A
 
 
 def line(row: Row, bits: str, found: Sequence[dict[str, Any]]) -> list[str]:
-    """A row of the table: the mean over seeds, the extremes, and what MQBench reached."""
+    """Return a row of the table: mean over seeds, extremes, and MQBench's result."""
     reached, seconds = [f["accuracy"] for f in found], statistics.mean(f["seconds"] for f in found)
     mean, (theirs, took) = statistics.mean(reached), row.mqbench.get(bits, (None, None))
     goal = GOALS.get(bits) if row.method is not None else None
@@ -146,11 +149,11 @@ HEAD = ("group", "row", "bits", "top-1", "seeds", "KL", "unseen", "iterations x 
 
 
 def main() -> None:
-    """Runs what the file lacks and prints the table."""
+    """Run the missing cells and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a folder with a trained network and its images")
-    parser.add_argument("--resume", type=Path, default=Path("ptq.jsonl"), help="cells are appended, and not run again")
-    parser.add_argument("--only", default="", help="rows whose names hold this word")
+    parser.add_argument("--resume", type=Path, default=Path("ptq.jsonl"), help="finished cells, which are not run again")
+    parser.add_argument("--only", default="", help="rows whose names contain this word")
     parser.add_argument("--bits", nargs="+", default=["W8A8", "W4A8", "W4A4", "W3A3", "W2A4"])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))

@@ -1,7 +1,7 @@
-"""The rows of ptq.py: what each does at which widths, and what MQBench reached with the same network, data and bits.
+"""The rows of ptq.py: method and bit widths, with MQBench's results for the same network, data and bits.
 
-MQBench: one seed, one thread, 1,000 iterations a unit of 100 images each, from least-square-error scales; its seconds include
-the calibration.
+MQBench ran with one seed, one thread, and 1,000 iterations per unit of 100 images each, starting from least-square-error
+scales.  Its seconds include the calibration.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from qfunc.specs import Target, edit
 BITS = ("W8A8", "W4A8", "W4A4", "W3A3", "W2A4")
 FEW = ("W4A4", "W3A3", "W2A4", "W2A2")
 LAYERS, BLOCKS = 20, 11
-"""Units of the network for the layer-wise method, and for those by blocks."""
+"""Number of units for the layer-wise method, and for the block-wise methods."""
 
 Figures = Mapping[str, tuple[float, float | None]]
 
 
 @frozen
 class Row:
-    """How a model is calibrated and then reconstructed (None: rounded to nearest); MQBench's accuracy and seconds by bits."""
+    """A calibration, a reconstruction (None: round to nearest), and MQBench's accuracy and seconds by bits."""
 
     name: str
     group: str
@@ -35,13 +35,13 @@ class Row:
     mqbench: Figures = field(factory=dict, eq=False)
 
     def target(self, target: Target) -> Target:
-        """The target with the row's estimators: minima and maxima as given, or the least square error."""
+        """Return the target with the row's estimators: minima and maxima, or least squared error."""
         if not self.least_squares:
             return target
         return edit.pipe(target, edit.weights(estimator=Mse()), edit.activations(estimator=Mse()))
 
     def units(self) -> int:
-        """How many units the method makes of the network."""
+        """Return the number of units of the network under this method."""
         return LAYERS if self.method is not None and self.method.unit == qfunc.adaround().unit else BLOCKS
 
 
@@ -56,7 +56,7 @@ NEAREST = (
         {"W8A8": (87.24, 139), "W4A8": (84.60, 139), "W4A4": (83.42, 139), "W3A3": (46.04, 139), "W2A4": (14.98, 139)}),
 )  # fmt: skip
 
-# v has to go up to 2.4 by steps of about the rate: with a tenth of the papers' iterations it is ten times theirs.
+# v moves by up to 2.4 in steps of about the rate.  With a tenth of the papers' iterations, the rate is ten times theirs.
 SHORT = 0.01
 
 EACH = (
@@ -65,7 +65,7 @@ EACH = (
     Row("QDrop", "1,000 iterations a unit", True, qfunc.qdrop(iterations=1000, rounding_lr=SHORT), FEW, QDROP),
 )
 SAME = (
-    Row("AdaRound, as many in all as the blocks", "equal total", True,
+    Row("AdaRound, same total as the blocks", "equal total", True,
         qfunc.adaround(iterations=1000 * BLOCKS // LAYERS, rounding_lr=SHORT * LAYERS / BLOCKS), FEW),
 )  # fmt: skip
 PAPERS = (

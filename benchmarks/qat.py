@@ -1,12 +1,12 @@
-"""What training costs: a step against the float step, the bytes kept for the backward pass, weights in evaluation.
+"""Cost of training: a step relative to the float step, bytes saved for the backward pass, weights in evaluation.
 
     python benchmarks/qat.py [--runs 7] [--size 224] [--compiled] [--targets tensorrt onnxruntime] [--threads N] [--clock cpu]
     python benchmarks/qat.py --data DIR [--full] [--file FILE] [--only WORD] [--jobs N]
 
-The first prints ratios for a ResNet-18, batch 8, with LSQ and BatchNorms by batch statistics, interleaved in one process;
-each once more within `qfunc.recompute_quantized`.  With --compiled all networks go through torch.compile, whose backward
-computes again by itself.  Limits: eager 1.45 of the float step and 1.6 of its bytes, compiled 1.2 and 1.25 of the
-compiled float ones.  The second trains a network of DIR: see qat_accuracy.py.
+The first command prints ratios for a ResNet-18, batch 8, with LSQ and BatchNorms by batch statistics, interleaved in one
+process, with and without `qfunc.recompute_quantized`.  With --compiled, all networks use torch.compile, whose backward pass
+always recomputes.  Limits: eager 1.45 of the float step and 1.6 of its bytes, compiled 1.2 and 1.25 of the compiled float
+ones.  The second command trains a network of DIR: see qat_accuracy.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 
 def step(model: nn.Module, run: Callable[[Tensor], Tensor], context: Context, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """One step of training: forward, backward, optimizer."""
+    """Return a function that runs one training step: forward, backward, optimizer."""
     learned = any(True for m in model.modules() if hasattr(m, "site"))
     groups: Any = qfunc.parameter_groups(model, lr=1e-4) if learned else model.parameters()
     optimizer = torch.optim.SGD(groups, lr=1e-4, momentum=0.9)
@@ -54,19 +54,19 @@ def step(model: nn.Module, run: Callable[[Tensor], Tensor], context: Context, x:
 
 
 def saved(run: Callable[[Tensor], Tensor], context: Context, x: Tensor, y: Tensor) -> int:
-    """The bytes that a forward leaves alive for its backward, each memory once."""
+    """Return the bytes that a forward pass keeps for its backward pass, counting each storage once."""
 
     def alive() -> dict[int, int]:
         gc.collect()
         found = {}
         for tensor in gc.get_objects():
             if issubclass(type(tensor), Tensor):
-                with suppress(RuntimeError):  # what a compiler traced has no memory
+                with suppress(RuntimeError):  # traced tensors have no storage
                     found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return found
 
     before = sum(alive().values())
-    # Hooks that change nothing show Python what autograd keeps; those of the context, if it has some, do so, too.
+    # Identity hooks make the tensors that autograd saves visible to Python.  The hooks of the context do the same, if any.
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), context():
         loss = F.cross_entropy(run(x), y)
     kept = sum(alive().values()) - before
@@ -75,7 +75,7 @@ def saved(run: Callable[[Tensor], Tensor], context: Context, x: Tensor, y: Tenso
 
 
 def evaluation(model: nn.Module, x: Tensor, runs: int, clock: Callable[[], float]) -> Times:
-    """Forward passes without gradients: with the weights that are kept, and with weights quantized again each time."""
+    """Time forward passes without gradients: with cached weights, and with weights quantized each time."""
     weights = [m for m in model.modules() if hasattr(m, "kept")]
 
     def again() -> None:
@@ -88,7 +88,7 @@ def evaluation(model: nn.Module, x: Tensor, runs: int, clock: Callable[[], float
 
 
 def costs(names: list[str], size: int, runs: int, compiled: bool, clock: Callable[[], float]) -> None:
-    """Prints the two tables."""
+    """Print the two tables."""
     torch.manual_seed(0)
     x, y = torch.randn(BATCH, 3, size, size), torch.arange(BATCH)
     models: dict[str, nn.Module] = {"float": resnet18().train()}
@@ -109,28 +109,28 @@ def costs(names: list[str], size: int, runs: int, compiled: bool, clock: Callabl
     print(f"limits: {most[0]} of the time, {most[1]} of the bytes of the float step")
     rows = [[n, ms(times, n), ratio(times, n, "float"), f"{memory[n] / 2**20:.0f}", f"{memory[n] / memory['float']:.2f}"]
             for n in ways]  # fmt: skip
-    print(table(("model", "ms", "to float", "kept for backward, MiB", "to float"), rows))
+    print(table(("model", "ms", "to float", "saved for backward, MiB", "to float"), rows))
     if not compiled:
-        print("\na forward in evaluation: weights quantized once, against each time")
+        print("\na forward pass in evaluation: weights quantized once, or each time")
         each = {n: evaluation(models[n].eval(), x, runs, clock) for n in names}
         print(table(("model", "once, ms", "each time, ms", "once to each time"),
                     [[n, ms(t, "kept"), ms(t, "again"), ratio(t, "kept", "again")] for n, t in each.items()]))  # fmt: skip
 
 
 def main() -> None:
-    """The costs, or with --data the accuracies."""
+    """Print the costs or, with --data, the accuracies."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--compiled", action="store_true", help="both networks through torch.compile")
+    parser.add_argument("--compiled", action="store_true", help="use torch.compile for both networks")
     parser.add_argument("--targets", nargs="+", default=["tensorrt", "onnxruntime"])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--data", type=Path, help="a folder with a trained network and its images")
     parser.add_argument("--full", action="store_true", help="every recipe")
-    parser.add_argument("--file", type=Path, default=Path("qat.jsonl"), help="rows are appended, and not run again")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time, of one thread each")
-    parser.add_argument("--only", default="", help="rows whose names hold this word")
+    parser.add_argument("--file", type=Path, default=Path("qat.jsonl"), help="rows are appended to this file and not run again")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel trainings, with one thread each")
+    parser.add_argument("--only", default="", help="rows whose names contain this word")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.data is not None:

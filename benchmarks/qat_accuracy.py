@@ -1,13 +1,14 @@
-"""Accuracy after training, on a trained CIFAR ResNet-20 and real images: float, min/max calibration, three seeds of training.
+"""Accuracy of a trained CIFAR ResNet-20 on real images: float, after min/max calibration, after training with three seeds.
 
-Called by `qat.py --data DIR`.  DIR holds `load.py` with `load("cifar10", 20, n_calib=N) -> (model, (inputs, labels) to train,
-(inputs, labels) to test)`.  The first 5,000 test images count.  Of targets with an emulation the trained model's classes are
-compared with the emulated ones, and for ONNX Runtime with those of the deployed model, one by one.
+`qat.py --data DIR` calls this module.  DIR contains `load.py` with `load("cifar10", 20, n_calib=N) -> (model, (inputs, labels)
+to train, (inputs, labels) to test)`.  Accuracy uses the first 5,000 test images.  For targets with an emulation, the classes of
+the trained model are compared with the emulated ones, one by one.  For ONNX Runtime, they are also compared with those of the
+deployed model.
 
-The float network teaches: the loss is the divergence from its classes' probabilities, SGD with momentum 0.9, batches of 100
-images of which half are mirrored, rates falling along a cosine.  With 8 bits BatchNorms are frozen from the start: there is
-little to learn, and the statistics of a few batches cost more.  A run (one seed of one recipe, on one thread) is appended to a
-file and not made again.
+The float network is the teacher: the loss is the divergence from its class probabilities.  Training uses SGD with momentum 0.9,
+batches of 100 images (half of them mirrored), and rates that decay along a cosine.  With 8 bits, BatchNorms are frozen from the
+start, because there is little to learn and the statistics of a few batches cost more.  A run (one seed of one recipe, on one
+thread) is appended to a file and not repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TRAINED, TESTED, BATCH = 20_000, 5_000, 100
 
 @frozen(eq=False)
 class Recipe:
-    """A row: what is trained from what, for how many steps, with which rates; what MQBench reached, where it was measured."""
+    """A row: target, start, number of steps and learning rates, with MQBench's result where it was measured."""
 
     name: str
     target: Target
@@ -57,12 +58,12 @@ class Recipe:
 
 
 def lsq(target: Target) -> Target:
-    """LSQ from the least square error."""
+    """Return LSQ, starting from the least squared error."""
     return edit.pipe(target, recipes.lsq(), edit.weights(estimator=Mse()), edit.activations(estimator=Mse()))
 
 
 def lsq_plus(target: Target) -> Target:
-    """LSQ+ from the least square error."""
+    """Return LSQ+, starting from the least squared error."""
     return edit.pipe(target, recipes.lsq_plus(), edit.weights(estimator=Mse()))
 
 
@@ -77,29 +78,29 @@ ROWS = (
     Recipe("academic DSQ W4A4", targets.academic(4, 4), recipes.dsq(), 200, 0.02, 0.01, full=True),
     Recipe("academic DoReFa W4A4", targets.academic(4, 4), recipes.dorefa(), 200, 0.02, 0.01, full=True),
 )  # fmt: skip
-"""MQBench: one seed, its own schedule of 100 steps (SGD 0.01); of 8 bits its calibration, it was not trained."""
+"""MQBench's results: one seed, its own schedule of 100 steps (SGD 0.01).  The 8-bit results are calibration only."""
 
 Set = tuple[Tensor, Tensor]
 
 
 def classes(run: Any, x: Tensor) -> Tensor:
-    """The class of each input."""
+    """Return the predicted class of each input."""
     with torch.inference_mode():
         return torch.cat([torch.as_tensor(run(part)).argmax(1) for part in x.split(100)])
 
 
 def accuracy(found: Tensor, y: Tensor) -> float:
-    """In percent."""
+    """Return the accuracy in percent."""
     return 100 * float((found == y).double().mean())
 
 
 def calibrated(target: Target, model: nn.Module, x: Tensor, norms: Any) -> Any:
-    """The quantized model, calibrated by 1,000 images."""
+    """Return the quantized model, calibrated with 1,000 images."""
     return qfunc.calibrate(x[:1000].split(100), progress=False)(qfunc.quantize(target, batch_norm=norms)(model))
 
 
 def trained(recipe: Recipe, teacher: nn.Module, x: Tensor, seed: int) -> Any:
-    """The model after the recipe's steps, in evaluation."""
+    """Return the model after the recipe's steps, in evaluation mode."""
     student = calibrated(recipe.edit(recipe.target), teacher, x, qfunc.TrainBatchNorm()).train()
     learns = any(True for m in student.modules() if hasattr(m, "site") for _ in m.parameters())
     groups: Any = (
@@ -125,7 +126,7 @@ def trained(recipe: Recipe, teacher: nn.Module, x: Tensor, seed: int) -> Any:
 
 
 def row(recipe: Recipe, teacher: nn.Module, x: Tensor, test: Set, seed: int) -> dict[str, Any]:
-    """One seed: the accuracy of the simulation, and how many classes the emulation and ONNX Runtime change."""
+    """Return the result of one seed: accuracy, and the number of classes that emulation and ONNX Runtime change."""
     start = time.process_time()
     student = trained(recipe, teacher, x, seed)
     found: dict[str, Any] = {"name": recipe.name, "seed": seed, "cpu_seconds": round(time.process_time() - start, 1)}
@@ -142,13 +143,13 @@ def row(recipe: Recipe, teacher: nn.Module, x: Tensor, test: Set, seed: int) -> 
 
 @functools.cache
 def sets(data: Path) -> tuple[nn.Module, Tensor, Set]:
-    """The float network, the images to train on, and the images and labels to test on."""
+    """Return the float network, the training images, and the test images with labels."""
     teacher, (x, _), (inputs, labels) = loader(data)("cifar10", 20, n_calib=TRAINED)
     return teacher, x, (inputs[:TESTED], labels[:TESTED])
 
 
 def cell(data: Path, name: str, seed: int | None) -> dict[str, Any]:
-    """One seed of the recipe of this name, on one thread; what calibration alone gives, without a seed."""
+    """Run one seed of the named recipe on one thread.  Without a seed, run calibration alone."""
     torch.set_num_threads(1)
     teacher, x, test = sets(data)
     recipe = next(r for r in ROWS if r.name == name)
@@ -159,14 +160,14 @@ def cell(data: Path, name: str, seed: int | None) -> dict[str, Any]:
 
 
 def table_of(data: Path, file: Path, full: bool, only: str, jobs: int) -> None:
-    """Runs what the file lacks, `jobs` processes at a time, and prints the table."""
+    """Run the missing cells, `jobs` processes at a time, and print the table."""
     start = time.perf_counter()
     have = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     chosen = [r for r in ROWS if only in r.name and (full or not r.full)]
     done = {(h["name"], h["seed"]) for h in have}
     missing = sorted(((r.steps, r.name, seed) for r in chosen for seed in (0, 1, 2, None) if (r.name, seed) not in done),
                      key=lambda m: (m[2] is None, -m[0]))  # fmt: skip
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # the longest first
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # longest first
         waiting = [pool.submit(cell, data, name, seed) for _, name, seed in missing]
         for done_now in tqdm(as_completed(waiting), "trainings", len(waiting)):
             have.append(done_now.result())

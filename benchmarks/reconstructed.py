@@ -1,12 +1,15 @@
-"""Is the emulation of a reconstructed ResNet-20 what ONNX Runtime computes, and how far from it is packed 4-bit storage?
+"""Compare the emulation of a reconstructed ResNet-20 with ONNX Runtime, and with packed 4-bit storage.
 
     python benchmarks/reconstructed.py --data DIR [--iterations 200] [--images 1000]
 
-DIR holds `load.py` with `load("cifar10", 20, n_calib=N) -> (model, (inputs, labels) to calibrate, (inputs, labels) to test)`.
-For `targets.onnxruntime` with weights of 8, 4 and 2 bits: QDrop on 1,000 images, every tensor of codes of the runtime compared
-with the emulation, and the output's accuracy.  Then the 4-bit model once more, its weights stored as INT4: the runtime has no
-such kernels and computes in float, so its outputs are compared, in steps of the output's scale.  The exit status is 1 if
-codes differ where the weights are bytes.  On x86-64 without VNNI weights of 8 bits have 7, and the name of the target says so.
+DIR contains `load.py` with
+`load("cifar10", 20, n_calib=N) -> (model, (inputs, labels) to calibrate, (inputs, labels) to test)`.
+For `targets.onnxruntime` with weights of 8, 4 and 2 bits, QDrop runs on 1,000 images.  Every tensor of codes in the runtime is
+compared with the emulation, and the output's accuracy is printed.  The 4-bit model is then compared with its weights stored as
+INT4.  The runtime has no kernels for these and computes in float, so its outputs are compared in steps of the output's scale.
+
+The exit status is 1 if codes differ where the weights are bytes.  On x86-64 without VNNI, weights have 7 bits instead of 8, and
+the name of the target shows this.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ HEAD = ("target", "weights", "images", "float units", "codes", "differ", "output
 
 
 def reconstructed(model: Any, target: Target, batches: list[Tensor], iterations: int) -> fx.GraphModule:
-    """The model on the target after QDrop."""
+    """Return the model for the target after QDrop."""
     calibrated = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model))
     result = qfunc.reconstruct(qfunc.qdrop(iterations=iterations, rounding_lr=0.03), batches)(calibrated)
     assert isinstance(result, fx.GraphModule)
@@ -42,7 +45,7 @@ def reconstructed(model: Any, target: Target, batches: list[Tensor], iterations:
 
 
 def row(model: fx.GraphModule, target: Target, stored: str, x: Tensor, y: Tensor) -> tuple[list[str], int]:
-    """Its row of the table, and how many codes of integer units differ."""
+    """Return the row of a model, and the number of codes of integer units that differ."""
     report = qfunc.verify(target)(model, tqdm(x.split(100), "verify", leave=False, disable=not sys.stderr.isatty()))
     session = OnnxRuntimeRunner().session(qfunc.deploy(target)(model).files["model.onnx"])
     predicted = {u.tensor for u in Partition(QuantizedModel(model), target).units if u.integer}
@@ -63,10 +66,10 @@ def row(model: fx.GraphModule, target: Target, stored: str, x: Tensor, y: Tensor
 
 
 def main() -> int:
-    """Prints the table; 1 if codes differ where the weights are bytes."""
+    """Print the table.  Return 1 if codes differ where the weights are bytes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a folder with a trained network and its images")
-    parser.add_argument("--iterations", type=int, default=200, help="of each unit")
+    parser.add_argument("--iterations", type=int, default=200, help="per unit")
     parser.add_argument("--images", type=int, default=1000, help="test images compared")
     options = parser.parse_args()
     model, (calib, _), (x, y) = loader(options.data)("cifar10", 20, n_calib=1000)

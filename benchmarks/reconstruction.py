@@ -1,12 +1,14 @@
-"""What reconstruction costs: an iteration against a plain forward and backward of the units, and how caching grows with depth.
+"""Cost of reconstruction: an iteration relative to a plain forward and backward pass, and the growth with depth.
 
     python benchmarks/reconstruction.py [--size 64] [--batch 32] [--runs 7] [--methods adaround brecq qdrop] [--depth 8]
 
-The units of a ResNet-18 with random weights, `targets.academic(4, 4)`.  An iteration is the median of some of `reconstruct`;
-plain is the float unit's forward, and its backward to the weights, of as many images; both are run by turns, unit by unit, in
-one thread, and their sums over all units compared (limit 1.5).  Smaller images than 224 have relatively more elements to
-quantize for each product.  Second, the time of everything but the iterations on a chain and on one of twice its depth
-(limit 2.3), all seconds of the processor.
+The first table has the units of a ResNet-18 with random weights, on `targets.academic(4, 4)`.  An iteration is the median of
+several iterations of `reconstruct`.  "Plain" is the float unit's forward pass and its backward pass to the weights, on as many
+images.  Both run interleaved, unit by unit, in one thread.  Their sums over all units are compared (limit 1.5).  Images smaller
+than 224 have relatively more elements to quantize per product.
+
+The second table has the time of everything except the iterations, on a chain and on one of twice its depth (limit 2.3).  All
+times are CPU seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ Optimise = Callable[..., Any]
 
 
 def plain(step: Step, cache: Cache, batch: int) -> Callable[[], None]:
-    """A forward of the float unit on cached images, and its backward to the weights."""
+    """Return a function that runs the float unit forward on cached images, and backward to the weights."""
     inputs = [cache.part(Key("float", name), 0, batch) for name in step.inputs]
     weights = [t.detach().requires_grad_() for t in step.real.parameters() if t.ndim > 1]
     others = {n: t.detach() for n, t in step.real.named_parameters() if t.ndim <= 1}
@@ -53,7 +55,7 @@ def plain(step: Step, cache: Cache, batch: int) -> Callable[[], None]:
 
 
 def by_unit(method: Method, model: Any, x: Tensor, runs: int) -> list[tuple[str, float, float]]:
-    """(unit, seconds of an iteration, seconds of plain) by taking the place of the optimisation, unit after unit."""
+    """Return (unit, seconds of an iteration, seconds of plain) per unit, measured in place of the optimisation."""
     found: list[tuple[str, float, float]] = []
     real: Optimise = part.optimise
 
@@ -83,14 +85,14 @@ def by_unit(method: Method, model: Any, x: Tensor, runs: int) -> list[tuple[str,
 
 
 class Chain(nn.Sequential):
-    """Convolutions of one size."""
+    """A chain of convolutions of one size."""
 
     def __init__(self, depth: int) -> None:
         super().__init__(*(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(depth)))
 
 
 def growth(depth: int, runs: int) -> list[str]:
-    """Seconds of a reconstruction of one iteration a unit on a chain, on twice its depth, and their ratio."""
+    """Return the seconds of a one-iteration reconstruction on a chain and on one of twice its depth, and their ratio."""
     x = torch.randn(256, 8, 16, 16)
     method, works = qfunc.adaround(iterations=1, batch=1), {}
     for n in (depth, 2 * depth):
@@ -102,14 +104,14 @@ def growth(depth: int, runs: int) -> list[str]:
 
 
 def main() -> None:
-    """The two tables."""
+    """Print the two tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--methods", nargs="+", default=["adaround", "brecq", "qdrop"])
     parser.add_argument("--depth", type=int, default=8)
-    parser.add_argument("--units", action="store_true", help="each unit, too")
+    parser.add_argument("--units", action="store_true", help="print each unit, too")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -125,7 +127,7 @@ def main() -> None:
                         [[unit, f"{a:.4f}", f"{b:.4f}", f"{a / b:.2f}"] for unit, a, b in each]))  # fmt: skip
     print(f"\nan iteration of each unit, ResNet-18, {options.batch} images of {options.size} x {options.size}; limit {LIMIT}")
     print(table(("method", "units", "iterations, s", "plain, s", "ratio"), rows))
-    print(f"\neverything but the iterations, 256 images, a chain and one of twice its depth; limit {LINEAR}")
+    print(f"\neverything except the iterations, 256 images, a chain and one of twice its depth; limit {LINEAR}")
     print(table(("depth", "seconds", "of twice the depth", "ratio"), [growth(options.depth, options.runs)]))
 
 

@@ -1,9 +1,9 @@
-"""What emulation and deployment cost, on a ResNet-18-shaped network.
+"""Cost of emulation and deployment, on a ResNet-18-shaped network.
 
     python benchmarks/speed.py [--runs 5]
 
-Emulation as a ratio to the float forward, interleaved in one process; seconds of capture, quantize and deploy,
-and of deploy for every target, from one capture.
+Emulation is a ratio to the float forward pass, interleaved in one process.  The other tables have the seconds of capture,
+quantize and deploy, and of deploy for every target, from one capture.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qfunc.errors import SpecError
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, float]:
-    """(wall, CPU) of one call."""
+    """Return (wall, CPU) seconds of one call."""
     wall, cpu = time.perf_counter(), time.process_time()
     with torch.inference_mode():
         work()
@@ -36,7 +36,7 @@ def seconds(work: Callable[[], Any]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints three tables."""
+    """Print three tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
@@ -63,17 +63,17 @@ def main() -> None:
         rows.append([name, f"{wall:.3f}", f"{wall / base[0]:.2f}", f"{cpu / base[1]:.2f}"])
     print(f"\nforward of 4 images of 224x224, median of {options.runs}")
     print(table(("model", "wall, s", "wall ratio", "CPU ratio"), rows))
-    print(f"\ndeploy of one captured model to each target, the least of {options.runs}")
+    print(f"\ndeploy of one captured model to each target, minimum of {options.runs}")
     print(table(("target", "wall, s", "CPU, s", "KiB"), deployed(captured, x, options.runs)))
 
 
 def deployed(captured: Any, x: Tensor, runs: int) -> list[list[str]]:
-    """(target, least wall seconds, least CPU seconds, size of its files)."""
+    """Return (target, minimum wall seconds, minimum CPU seconds, size of its files)."""
     rows = []
     for target in tqdm(TARGETS, "deploy", leave=False, disable=not sys.stderr.isatty()):
         try:
             quantized = qfunc.quantize(target)(captured)
-        except SpecError as e:  # an op that the chip has not
+        except SpecError as e:  # the chip lacks an op
             rows.append([target.name, f"refused: {e.found}", "-", "-"])
             continue
         calibrated = qfunc.calibrate([x], progress=False)(quantized)
@@ -88,7 +88,7 @@ def deployed(captured: Any, x: Tensor, runs: int) -> list[list[str]]:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """(result, wall seconds)."""
+    """Return (result, wall seconds)."""
     start = time.perf_counter()
     return work(), time.perf_counter() - start
 

@@ -1,23 +1,27 @@
-"""The zoo: are real architectures captured, quantized, calibrated, deployed and run as they were simulated?
+"""Capture, quantize, calibrate, deploy and run a hundred architectures, and compare them with the simulation.
 
     pip install -c constraints.txt -e ".[zoo]"
     python benchmarks/zoo.py [--only WORD] [--file FILE] [--again] [--seconds 180]
 
-Architectures of torchvision, timm and transformers, and some of zoo_own.py, with random weights: nothing is downloaded.
-torchvision's metadata pins its torch, so without the constraints it brings another (or: pip install --no-deps
-torchvision==0.28.0).  Its C++ extension does not load beside a torch without CUDA, so the benchmark declares the two ops
-that its import needs (`zoo_models.shim`).
+The architectures are from torchvision, timm, transformers and zoo_own.py, with random weights: nothing is downloaded.
+torchvision's metadata pins its torch, so without the constraints it installs another one (or: pip install --no-deps
+torchvision==0.28.0).  Its C++ extension does not load with a torch without CUDA.  So the benchmark declares the two ops that
+its import needs (`zoo_models.shim`).
 
-A network passes when at least 99 % of the multiply-accumulates of its convolutions, linears and matrix products have
-quantized operands, the artifact runs in ONNX Runtime at full optimisation, and each output's cosine between artifact and
-simulation is at least 0.9999 ("float" is that of float network and simulation, "alike" that of the outputs for two
-images); of a convolutional one the runtime's integer units must be the predicted ones too.
-Where that cosine is lower, the emulation has to have it: sums in float32 put single codes to the other side of a tie, which
-push others over theirs, layer by layer (docs/exactness.md); the emulation's are the runtime's own.
-On a CPU whose int8 kernels saturate (x86-64 without VNNI) weights have 7 bits.
+A network passes if
 
-Each network runs in a process of its own, on one thread, within --seconds of processor time; its row is appended to FILE
-(JSON lines), and rows that are there are not run again.
+- at least 99 % of the multiply-accumulates of its convolutions, linears and matrix products have quantized operands,
+- the artifact runs in ONNX Runtime at full optimisation,
+- each output's cosine between artifact and simulation is at least 0.9999, and
+- in a convolutional network, the runtime's integer units are the predicted ones.
+
+If that cosine is lower, the cosine between artifact and emulation must reach the limit.  Sums in float32 move single codes
+across a tie, and these push others across theirs, layer by layer (docs/exactness.md); the emulation's sums are the runtime's.
+In the table, "float" is the cosine of float network and simulation, and "alike" that of the outputs for two images.
+On a CPU whose int8 kernels saturate (x86-64 without VNNI), weights have 7 bits.
+
+Each network runs in a separate process, on one thread, within --seconds of processor time.  Its row is appended to FILE (JSON
+lines), and existing rows are not run again.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ def _child(name: str, sender: Any) -> None:
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """The cells of HEAD."""
+    """Return the cells of HEAD."""
     figures = [
         f"{row[k] / 1e9:.2f}" if k == "macs" else f"{100 * row[k]:.2f}" for k in ("macs", "quantized", "integer") if k in row
     ]
@@ -58,7 +62,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Runs what is missing and prints the table; 0 if 95 % passed, and every convolutional network."""
+    """Run the missing networks and print the table.  Return 0 if 95 % and every convolutional network passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, "zoo.jsonl", 180)
     options = parser.parse_args()
@@ -68,7 +72,7 @@ def main() -> int:
 
 
 def summary(have: dict[str, dict[str, Any]], entries: list[Any]) -> int:
-    """Prints the table; the exit status."""
+    """Print the table.  Return the exit status."""
     from qfunc.analysis.report_format import table
 
     rows = [have[e.name] for e in entries]

@@ -1,4 +1,4 @@
-"""One network of the zoo through qfunc: capture, quantize, calibrate, deploy, run; what passed, or where and why it failed."""
+"""Capture, quantize, calibrate, deploy and run one network of the zoo; record where and why it fails."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 from qfunc.targets.onnxruntime import ACTIVATION, WEIGHT
 
-with contextlib.suppress(ImportError):  # once, before processes are forked from this one
+with contextlib.suppress(ImportError):  # once, before processes are forked
     shim()
     import timm  # noqa: F401
 
 Row = dict[str, Any]
 QUANTIZED, COSINE = 0.99, 0.9999
 WITH_TRANSPOSED = edit.add(edit.op("conv_transpose"), input=ACTIVATION, weight=WEIGHT, output=ACTIVATION)
-"""ONNX Runtime has no integer kernel for transposed convolutions; its own quantizer quantizes them all the same."""
+"""Transposed convolutions.  ONNX Runtime has no integer kernel for them, but its own quantizer quantizes them."""
 
 
 class Macs(fx.Interpreter):
-    """Runs a network and counts the multiply-accumulates of each node, whatever op it is; attention as two products."""
+    """Run a network and count the multiply-accumulates of each node.  Attention counts as two products."""
 
     def __init__(self, network: fx.GraphModule) -> None:
         super().__init__(network)
@@ -46,7 +46,7 @@ class Macs(fx.Interpreter):
         self.counter = FlopCounterMode(display=False)
 
     def run_node(self, n: fx.Node) -> Any:
-        """The node's value."""
+        """Return the node's value."""
         before = self.counter.get_total_flops()
         value = super().run_node(n)
         found = (self.counter.get_total_flops() - before) // 2
@@ -55,14 +55,14 @@ class Macs(fx.Interpreter):
         return value
 
     def count(self, inputs: tuple[Tensor, ...]) -> dict[fx.Node, int]:
-        """Node -> multiply-accumulates, for the nodes that have any."""
+        """Map nodes to their multiply-accumulates, if they have any."""
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), self.counter:
             self.run(*inputs, enable_io_processing=False)
         return self.of
 
 
 def shares(partition: Partition, inputs: tuple[Tensor, ...]) -> tuple[int, float, float, list[str]]:
-    """(all MACs, share on quantized operands, share in integer units, the ops that are not quantized, largest first)."""
+    """Return (MACs, share with quantized operands, share in integer units, float ops with the largest first)."""
     integer = {n for u in partition.units if u.integer for n in u.group.nodes}
     reasons = {u.group.root: u.reason for u in partition.units}
     found = Macs(partition.network).count(inputs)
@@ -77,7 +77,7 @@ def shares(partition: Partition, inputs: tuple[Tensor, ...]) -> tuple[int, float
 
 
 def cosine(a: Tensor, b: Tensor) -> float:
-    """The cosine of the angle between two tensors; 1 for two zeros."""
+    """Return the cosine of the angle between two tensors; 1 for two zeros."""
     a, b = a.double().flatten(), b.double().flatten()
     if not bool((a.isfinite() & b.isfinite()).all()):
         return 1.0 if torch.equal(a, b) else math.nan
@@ -86,12 +86,12 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """The tensors of an output, in order."""
+    """Return the tensors of an output, in order."""
     return [v for v in flatten(value) if isinstance(v, Tensor)]
 
 
 def check(entry: Entry) -> Row:
-    """The figures of one network, with `stage` and `reason` of the first failure, or `passed`."""
+    """Return the figures of one network, with `stage` and `reason` of the first failure, or `passed`."""
     row: Row = {"name": entry.name, "passed": False, "stage": "make", "reason": "", "seconds": {}}
     began = time.monotonic()
     try:
@@ -110,7 +110,7 @@ def _checked(entry: Entry, row: Row) -> None:
         row["seconds"][name] = round(time.monotonic() - start, 1)
         return value
 
-    torch.set_num_threads(1)  # threads that wait take the core from those that compute
+    torch.set_num_threads(1)  # waiting threads take the core from computing ones
     runner = OnnxRuntimeRunner(threads=1)
     target = WITH_TRANSPOSED(runnable(targets.onnxruntime))
     model = stage("make", entry.make)
@@ -122,7 +122,7 @@ def _checked(entry: Entry, row: Row) -> None:
     with torch.no_grad():
         real, simulated = (tensors(m(*held[0])) for m in (model, calibrated))
     row["cosine"] = min(cosine(a, b) for a, b in zip(runtime, simulated, strict=True))
-    if row["cosine"] < COSINE or not entry.convolutional:  # of a convolutional one, `verify` compares all codes
+    if row["cosine"] < COSINE or not entry.convolutional:  # in a convolutional network, `verify` compares all codes
         with torch.no_grad():
             exact = tensors(qfunc.emulate(target)(calibrated)(*held[0]))
         row["emulation"] = min(cosine(a, b) for a, b in zip(runtime, exact, strict=True))

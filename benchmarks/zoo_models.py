@@ -1,15 +1,15 @@
-"""The networks of zoo.py: what makes each, and inputs for it.  Random weights, seeded; nothing is downloaded.
+"""The networks of zoo.py: constructors and inputs.  Weights are random and seeded; nothing is downloaded.
 
-Where a network has norms, BatchNorms scale by 1/2 to 1 and shift by 2 to 3, at random, and each bias of a convolution or a
-linear shifts by 2 to 3 times the deviation of what it is added to.  As they are initialised (1, 0 and about 0), deep
-networks are chaotic: each layer makes a difference between two inputs larger, against their size (Yang et al., A Mean Field
-Theory of Batch Normalization, arXiv:1902.08129), and rounding makes a small difference larger still: of d codes'
-difference, d much less than 1, every d-th code flips by a whole one.  So one code in 50,000 that rounds otherwise at the
-front, because floats were added in another order, decides a tenth of the codes twenty layers on.  Training takes networks
-out of that state.  The table shows that the signal lives all the same: how alike the outputs of two images are.
+If a network has norms, BatchNorms get random scales of 1/2 to 1 and shifts of 2 to 3.  Each bias of a convolution or a linear
+shifts by 2 to 3 times the standard deviation of the values to which it is added.  With their initial values (1, 0 and about 0),
+deep networks are chaotic: each layer increases the relative difference between two inputs (Yang et al., A Mean Field Theory of
+Batch Normalization, arXiv:1902.08129).  Rounding increases a small difference further: a difference of d codes, with d much
+less than 1, flips a share of d of the codes by a whole code.  Suppose that one code in 50,000 rounds differently in the first
+layers, because floats were added in another order.  This changes a tenth of the codes twenty layers later.  Training takes
+networks out of that state.  To show that the signal survives, the table has the similarity of the outputs for two images.
 
-What waits for training to say anything speaks, too: layers whose weights are all 0 (heads, of which every output would be
-right) get normal ones, and scales of whole branches that are 0.01 or less (LayerScale) get 1/2 to 1.
+Layers with zero weights also get random ones, because otherwise every output of such a head would be right.  These weights are
+normal.  Scales of whole branches that are 0.01 or less (LayerScale) become 1/2 to 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 @frozen
 class Entry:
-    """One network: its name `package:model`, the inputs' size in pixels, whether it is convolutional, model arguments."""
+    """One network: its name `package:model`, input size in pixels, True if convolutional, model arguments."""
 
     name: str
     pixels: int
@@ -36,17 +36,17 @@ class Entry:
 
     @property
     def package(self) -> str:
-        """torchvision, timm, transformers or own."""
+        """Return torchvision, timm, transformers or own."""
         return self.name.partition(":")[0]
 
     def make(self) -> nn.Module:
-        """The model in evaluation mode, with the statistics of random images in its BatchNorms."""
+        """Return the model in evaluation mode, with BatchNorm statistics from random images."""
         torch.manual_seed(0)
         word, given = self.name.partition(":")[2], dict(self.arguments)
         return settled(_MAKERS[self.package](word, given).eval(), self.inputs)
 
     def inputs(self, batch: int, seed: int) -> tuple[Tensor, ...]:
-        """The positional inputs of one call."""
+        """Return the positional inputs of one call."""
         generator = torch.Generator().manual_seed(seed)
         if self.package == "transformers":
             from zoo_transformers import inputs
@@ -56,7 +56,7 @@ class Entry:
 
 
 def images(batch: int, pixels: int, generator: torch.Generator) -> Tensor:
-    """Smooth random images, each of its own colour, with a little noise: of white noise all images look alike to a network."""
+    """Return smooth random images of different colours, with some noise.  To a network, all white noise is alike."""
     colour = torch.randn(batch, 3, 1, 1, generator=generator)
     coarse = torch.randn(batch, 3, 5, 5, generator=generator)
     fine = torch.randn(batch, 3, pixels, pixels, generator=generator)
@@ -65,9 +65,9 @@ def images(batch: int, pixels: int, generator: torch.Generator) -> Tensor:
 
 
 def settled(model: nn.Module, inputs: Callable[[int, int], tuple[Tensor, ...]]) -> nn.Module:
-    """The model, as the head of this file says, with the statistics of random images in its BatchNorms, frozen ones too.
+    """Return the model with the scales and shifts described above, and BatchNorm statistics (frozen, too) from random images.
 
-    A BatchNorm that sees a few numbers a channel (of pooled features) keeps the statistics that it was made with.
+    A BatchNorm with only a few values per channel (of pooled features) keeps its initial statistics.
     """
     generator = torch.Generator().manual_seed(0)
     _awaken(model, generator)
@@ -158,7 +158,7 @@ _LIBRARY: list[torch.library.Library] = []
 
 
 def shim() -> None:
-    """Declares two ops, so that torchvision can be imported without its C++ extension (beside a torch without CUDA)."""
+    """Declare two ops, so that torchvision imports without its C++ extension (with a torch without CUDA)."""
     if not _LIBRARY and not hasattr(torch.ops.torchvision, "nms"):
         _LIBRARY.append(torch.library.Library("torchvision", "DEF"))
         for op in ("nms", "qnms"):
@@ -166,7 +166,7 @@ def shim() -> None:
 
 
 def _entries(package: str, convolutional: bool, words: str, **arguments: Any) -> list[Entry]:
-    # "name@pixels", 96 without a number.
+    # "name@pixels"; the default is 96 pixels.
     parts = [w.partition("@") for w in words.split()]
     return [Entry(f"{package}:{n}", int(size or 96), convolutional, tuple(arguments.items())) for n, _, size in parts]
 
@@ -174,12 +174,12 @@ def _entries(package: str, convolutional: bool, words: str, **arguments: Any) ->
 _TEN = {"num_classes": 10}
 
 ZOO: tuple[Entry, ...] = (
-    # the fourteen of MQBench's test_model.py
+    # the fourteen networks of MQBench's test_model.py
     *_entries("torchvision", True, "alexnet@224 densenet121 mnasnet0_5 mobilenet_v2 resnet18 resnext50_32x4d", **_TEN),
     *_entries("torchvision", True, "shufflenet_v2_x0_5 squeezenet1_0 vgg11@224 vgg11_bn@224 wide_resnet50_2", **_TEN),
     *_entries("torchvision", True, "regnet_x_400mf", **_TEN),
     *_entries("torchvision", True, "deeplabv3_resnet50 fcn_resnet50"),
-    # older and newer ones
+    # older and newer networks
     *_entries("torchvision", True, "resnet50 mobilenet_v3_small@128 mobilenet_v3_large@128 regnet_x_3_2gf", **_TEN),
     *_entries("torchvision", True, "regnet_y_400mf efficientnet_b0@128 squeezenet1_1 convnext_tiny", **_TEN),
     *_entries("torchvision", True, "googlenet@128 inception_v3@128", init_weights=False, **_TEN),

@@ -1,19 +1,20 @@
-"""The zoo's networks through NNCF and through torchao's pt2e flow, beside qfunc.
+"""Quantize the zoo's networks by NNCF and by torchao's pt2e flow, and compare with qfunc.
 
-    pip install nncf openvino            # and torchao, each into an environment of its own beside ".[zoo]"
+    pip install nncf openvino            # and torchao, each in a separate environment with ".[zoo]"
     python benchmarks/zoo_others.py --tool nncf|torchao [--only WORD] [--file FILE] [--seconds 180] [--ours FILE]
 
-The same models, inputs and calibration batches as zoo.py has, 8 bits, each tool with its defaults for x86-64:
+Models, inputs and calibration batches are those of zoo.py, with 8 bits.  Each tool has its defaults for x86-64:
 
-* NNCF: `nncf.torch.wrap_model`, `nncf.quantize`; OpenVINO converts and runs what comes out.  On first use it
-  builds a C++ extension, a minute and a half of processor time, and gives up after 60 s of a clock on the wall, unless
-  NNCF_EXTENSION_LOAD_TIMEOUT=0 stands in the environment.
+* NNCF: `nncf.torch.wrap_model`, `nncf.quantize`; OpenVINO converts and runs the result.  On first use NNCF builds a C++
+  extension, which takes a minute and a half of CPU time.  It gives up after 60 s of wall time, unless the environment has
+  NNCF_EXTENSION_LOAD_TIMEOUT=0.
 * torchao: `torch.export`, `prepare_pt2e` and `convert_pt2e` with X86InductorQuantizer; the converted program is exported
-  anew and run by PyTorch.
+  again and run by PyTorch.
 
-A row says how far a network came (captured, quantized, run), the cosine of its outputs to those of the float network,
-which need not be higher for being bolder, and the seconds.  Rows are appended and resumed as in zoo.py; --ours names the
-file of zoo.py, whose rows are printed beside.  `python benchmarks/zoo_others.py --tool table` prints what is there.
+A row has the last stage that a network reached (captured, quantized, run), the cosine of its outputs to those of the float
+network, and the seconds.  A higher cosine is not always better, because a tool that quantizes less also reaches it.  Rows are
+appended and resumed as in zoo.py.  --ours is the file of zoo.py, whose rows are printed for comparison.
+`python benchmarks/zoo_others.py --tool table` prints the existing rows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TOOLS = ("nncf", "torchao")
 
 
 def nncf_steps(entry: Entry, model: nn.Module) -> Iterator[Any]:
-    """NNCF's stages, one after the other; the last gives run(inputs) -> outputs."""
+    """Run NNCF's stages in order.  The last one returns run(inputs) -> outputs."""
     import nncf
     import nncf.torch
     import openvino
@@ -54,13 +55,13 @@ def nncf_steps(entry: Entry, model: nn.Module) -> Iterator[Any]:
 
 
 def torchao_steps(entry: Entry, model: nn.Module) -> Iterator[Any]:
-    """torchao's stages, as above."""
+    """Run torchao's stages in order.  The last one returns run(inputs) -> outputs."""
     from torchao.quantization.pt2e import move_exported_model_to_eval
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
     example = entry.inputs(2, 3)
-    program = torch.export.export(model, example, strict=True)  # the quantizer's patterns need what strict tracing notes
+    program = torch.export.export(model, example, strict=True)  # the quantizer's patterns need the metadata of strict tracing
     yield program
     quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
     observed = prepare_pt2e(program.module(), quantizer)
@@ -76,7 +77,7 @@ STEPS: dict[str, Callable[[Entry, nn.Module], Iterator[Any]]] = {"nncf": nncf_st
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """The tensors of an output, in order."""
+    """Return the tensors of an output, in order."""
     if isinstance(value, Tensor):
         return [value]
     entries = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
@@ -84,7 +85,7 @@ def tensors(value: Any) -> list[Tensor]:
 
 
 def check(entry: Entry, tool: str) -> Row:
-    """The row of one network through one tool."""
+    """Return the row of one network and one tool."""
     row: Row = {"stage": STAGES[0], "reason": "", "passed": False}
     torch.set_num_threads(1)
     model, held = entry.make(), entry.inputs(2, 4)
@@ -110,14 +111,14 @@ def check(entry: Entry, tool: str) -> Row:
 
 
 def child(name: str, sender: Any) -> None:
-    """Sends the row of `TOOL NETWORK`."""
+    """Send the row of `TOOL NETWORK`."""
     tool, _, network = name.partition(" ")
     warnings.simplefilter("ignore")
     sender.send(check(next(e for e in ZOO if e.name == network), tool))
 
 
 def cells(row: Row | None) -> list[str]:
-    """How far it came, cosine, seconds."""
+    """Return the last stage reached, the cosine and the seconds."""
     if row is None:
         return ["", "", ""]
     reached = [s for s in STAGES if row.get(s)]
@@ -126,7 +127,7 @@ def cells(row: Row | None) -> list[str]:
 
 
 def summary(have: dict[str, Row], ours: dict[str, Row]) -> None:
-    """Prints what is there, side by side."""
+    """Print the existing rows side by side."""
     from qfunc.analysis.report_format import table
 
     names = [e.name for e in ZOO if any(f"{t} {e.name}" in have for t in TOOLS)]
@@ -146,7 +147,7 @@ def summary(have: dict[str, Row], ours: dict[str, Row]) -> None:
 
 
 def main() -> int:
-    """Runs what is missing and prints the table."""
+    """Run the missing networks and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tool", required=True, choices=(*TOOLS, "table"))
     add_options(parser, "zoo_others.jsonl", 180)

@@ -1,4 +1,4 @@
-"""Small networks of the shapes that no package has with plain tensors out: U-Nets, and heads as YOLO, SSD and DETR have."""
+"""Small networks that no package offers with plain tensor outputs: U-Nets, and heads like those of YOLO, SSD and DETR."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _conv(cin: int, cout: int, kernel: int = 3, stride: int = 1) -> nn.Sequentia
 
 
 class UNet(nn.Module):
-    """Ronneberger et al., arXiv:1505.04597: transposed convolutions up, concatenated with what came down."""
+    """Ronneberger et al., arXiv:1505.04597: transposed convolutions, concatenated with the contracting path."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class UNet(nn.Module):
         return nn.Sequential(*parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores for each pixel."""
+        """Return scores for each pixel."""
         kept = []
         for block in self.down:
             x = block(x if not kept else F.max_pool2d(x, 2))
@@ -41,7 +41,7 @@ class UNet(nn.Module):
 
 
 class UNet3d(nn.Module):
-    """The same idea over volumes, resized instead of transposed; the image's channels are the depth."""
+    """A U-Net over volumes, with resizing instead of transposed convolutions; the image's channels are the depth."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -50,14 +50,14 @@ class UNet3d(nn.Module):
         self.last = nn.Conv3d(3 * width, 2, 3, 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores for each voxel."""
+        """Return scores for each voxel."""
         x = self.first(x.unsqueeze(1))
         y = F.interpolate(self.inner(x), scale_factor=(1, 2, 2), mode="nearest")
         return self.last(torch.cat([x, y], dim=1))
 
 
 class _Split(nn.Module):
-    # Half of the channels pass bottlenecks, and each step is kept: YOLOv8's block.
+    # YOLOv8's block: half of the channels pass through bottlenecks, and the output of each step is kept.
     def __init__(self, cin: int, cout: int) -> None:
         super().__init__()
         half = cout // 2
@@ -71,7 +71,7 @@ class _Split(nn.Module):
 
 
 class YoloLike(nn.Module):
-    """A backbone with splits, pooling pyramids, a path down and up, decoupled heads, boxes from distributions."""
+    """A backbone with splits, pooling pyramids, top-down and bottom-up paths, decoupled heads, boxes from distributions."""
 
     def __init__(self, width: int = 16, classes: int = 5, bins: int = 8) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class YoloLike(nn.Module):
         self.register_buffer("bins", torch.arange(bins, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Distances to the four sides, and class scores, for every cell of two scales."""
+        """Return distances to the four sides and class scores, for every cell of two scales."""
         middle = self.middle(self.stem(x))
         pooled = [self.squeeze(self.deep(middle))]
         for _ in range(3):
@@ -101,7 +101,7 @@ class YoloLike(nn.Module):
 
 
 class SsdLike(nn.Module):
-    """Depthwise blocks and one head a scale, whose outputs are permuted, flattened and concatenated."""
+    """Depthwise blocks and one head per scale; the outputs are permuted, flattened and concatenated."""
 
     def __init__(self, width: int = 16, anchors: int = 3, classes: int = 5) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class SsdLike(nn.Module):
         return nn.Sequential(depthwise, nn.BatchNorm2d(cin), nn.ReLU6(True), pointwise, nn.BatchNorm2d(cout), nn.ReLU6(True))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(boxes, class scores) of every anchor."""
+        """Return (boxes, class scores) of every anchor."""
         x, found = self.stem(x), []
         for scale, head in zip(self.scales, self.heads, strict=True):
             x = scale(x)
@@ -140,7 +140,7 @@ class DetrLike(nn.Module):
         self.boxes = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Class scores and boxes, for each query."""
+        """Return class scores and boxes for each query."""
         features = self.body(x).flatten(2).transpose(1, 2) + self.places
         asked = self.queries.unsqueeze(0).expand(x.shape[0], -1, -1)
         found = self.transformer(features, asked)

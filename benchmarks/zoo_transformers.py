@@ -1,4 +1,4 @@
-"""Transformers of the families of Hugging Face, small configurations, random weights."""
+"""Transformers of Hugging Face's model families, in small configurations with random weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DETR: dict[str, Any] = {
     "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
     "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_queries": 7, "use_pretrained_backbone": False, "num_labels": 5,
 }  # fmt: skip
-# Name -> (model class, config class, its arguments)
+# name -> (model class, config class, arguments of the config)
 _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertForSequenceClassification", "BertConfig", _SMALL),
     "roberta": ("RobertaModel", "RobertaConfig", _SMALL),
@@ -56,7 +56,7 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def make(name: str) -> nn.Module:
-    """A model by its name in this file."""
+    """Return the named model."""
     if name == "detr":
         from zoo_models import shim
 
@@ -76,7 +76,7 @@ def make(name: str) -> nn.Module:
 
 
 def inputs(name: str, batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Tokens, images, spectra or sound."""
+    """Return tokens, images, spectra or audio."""
     if name in ("vit", "clip_vision", "segformer", "detr"):
         return (torch.randn(batch, 3, 64, 64, generator=generator),)
     if name == "whisper_encoder":

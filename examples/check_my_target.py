@@ -1,10 +1,10 @@
-"""Prove that a chip computes what its description says; find out where it does not.
+"""Check that a chip computes as described, and find a counterexample where it does not.
 
     python examples/check_my_target.py
 
-`simulator` stands for what a vendor has: a program that executes the artifact in integers and knows nothing
-of qfunc.  Its first version has a bug: where a sum lies exactly between two codes it rounds to the even code,
-and the manual says up.  Ties are rare in random data, so a test on images would hardly see it.
+`simulator` represents a vendor's simulator: a program that executes the artifact in integers and does not depend on
+qfunc.  Its first version has a bug.  Where a sum is exactly halfway between two codes, it rounds to the even code; the
+manual specifies rounding up.  Ties are rare in random data, so a test on images would rarely find the bug.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Codes(NamedTuple):
 
 
 def half_even(acc: Tensor, k: int) -> Tensor:
-    """R(acc * 2^-k), ties to the even code: the bug."""
+    """Return R(acc * 2^-k), with ties to the even code.  This is the bug."""
     return torch.round(acc.double() * 2.0**-k).long()
 
 
 def half_up(acc: Tensor, k: int) -> Tensor:
-    """R(acc * 2^-k), ties up, as the manual says."""
+    """Return R(acc * 2^-k), with ties up, as in the manual."""
     return torch.floor(acc.double() * 2.0**-k + 0.5).long()
 
 
 def simulator(shift: Shifter) -> Callable[[Any, Sequence[Tensor]], list[Any]]:
-    """run(artifact, inputs) -> outputs: the chip, with its output stage given."""
+    """Return run(artifact, inputs) -> outputs: the chip, with `shift` as its output stage."""
 
     def run(artifact: Any, inputs: Sequence[Tensor]) -> list[Any]:
         graph = onnx.load_from_string(artifact.files["model.onnx"]).graph
@@ -60,7 +60,7 @@ def simulator(shift: Shifter) -> Callable[[Any, Sequence[Tensor]], list[Any]]:
 
 
 def step(node: Any, given: list[Any], shift: Shifter) -> Any:
-    """One node, on codes."""
+    """Execute one node on codes."""
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     x = given[0]
     match node.op_type:
@@ -93,15 +93,15 @@ def step(node: Any, given: list[Any], shift: Shifter) -> Any:
 
 
 def exponent(scale: Tensor) -> int:
-    """log2 of a power of two."""
+    """Return log2 of a power of two."""
     fraction, power = np.frexp(scale.item())
-    assert fraction == 0.5, f"{scale.item()} is no power of two"
+    assert fraction == 0.5, f"{scale.item()} is not a power of two"
     return int(power) - 1
 
 
 @st.composite
 def networks(draw: st.DrawFn) -> tuple[SmallNet, Tensor]:
-    """(network, input [2, 3, 6, 6]): one to three convolutions, perhaps a pool, a linear layer; shrinks to few 1x1."""
+    """Draw (network, input [2, 3, 6, 6]): one to three convolutions, an optional pool, a linear layer.  Shrinks to 1x1."""
     channels, size, steps = 3, 6, list[Block]()
     for _ in range(draw(st.integers(1, 3))):
         out, kernel, act = draw(st.integers(1, 5)), draw(st.sampled_from((1, 3))), draw(st.sampled_from((None, "relu")))
@@ -115,14 +115,14 @@ def networks(draw: st.DrawFn) -> tuple[SmallNet, Tensor]:
 
 
 def main() -> int:
-    """0 if the bug was found and its repair holds."""
+    """Return 0 if the bug is found and the repaired simulator passes."""
     print("the simulator that rounds ties to even:")
     try:
         check_target(chip, run=simulator(half_even), models=networks(), examples=12)
     except AssertionError as e:
         print("  found:", "\n  ".join(str(e).splitlines()))
     else:
-        print("  nothing found")
+        print("  no difference found")
         return 1
     check_target(chip, run=simulator(half_up), models=networks(), examples=12)
     print("\nthe repaired simulator: no difference on 12 networks")

@@ -2,9 +2,8 @@
 
     python examples/custom_target.py
 
-The chip: a small convolution engine without multipliers in its output stage.  All scales are powers of two,
-so a sum becomes a code by one shift, rounded half up; there are no zero points; what cannot be negative is
-unsigned.
+The chip is a small convolution engine without multipliers in its output stage.  All scales are powers of two, so one
+shift, rounded half up, converts a sum to a code.  There are no zero points.  Tensors that cannot be negative are unsigned.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ chip = Target(
 
 
 def main() -> None:
-    """One small network on the chip."""
+    """Quantize, explain, emulate and deploy one small network."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 5)).eval()
     batches = [torch.randn(16, 3, 8, 8) for _ in range(4)]

@@ -1,9 +1,9 @@
-"""A target for an invented NPU, with everything its own; docs/new_target.md says what each part is for.
+"""A target for an invented NPU, with its own op, estimator, function, node and artifact: see docs/new_target.md.
 
     python examples/new_target.py
 
-The NPU: scales are powers of two, sums become codes by a shift that rounds half up, grouped convolutions have
-4-bit weights, and there is an op that no other chip has.
+Scales are powers of two.  A shift that rounds half up converts sums to codes.  Grouped convolutions have 4-bit weights.
+There is an op that no other chip has.
 """
 
 import json

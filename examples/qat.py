@@ -1,10 +1,10 @@
-"""Train quantized: from a float network to W8A8 and W4A8 models in ONNX Runtime.
+"""Quantization-aware training: from a float network to W8A8 and W4A8 models in ONNX Runtime.
 
     python examples/qat.py [--data DIR]
 
-Without DIR the example trains a small network on scikit-learn's digits first.  DIR holds `load.py` with
-`load("cifar10", 20) -> (model, (inputs, labels) to train, (inputs, labels) to test)`; the network is then that one.
-Prints one row a width: accuracy of the float model, after calibration, after training, emulated, and in the runtime.
+Without DIR, the example first trains a small network on scikit-learn's digits.  With DIR, it uses the network and data of
+`load.py` in that folder: `load("cifar10", 20) -> (model, (inputs, labels) to train, (inputs, labels) to test)`.
+It prints one row per width: accuracy of the float model, after calibration, after training, emulated, and in the runtime.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EPOCHS = 5
 
 
 class Net(nn.Module):
-    """Convolutions with BatchNorm, a residual sum, a linear layer."""
+    """Convolutions with BatchNorm, a residual sum and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Net(nn.Module):
 
 
 def digits() -> tuple[nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """A network trained on the digits, the images to train, the images to test."""
+    """Return a network trained on the digits, the training set and the test set."""
     from sklearn.datasets import load_digits
 
     images, classes = load_digits(return_X_y=True)
@@ -61,7 +61,7 @@ def digits() -> tuple[nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 def cifar(folder: Path) -> Any:
-    """The trained network of a data folder."""
+    """Return the trained network and the data of a folder."""
     sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location("load", folder / "load.py")
     assert spec is not None and spec.loader is not None  # noqa: PT018
@@ -74,7 +74,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def trained(model: Model, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer, epochs: int, name: str) -> Model:
-    """Cross entropy in batches of 64; the learning rates fall to zero along a cosine."""
+    """Train by cross entropy in batches of 64; the learning rates decay to zero along a cosine."""
     steps = epochs * -(-len(x) // 64)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(1)
@@ -92,18 +92,18 @@ def trained(model: Model, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer
 
 
 def progress(total: int, name: str) -> Any:
-    """A bar where there is a terminal."""
+    """Return a progress bar, shown only in a terminal."""
     return tqdm(total=total, desc=name, leave=False, disable=not sys.stderr.isatty())
 
 
 def classes(run: Any, x: Tensor) -> Tensor:
-    """The class of each input."""
+    """Return the predicted class of each input."""
     with torch.inference_mode():
         return torch.cat([torch.as_tensor(run(part)).argmax(1) for part in x.split(100)])
 
 
 def row(target: Target, model: nn.Module, train_set: tuple[Tensor, Tensor], test_set: tuple[Tensor, Tensor]) -> list[float]:
-    """Accuracies in percent: float, calibrated, trained, emulated, in the runtime."""
+    """Return accuracies in percent: float, calibrated, trained, emulated, in the runtime."""
     (x, y), (x_test, y_test) = train_set, test_set
     quantized = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(model)
     calibrated = qfunc.calibrate(x[:500].split(100), progress=False)(quantized)
@@ -118,7 +118,7 @@ def row(target: Target, model: nn.Module, train_set: tuple[Tensor, Tensor], test
 
 
 def main() -> None:
-    """One row a width of weights."""
+    """Print one row per weight width."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="a folder with a trained network and its images")
     folder = parser.parse_args().data
@@ -126,7 +126,7 @@ def main() -> None:
     reason = OnnxRuntimeRunner().comparable()
     widths: Iterable[int] = (7, 4) if reason else (8, 4)
     if reason:
-        print(f"weights of 7 bits, for {reason}", file=sys.stderr)
+        print(f"using 7-bit weights: {reason}", file=sys.stderr)
     print(f"{'':<8}{'float':>10}{'calibrated':>12}{'trained':>10}{'emulated':>10}{'runtime':>10}")
     for bits in widths:
         target = edit.pipe(

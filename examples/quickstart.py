@@ -1,8 +1,8 @@
-"""Train a small network, quantize it for ONNX Runtime, and see that simulation, emulation and runtime agree.
+"""Train a small network, quantize it for ONNX Runtime, and compare simulation, emulation and runtime.
 
     python examples/quickstart.py [output directory]
 
-Takes some seconds; needs no download: the digits come with scikit-learn.
+This takes a few seconds and needs no download, because scikit-learn contains the digits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qfunc.specs import edit, selectors
 
 
 class Net(nn.Module):
-    """Convolutions with BatchNorm, a residual sum, pooling, a linear layer."""
+    """Convolutions with BatchNorm, a residual sum, pooling and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(images to train, their classes, images to test, their classes); 1797 images in a fixed random order."""
+    """Return training images and classes, then test images and classes: 1797 images in a fixed random order."""
     images, classes = load_digits(return_X_y=True)
     x, y = torch.from_numpy(images).float().reshape(-1, 1, 8, 8) / 16, torch.from_numpy(classes).long()
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
@@ -55,12 +55,12 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def progress(items: Iterable[Any], name: str) -> Iterable[Any]:
-    """A bar where there is a terminal."""
+    """Return the items with a progress bar, shown only in a terminal."""
     return tqdm(items, name, leave=False, disable=not sys.stderr.isatty())
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int = 8) -> nn.Module:
-    """Adam on the cross entropy; the learning rate falls to zero along a cosine."""
+    """Train by Adam on the cross entropy; the learning rate decays to zero along a cosine."""
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     generator = torch.Generator().manual_seed(1)
@@ -74,14 +74,14 @@ def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int = 8) -> nn.Module:
 
 
 def accuracy(run: Callable[[Tensor], Any], x: Tensor, y: Tensor) -> str:
-    """Top-1 in percent."""
+    """Return the top-1 accuracy in percent."""
     with torch.inference_mode():
         right = torch.as_tensor(run(x)).argmax(1) == y
     return f"{100 * right.double().mean():.2f} %"
 
 
 def milliseconds(run: Callable[[Tensor], Any], x: Tensor, rounds: int = 30) -> str:
-    """The median time of a batch."""
+    """Return the median time of a batch."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -91,11 +91,11 @@ def milliseconds(run: Callable[[Tensor], Any], x: Tensor, rounds: int = 30) -> s
 
 
 def main(directory: Path) -> None:
-    """From training to a table."""
+    """Train, quantize, deploy and verify; print a table."""
     torch.manual_seed(0)
     target = targets.onnxruntime
     if reason := OnnxRuntimeRunner().comparable():
-        print(f"weights of 7 bits, for {reason}", file=sys.stderr)
+        print(f"using 7-bit weights: {reason}", file=sys.stderr)
         target = edit.weights(bits=7)(target)
     x, y, x_test, y_test = digits()
     model = train(Net(), x, y)
@@ -106,7 +106,7 @@ def main(directory: Path) -> None:
     report = qfunc.verify(target)(calibrated, progress(x_test.split(100), "verify"))
     artifact.save(directory)
 
-    # The same network on the same road, with every op left in float.
+    # The same network through the same steps, with every op left in float.
     unquantized = edit.pipe(target, edit.skip(selectors.Everything()))
     plain = qfunc.deploy(unquantized)(qfunc.calibrate(x[:200].split(50))(qfunc.quantize(unquantized)(model)))
     (float_file, int8_file) = (a.files["model.onnx"] for a in (plain, artifact))

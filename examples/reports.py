@@ -1,4 +1,4 @@
-"""What quantization did to a model: docs/reports.md explains it."""
+"""Reports on what quantization did to a model: see docs/reports.md."""
 
 import sys
 import tempfile

@@ -7,7 +7,7 @@ from math import frexp
 from attrs import field, frozen
 
 from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, integer, number, one_of, refuse, slots_among, tuple_of
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 from qfunc.specs.formats import Int
 from qfunc.specs.scheme import Scheme
 from qfunc.specs.selectors import SELECTORS, Selector

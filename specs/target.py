@@ -9,9 +9,9 @@ from typing import Any
 
 from attrs import evolve, field, fields, frozen
 
-from qfunc.specs._check import as_tuple, has_methods, instance_of, integer, one_of, refuse, text, tuple_of
-from qfunc.specs._repr import readable
-from qfunc.specs.kernel import Kernel
+from qfunc.specs._check import as_tuple, implements, instance_of, integer, one_of, refuse, text, tuple_of
+from qfunc.specs._values import readable
+from qfunc.specs.arithmetic.kernel import Kernel
 from qfunc.specs.legality import Legality, Refuse, Require
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
@@ -53,8 +53,8 @@ class Algorithm:
     MinMax()
     """
 
-    estimator: Estimator = field(validator=has_methods("init", "update", "finalize"))
-    function: Function = field(validator=has_methods("init", "apply", "export"))
+    estimator: Estimator = field(validator=implements(Estimator))
+    function: Function = field(validator=implements(Function))
 
 
 @readable
@@ -72,12 +72,8 @@ class Override:
 
     select: Selector = field(validator=selector())
     role: str = field(validator=one_of(ROLES))
-    estimator: Estimator | None = field(
-        default=None, kw_only=True, validator=has_methods("init", "update", "finalize", optional=True)
-    )
-    function: Function | None = field(
-        default=None, kw_only=True, validator=has_methods("init", "apply", "export", optional=True)
-    )
+    estimator: Estimator | None = field(default=None, kw_only=True, validator=implements(Estimator, optional=True))
+    function: Function | None = field(default=None, kw_only=True, validator=implements(Function, optional=True))
     bits: int | None = field(default=None, kw_only=True, validator=integer(2, 16, optional=True))
 
     def __attrs_post_init__(self) -> None:
@@ -105,7 +101,7 @@ class Runtime:
     version: str = field(default="", validator=text(empty=True))
     cpu: str = field(default="", validator=text(empty=True))
     kernels: str = field(default="", validator=text(empty=True))
-    runner: Runner | None = field(default=None, validator=has_methods("run", optional=True))
+    runner: Runner | None = field(default=None, validator=implements(Runner, optional=True))
 
 
 _HARDWARE = (
@@ -138,7 +134,7 @@ class Target:
     legality: tuple[Legality, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Require, Refuse))
     ops: tuple[OpKind, ...] = field(default=(), converter=as_tuple, validator=tuple_of(OpKind))
     runtime: Runtime = field(default=Runtime("none"), validator=instance_of(Runtime))
-    lowering: Lowering | None = field(default=None, validator=has_methods("lower", optional=True))
+    lowering: Lowering | None = field(default=None, validator=implements(Lowering, optional=True))
     source: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
     weight: Algorithm = field(validator=instance_of(Algorithm))
     activation: Algorithm = field(validator=instance_of(Algorithm))

@@ -17,9 +17,10 @@ LINKED = ("specs", "targets")
 
 def copy_sources(tree: Path, *, links: bool = True) -> Path:
     """Copy what a build reads, since a build leaves folders behind; with the links in qfunc, or as a checkout without them."""
-    shutil.copytree(ROOT / "qfunc", tree / "qfunc", ignore=shutil.ignore_patterns("__pycache__", *LINKED))
+    shutil.copytree(ROOT / "qfunc", tree / "qfunc", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in LINKED:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        (tree / "qfunc" / name).unlink(missing_ok=True)
         if links:
             (tree / "qfunc" / name).symlink_to(Path("..", name), target_is_directory=True)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
@@ -46,10 +47,14 @@ def environment(place: Path, *install: str | Path) -> Path:
     return python
 
 
+def own_variables() -> dict[str, str]:
+    """Return the variables of this process but for those that add paths to Python's."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MYPYPATH")}
+    return kept | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
 def run(*command: str | Path, cwd: Path, status: int = 0) -> str:
     """Return what a command prints; it must end with this status, and sees none of this process's paths."""
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MYPYPATH")}
-    env |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    done = subprocess.run(list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env=own_variables(), capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout

@@ -11,7 +11,7 @@ import pytest
 import qfunc
 from qfunc import targets
 from qfunc.specs import edit
-from tests.installed import ROOT, build_wheel, copy_sources, environment, run
+from tests.installed import LINKED, ROOT, build_wheel, copy_sources, environment, own_variables, run
 
 SOURCE = """\
 import qfunc
@@ -21,7 +21,7 @@ from qfunc.specs import edit
 reveal_type(targets.onnxruntime)
 reveal_type(qfunc.targets.tensorrt)
 reveal_type(edit.name("a", "b"))
-reveal_type(qfunc.lowering.Qdq())
+reveal_type(qfunc.lowering.QdqLowering())
 reveal_type(qfunc.testing.oracle.float32(1))
 target = edit.pipe(targets.onnxruntime, edit.weights(bits=4))
 quantize = qfunc.quantize(target)
@@ -30,8 +30,10 @@ qfunc.quantise(target)  # wrong
 targets.onnxruntme  # wrong
 """
 WRONG = [number for number, line in enumerate(SOURCE.splitlines(), 1) if line.endswith("# wrong")]
-REVEALED = ["Target", "Target", "Selector", "Qdq", "Fraction"]
+REVEALED = ["Target", "Target", "Selector", "QdqLowering", "Fraction"]
 INSTALLED = ("editable", "wheel")
+FOLDER = {"editable": "checkout/qfunc", "wheel": "site-packages/qfunc", "checkout": "checkout/qfunc"}
+"""Where qfunc is, for each way of installing; in a checkout it is not installed."""
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +73,20 @@ def test_pyright(way, interpreters, folders):
     assert re.findall(r' is "(\w+)"', " ".join(message for *_, message in found if "Type of" in message)) == REVEALED
 
 
-@pytest.mark.parametrize("way", [*INSTALLED, "checkout"])
-def test_jedi_completes_public_names(way, interpreters, folders):
-    def written(source):
-        place = jedi.create_environment(interpreters[way], safe=False)
-        return jedi.Script(source, path=folders[way] / "x.py", environment=place, project=jedi.Project(folders[way]))
+@pytest.fixture(scope="module")
+def script(interpreters, folders):
+    """A function of the way of installing and a source: what jedi makes of it beside the user's file."""
+    places = {way: jedi.create_environment(p, safe=False, env_vars=own_variables()) for way, p in interpreters.items()}
+    projects = {way: jedi.Project(folder) for way, folder in folders.items()}
+    return lambda way, source: jedi.Script(source, path=folders[way] / "x.py", environment=places[way], project=projects[way])
 
+
+@pytest.mark.parametrize("way", FOLDER)
+def test_jedi_completes_public_names(way, script):
     def completed(source):
-        return {c.name for c in written(source).complete() if not c.name.startswith("_")}
+        return {c.name for c in script(way, source).complete() if not c.name.startswith("_")}
 
-    subpackages = {p.name for p in (ROOT / "qfunc").iterdir() if (p / "__init__.py").is_file()}
+    subpackages = {p.name for p in (ROOT / "qfunc").iterdir() if (p / "__init__.py").is_file()} | {*LINKED}
     assert completed("from qfunc import targets\ntargets.") == set(targets.__all__)
     assert completed("import qfunc\nqfunc.targets.") == set(targets.__all__)
     assert completed("from qfunc.specs import edit\nedit.") == set(edit.__all__)
@@ -88,23 +94,24 @@ def test_jedi_completes_public_names(way, interpreters, folders):
     assert completed("from qfunc import tar") == {"targets"}
 
 
-@pytest.mark.parametrize("way", [*INSTALLED, "checkout"])
-def test_jedi_goes_to_definitions(way, interpreters, folders):
-    place = jedi.create_environment(interpreters[way], safe=False)
-    for line, file, text in (
+@pytest.mark.parametrize("way", FOLDER)
+@pytest.mark.parametrize(
+    ("name", "file", "text"),
+    [
         ("targets.tensorrt", "targets/tensorrt.py", "tensorrt = "),
         ("qfunc.targets.tensorrt", "targets/tensorrt.py", "tensorrt = "),
-        ("edit.weights", "specs/_edits.py", "def weights("),
-        ("qfunc.quantize", "qfunc/transforms/quantize.py", "def quantize("),
-    ):
-        source = f"import qfunc\nfrom qfunc import targets\nfrom qfunc.specs import edit\n{line}"
-        script = jedi.Script(source, path=folders[way] / "x.py", environment=place, project=jedi.Project(folders[way]))
-        found = script.goto(4, len(line), follow_imports=True)
+        ("edit.weights", "specs/edit/_functions.py", "def weights("),
+        ("qfunc.quantize", "transforms/quantize.py", "def quantize("),
+    ],
+)
+def test_jedi_goes_to_definitions(way, name, file, text, script):
+    source = f"import qfunc\nfrom qfunc import targets\nfrom qfunc.specs import edit\n{name}"
+    found = script(way, source).goto(4, len(name), follow_imports=True)
 
-        assert found
-        for definition in found:
-            assert definition.module_path.as_posix().endswith(file)
-            assert definition.get_line_code().startswith(text)
+    assert found
+    for definition in found:
+        assert definition.module_path.as_posix().endswith(f"{FOLDER[way]}/{file}")
+        assert definition.get_line_code().startswith(text)
 
 
 PUBLIC = (
@@ -118,7 +125,7 @@ import qfunc
 print(qfunc.__file__)
 assert not {{"qfunc.targets", "qfunc.testing", "onnx", "hypothesis"}} & sys.modules.keys()
 before = dir(qfunc)
-assert qfunc.targets.onnxruntime and qfunc.lowering.Qdq and qfunc.testing.check_target
+assert qfunc.targets.onnxruntime and qfunc.lowering.QdqLowering and qfunc.testing.check_target
 names = ["qfunc" + name for name in {PUBLIC!r}]
 for name in names:
     module = importlib.import_module(name)
@@ -139,9 +146,8 @@ assert {{m.__name__ for m in found}} <= set(names), found
 def test_dir_shows_public_names_and_they_load_on_demand(way, interpreters, folders):
     """Also every module that dir leads to, from qfunc along the names that it shows, is public."""
     shown = run(interpreters[way], "-c", AT_RUNTIME, cwd=folders[way])
-    folder = {"editable": "checkout/qfunc", "wheel": "site-packages/qfunc"}[way]
 
-    assert Path(shown.strip()).as_posix().endswith(f"{folder}/__init__.py")
+    assert Path(shown.strip()).as_posix().endswith(f"{FOLDER[way]}/__init__.py")
 
 
 def test_an_unknown_attribute_is_refused():

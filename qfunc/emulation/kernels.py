@@ -40,7 +40,7 @@ from qfunc.specs import (
     SumScaled,
     SumShifted,
 )
-from qfunc.specs.arithmetic import Arithmetic
+from qfunc.specs.arithmetic.kernel import Arithmetic
 
 _PRODUCTS = ("conv", "conv_transpose", "linear", "matmul", "mul")
 _SUMS = ("add", "sub")

@@ -13,28 +13,28 @@ from qfunc.numerics._grads import straight_through
 from qfunc.numerics.affine import quantize, step
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Scheme
-from qfunc.specs._check import has_methods, refuse
+from qfunc.specs._check import implements, refuse
+from qfunc.specs.protocols import Function, LearnedFunction, RelaxedFunction, ScalableFunction
 
-METHODS = ("init", "apply", "export")
-wrapped = has_methods(*METHODS)
+wrapped = implements(Function)
 
 
 def plain(instance: Any, attribute: Any, value: Any) -> None:
     """Validator: a quantize function without a training surrogate of its own."""
     wrapped(instance, attribute, value)
-    if hasattr(value, "relax"):
+    if isinstance(value, RelaxedFunction):
         wanted = "a function whose training value is its `apply`, not another `relax`"
         raise refuse(instance, attribute.name, value, wanted, "Wrap the innermost function.")
 
 
 def learned_by(inner: Any, scheme: Scheme) -> tuple[str, ...]:
     """The names of the parameters that the inner function trains."""
-    return tuple(inner.learned(scheme)) if hasattr(inner, "learned") else ()
+    return tuple(inner.learned(scheme)) if isinstance(inner, LearnedFunction) else ()
 
 
 def scaled_by(inner: Any, params: Any, factor: Tensor) -> Any:
     """The inner function's parameters for factor * x; None if it knows none."""
-    return inner.scaled(params, factor) if hasattr(inner, "scaled") else None
+    return inner.scaled(params, factor) if isinstance(inner, ScalableFunction) else None
 
 
 def qparams_of(inner: Any, params: Any, x: Tensor, scheme: Scheme) -> Affine:

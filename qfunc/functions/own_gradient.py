@@ -17,7 +17,7 @@ from qfunc.numerics.qparams import Affine, spread
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Int, Scheme
 from qfunc.specs._check import as_tuple, refuse
-from qfunc.specs._frozen import mutability_error
+from qfunc.specs._values import mutability_error
 
 TRAINS = ("scale", "zero_point", "low", "high")
 

@@ -13,6 +13,7 @@ from qfunc.functions.fixed import Fixed
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Scheme
 from qfunc.specs._check import refuse
+from qfunc.specs.protocols import RelaxedFunction
 
 
 def _probability(instance: Any, attribute: Any, value: Any) -> None:
@@ -65,7 +66,7 @@ class QDrop:
 
     def relax(self, params: Any, x: Tensor, scheme: Scheme, noise: Tensor) -> Tensor:
         """x quantized where the noise, of the shape of x and uniform in [0, 1), is below p."""
-        if hasattr(self.inner, "relax"):
+        if isinstance(self.inner, RelaxedFunction):
             within = (noise / self.p).clamp(max=1 - 2.0**-24)
             value: Tensor = self.inner.relax(params, x, scheme, within)
         else:

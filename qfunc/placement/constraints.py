@@ -31,6 +31,7 @@ from qfunc.specs import (
     Selector,
     Target,
 )
+from qfunc.specs.protocols import LimitedLowering, RefusingLowering
 from qfunc.specs.scheme import Granularity
 
 _LISTED = 5
@@ -137,7 +138,7 @@ class _Check:
         # Where both are kept in float, the op runs elsewhere, on purpose.
         elsewhere = self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output")
         lowering = self.target.lowering
-        by_whom = ((self.target.legality, False), (getattr(lowering, "legality", ()), True))
+        by_whom = ((self.target.legality, False), (lowering.legality if isinstance(lowering, LimitedLowering) else (), True))
         for rules, by_file in by_whom if not elsewhere else ():
             refused = [r for r in rules if isinstance(r, Refuse) and matches(r.select, node, self.context)]
             for rule in refused:
@@ -174,9 +175,9 @@ class _Check:
                     yield found, f"{wanted}: {rule.because}", _cure(edit, slot, placed.site.value)
 
     def _by_lowering(self, site: Site) -> Iterator[tuple[str, str, str]]:
-        refuses, key = getattr(self.target.lowering, "refuses", None), (site.scheme, site.constant)
+        lowering, key = self.target.lowering, (site.scheme, site.constant)
         if key not in self.refused:
-            self.refused[key] = "" if refuses is None else refuses(*key)
+            self.refused[key] = lowering.refuses(*key) if isinstance(lowering, RefusingLowering) else ""
         if wanted := self.refused[key]:
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
             yield found, wanted, "Give edit.deploy(...) that, or edit the scheme."

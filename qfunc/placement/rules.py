@@ -11,7 +11,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.selectors import Context, matches, names_one_op
 from qfunc.placement.fusion import FusedGroup
 from qfunc.specs import FixedQParams, Int, KeepFloat, PerChannel, PerTensor, Scheme, Target
-from qfunc.specs._rewrite import narrowed
+from qfunc.specs.edit._rewrites import narrowed
 
 
 class GroupRules:

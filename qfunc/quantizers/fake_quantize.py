@@ -22,6 +22,7 @@ from qfunc.quantizers.scale_following import batch_norm_factor, can_track_batch_
 from qfunc.quantizers.site import Site
 from qfunc.quantizers.value import Value
 from qfunc.specs import PerTensor
+from qfunc.specs.protocols import LearnedFunction, NoiselessFunction, RelaxedFunction
 
 
 class FakeQuantize(nn.Module):
@@ -56,13 +57,16 @@ class FakeQuantize(nn.Module):
         self.held: tuple[int, ...] = () if late else qparams_shape(site.scheme, self.like)
         function: Any = site.function
         self.template, tensors = self._unknown(like.detach())
-        learned = function.learned(site.scheme) if hasattr(function, "learned") else ()
+        learned = function.learned(site.scheme) if isinstance(function, LearnedFunction) else ()
         for name, value in {} if self.dynamic else tensors.items():
             if name in learned:
                 self.register_parameter(name, nn.Parameter(value))
             else:
                 self.register_buffer(name, value)
-        if hasattr(site.function, "relax"):
+        # Once: a check of a protocol is slow, and a compiler would trace it.
+        self.relaxed = isinstance(function, RelaxedFunction)
+        self.noisy = self.relaxed and not (isinstance(function, NoiselessFunction) and not function.noisy)
+        if self.relaxed:
             self.register_buffer("seed", torch.tensor(crc32(site.name.encode()), device=like.device))
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
@@ -102,8 +106,8 @@ class FakeQuantize(nn.Module):
         follows = batch and bool(self.norm)
         held, function = self._now(x, follows), self.site.function
         noise: tuple[Tensor, ...] = ()
-        relaxed = self.training and hasattr(function, "relax")
-        if relaxed and getattr(function, "noisy", True):
+        relaxed = self.training and self.relaxed
+        if relaxed and self.noisy:
             noise = self.seed, materialize(self.step).clone()
             self.step.add_(1)
         names = tuple(name for name, _ in flatten(held))
@@ -160,8 +164,7 @@ class FakeQuantize(nn.Module):
             before = self._scaled(self.own(), 1 / batch_norm_factor(norm, self.held))
             if before is not None:
                 self._keep(before)
-                self.norm, function = (norm,), self.site.function
-                self.odd = is_odd(self.scheme) and not hasattr(function, "relax")
+                self.norm, self.odd = (norm,), is_odd(self.scheme) and not self.relaxed
 
     def settle(self) -> None:
         """Lets the scales follow no more: they stay what they are."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qfunc.quantizers.batch_norm import LEAST, factor_of
 from qfunc.specs import FLOAT32, Int, PerChannel, Scheme
+from qfunc.specs.protocols import ScalableFunction
 
 
 def can_track_batch_norm(site: Any, held: tuple[int, ...], norm: Any, groups: int) -> bool:
@@ -28,7 +29,7 @@ def can_track_batch_norm(site: Any, held: tuple[int, ...], norm: Any, groups: in
         norm: The BatchNorm.
         groups: As in `folded_weight`.
     """
-    if not isinstance(site.value, Scheme) or site.tie or groups > 1 or not hasattr(site.function, "scaled"):
+    if not isinstance(site.value, Scheme) or site.tie or groups > 1 or not isinstance(site.function, ScalableFunction):
         return False
     scale = site.value.scale
     free = not (scale.power_of_two or scale.dynamic or scale.within or scale.minimum_range) and scale.format == FLOAT32

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, fx
 
+from qfunc import specs
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import path_of, record_of
 from qfunc.graph.selectors import Context, matches
@@ -26,7 +27,6 @@ from qfunc.reconstruction.partition import Unit, units_of
 from qfunc.reconstruction.rounding import harden, rounds_up
 from qfunc.reconstruction.steps import Step, steps
 from qfunc.reconstruction.trainable import learnable, roundable, with_adaround
-from qfunc.specs import to_json
 from qfunc.specs.selectors import Selector
 
 Observe = Callable[[str, int, Tensor | None], None]
@@ -76,7 +76,7 @@ class Subgraph:
         graph = "\n".join(f"{n.name} {n.op} {tuple(n.args)}" for n in self.model.graph.nodes)
         tensors = {str(n.target): read_attr(self.model, n) for n in self.model.graph.nodes if n.op == "get_attr"}
         held = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
-        return digest({**held, **self.model.state_dict()}, graph, to_json(record.target))
+        return digest({**held, **self.model.state_dict()}, graph, specs.to_json(record.target))
 
     def run(self, finished: Checkpoint, tell: Observe) -> None:
         """Rounds the weights of all units."""

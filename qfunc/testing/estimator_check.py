@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint, from_json, to_json
+from qfunc.specs import Estimator, Int, PerChannel, Scale, Scheme, ZeroPoint, from_json, to_json
 from qfunc.testing.laws.estimator import LAWS, Case, compiles
 from qfunc.testing.strategies_schemes import all_schemes
-from qfunc.testing.validate import require_examples, require_methods
+from qfunc.testing.validate import require_examples, require_protocol
 
 SHAPE = (2, 4, 6)
 TRACED = (
@@ -64,7 +64,7 @@ def check_estimator(
     >>> from qfunc.estimators import MinMax
     >>> check_estimator(MinMax(), schemes=[Scheme()], examples=2)
     """
-    require_methods(estimator, ("init", "update", "finalize"), "check_estimator")
+    require_protocol(estimator, Estimator, "check_estimator")
     require_examples(examples, "check_estimator")
     left_out = dict(skip or {})
     unknown = [name for name in left_out if name not in NAMES]

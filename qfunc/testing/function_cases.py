@@ -14,6 +14,7 @@ from qfunc.numerics.affine import dequantize, quantize, step
 from qfunc.numerics.qparams import Affine, of_tensor
 from qfunc.quantizers.params import flatten, template, unflatten
 from qfunc.specs import E4M3FN, Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs.protocols import LearnedFunction, RelaxedFunction
 
 SHAPE = (3, 5, 8)
 
@@ -61,13 +62,14 @@ class Case:
 
     def trained(self, params: Any, x: Tensor) -> Tensor:
         """The value that training sees."""
-        relax = getattr(self.function, "relax", None)
-        value: Tensor = self.apply(params, x) if relax is None else relax(params, x, self.scheme, self.noise)
+        if not isinstance(self.function, RelaxedFunction):
+            return self.apply(params, x)
+        value: Tensor = self.function.relax(params, x, self.scheme, self.noise)
         return value
 
     def learned(self) -> tuple[str, ...]:
         """The names of the parameters that train."""
-        return tuple(self.function.learned(self.scheme)) if hasattr(self.function, "learned") else ()
+        return tuple(self.function.learned(self.scheme)) if isinstance(self.function, LearnedFunction) else ()
 
     def kept(self, params: Any) -> tuple[Any, dict[str, Tensor]]:
         """params as a template for `rebuild_params` and its tensors by name."""

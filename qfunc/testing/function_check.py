@@ -13,12 +13,12 @@ from torch import Tensor
 
 from qfunc.errors import a_or_an
 from qfunc.quantizers.params import flatten
-from qfunc.specs import Scheme, from_json, to_json
-from qfunc.specs._frozen import mutability_error
+from qfunc.specs import Function, Scheme, from_json, to_json
+from qfunc.specs._values import mutability_error
 from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, Case, cases, each, same
 from qfunc.testing.laws.function_gradients import GRADIENTS
 from qfunc.testing.laws.function_values import VALUES
-from qfunc.testing.validate import require_examples, require_methods
+from qfunc.testing.validate import require_examples, require_protocol
 
 
 def check_function(
@@ -66,7 +66,7 @@ def check_function(
     >>> from qfunc.functions import Fixed
     >>> check_function(Fixed(), schemes=[Scheme()], examples=1)
     """
-    require_methods(function, ("init", "apply", "export"), "check_function")
+    require_protocol(function, Function, "check_function")
     require_examples(examples, "check_function")
     where, exempt = f"check_function({function!r})", dict(exempt or {})
     if unknown := set(exempt) - {"value", *LAWS}:

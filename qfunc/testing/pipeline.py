@@ -15,6 +15,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
 from qfunc.placement.partition import Partition
 from qfunc.specs import Scheme, Target, Unknown
+from qfunc.specs.protocols import OptionalRunner
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
@@ -31,7 +32,8 @@ class Pipeline:
     def __init__(self, target: Target, run: Any, model: nn.Module, example: Tensor, powers_of_two: bool = False) -> None:
         self.target, self.model, self.example, self.powers_of_two = target, model, example, powers_of_two
         own = target.runtime.runner
-        self.run = run if run is not None or getattr(own, "missing", str)() else own
+        absent = isinstance(own, OptionalRunner) and own.missing()
+        self.run = run if run is not None or absent else own
         self.public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
         self.changed: dict[str, list[str]] = {}
 

@@ -13,6 +13,7 @@ from attrs import frozen
 from torch import Tensor, fx
 from torch.optim.swa_utils import AveragedModel
 
+from qfunc import specs
 from qfunc.errors import DeployError, a_or_an
 from qfunc.execution.batches import Binder, infos
 from qfunc.execution.evaluate import RoundHalfEven, run_in_evaluation_mode
@@ -24,7 +25,8 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
-from qfunc.specs import Target, to_json
+from qfunc.specs import Target
+from qfunc.specs.protocols import VersionedLowering
 from qfunc.transforms.onnx_check import allclose, first_difference
 from qfunc.transforms.validate import require_target, require_target_value
 
@@ -111,7 +113,8 @@ def write_artifact(deployed: Deployment) -> Artifact:
     require_limits(partition)
     whole = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
     axes = None if whole else record.axes
-    proto, tensors = write_model(partition, inputs, getattr(lowering, "opset", OPSET), axes)
+    opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
+    proto, tensors = write_model(partition, inputs, opset, axes)
     _check(proto, tensors, deployed.model, inputs)
     files = dict(lowering.lower(proto, tensors))
     report = _report(partition.target, inputs, tensors, partition)
@@ -267,7 +270,7 @@ def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partit
 
     return {
         "versions": {name: _version(name) for name in ("qfunc-torch", "torch", "onnx", "onnxruntime")},
-        "target": json.loads(to_json(target)),
+        "target": json.loads(specs.to_json(target)),
         "inputs": [{"shape": list(i.shape), "dtype": i.dtype} for i in inputs],
         "tensors": [plain(t) for t in tensors],
         "units": summary(partition.units),

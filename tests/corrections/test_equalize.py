@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from channel_nets import Branches, Convs, Temporal, images, rounding, unequal
 from torch import nn
 
 import qfunc
@@ -12,6 +11,7 @@ from qfunc import targets
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.specs import PerTensor, edit
+from tests.corrections.channel_nets import Branches, Convs, Temporal, images, rounding, unequal
 
 PAIRS = {Convs: 5, Branches: 2, Temporal: 2}
 

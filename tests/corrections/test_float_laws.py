@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from channel_nets import Branches, Convs, Temporal, images, unequal
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -12,6 +11,7 @@ import qfunc
 from qfunc.errors import SpecError
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.testing.laws.corrections import worst_violation
+from tests.corrections.channel_nets import Branches, Convs, Temporal, images, unequal
 
 SEEDS = st.integers(0, 2**31)
 FEW = settings(max_examples=4, deadline=None, phases=[Phase.generate])

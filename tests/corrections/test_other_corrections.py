@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from channel_nets import rounding
 from torch import nn
 
 import qfunc
@@ -15,6 +14,7 @@ from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
 from qfunc.testing.laws.corrections import worst_violation
+from tests.corrections.channel_nets import rounding
 
 
 def block(padding=0):

@@ -26,7 +26,7 @@ def rendered() -> str:
     """The whole table."""
     text = ""
     for title, rows in GROUPS:
-        text += f"| {title} | equation | held against | numbers compared |\n|---|---|---|---|\n"
+        text += f"| {title} | equation | oracle | numbers compared |\n|---|---|---|---|\n"
         text += "".join(line(row, row.check()) for row in rows) + "\n"
     return text
 

@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from networks import NETWORKS
-from reader import tensors
 from torch import nn
 
 import qfunc
 from qfunc import targets
 from qfunc.lowering import OnnxRuntimeRunner
+from tests.lowering.onnx.reader import tensors
+from tests.networks import NETWORKS
 
 NAMES = ("nnie", "vitis", "openvino", "onnx_qnn", "tengine_u8")
 

@@ -2,8 +2,8 @@
 
 from mutants.mutation import Mutation
 
-OPS = "tests/graph/test_decomposed.py::test_the_ops_are_those_of_the_program_before"
-QUANTIZED = "tests/graph/test_decomposed.py::test_it_quantizes_as_before_and_the_runtime_computes_it"
+OPS = "tests/frontend/test_recompose.py::test_the_ops_are_those_of_the_program_before"
+QUANTIZED = "tests/frontend/test_recompose.py::test_it_quantizes_as_before_and_the_runtime_computes_it"
 
 DECOMPOSED = (
     Mutation(
@@ -18,36 +18,36 @@ DECOMPOSED = (
         "two-factors-are-one", "qfunc.frontend.export.recompose_linear:_attention",
         "if key is None or factor != other:",
         "if key is None:",
-        "tests/graph/test_decomposed.py::test_what_only_looks_alike_stays_what_it_is",
+        "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",
     ),
     Mutation(
         "every-norm-of-one-row-is-of-instances", "qfunc.frontend.export.recompose_linear:_instance_norm",
         "or not repeated or",
         "or",
-        "tests/graph/test_decomposed.py::test_what_only_looks_alike_stays_what_it_is",
+        "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",
     ),
     Mutation(
         "other-results-are-lost", "qfunc.frontend.export.recompose:_key",
         "all(u.target is operator.getitem and u.args[1] == 0 for u in source.users)",
         "True",
-        "tests/graph/test_decomposed.py::test_what_only_looks_alike_stays_what_it_is",
+        "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",
     ),
     Mutation(
         "permutations-that-do-not-cancel", "qfunc.frontend.export.recompose:_permute",
         "return source.args[0] if dims == sorted(dims) else None",
         "return source.args[0]",
-        "tests/graph/test_decomposed.py::test_what_only_looks_alike_stays_what_it_is",
+        "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",
     ),
     Mutation(
         "softplus-of-one-slope", "qfunc.frontend.export.recompose_activations:_softplus",
         "Call(_OPS.softplus.default, (x, beta, threshold))",
         "Call(_OPS.softplus.default, (x, 1.0, threshold))",
-        "tests/graph/test_decomposed.py::test_what_only_looks_alike_stays_what_it_is",
+        "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",
     ),
     Mutation(
         "training-is-decomposed", "qfunc.frontend.export.recompose:recompose",
         "if aten(node) in _TRAINING:",
         "if False:",
-        "tests/graph/test_decomposed.py::test_a_decomposed_program_of_training_is_refused",
+        "tests/frontend/test_recompose.py::test_a_decomposed_program_of_training_is_refused",
     ),
 )  # fmt: skip

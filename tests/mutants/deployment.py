@@ -22,7 +22,7 @@ DEPLOYMENT = (
         "weights-not-transposed", "qfunc.lowering.onnx.linear:_linear",
         "transposed = 0 if c.node.target is dense else 1",
         "transposed = 0",
-        "tests/lowering/test_writer_mutants.py::test_a_square_linear",
+        "tests/lowering/onnx/test_writer_mutants.py::test_a_square_linear",
     ),
     Mutation(
         "dilations-dropped", "qfunc.lowering.onnx.linear:_conv",
@@ -58,7 +58,7 @@ DEPLOYMENT = (
         "narrow-codes-at-the-end-of-their-type", "qfunc.lowering.onnx.qdq_nodes:write_quantizer",
         "if (codes_of.qmin, codes_of.qmax) != (held.qmin, held.qmax):",
         "if False:",
-        "tests/lowering/test_quantizers.py::test_integers_saturate_at_the_ends_of_their_own_codes",
+        "tests/lowering/onnx/test_qdq_nodes.py::test_integers_saturate_at_the_ends_of_their_own_codes",
     ),
     Mutation(
         "batch-not-dynamic", "qfunc.lowering.onnx.builder:GraphBuilder.declare",
@@ -124,24 +124,24 @@ DEPLOYMENT = (
         "logarithmic-one-octave-off", "qfunc.lowering.onnx.qdq_nodes:LOG_QUANTIZE",
         "halved = Sub(first, one)",
         "halved = Sub(first, low)",
-        "tests/lowering/test_quantizers.py::test_logarithmic_activations_are_a_function_of_the_model_s_own",
+        "tests/lowering/onnx/test_qdq_nodes.py::test_logarithmic_activations_are_a_function_of_the_model_s_own",
     ),
     Mutation(
         "float-model-forgets-zero-points", "qfunc.lowering.onnx.remove_quantizers:_dequantized",
         "difference = codes.astype(np.int64) - zero.astype(np.int64)",
         "difference = codes.astype(np.int64)",
-        "tests/lowering/test_quantizers.py::test_zero_points_of_weights_are_subtracted",
+        "tests/lowering/onnx/test_qdq_nodes.py::test_zero_points_of_weights_are_subtracted",
     ),
     Mutation(
         "float-model-on-another-axis", "qfunc.lowering.onnx.remove_quantizers:_dequantized",
         "shape = [-1 if i == axis % codes.ndim else 1",
         "shape = [-1 if i == 1 else 1",
-        "tests/lowering/test_quantizers.py::test_the_float_model_has_the_quantized_weights_and_no_quantizers",
+        "tests/lowering/onnx/test_qdq_nodes.py::test_the_float_model_has_the_quantized_weights_and_no_quantizers",
     ),
     Mutation(
         "float-weights-behind-an-activation", "qfunc.lowering.onnx.writer:_Writer._apart",
         "units = [u for u in self.partition.units if u.group.output in (node, source)]",
         "units = [u for u in self.partition.units if u.group.output is node]",
-        "tests/lowering/test_writer_mutants.py::test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drops",
+        "tests/lowering/onnx/test_writer_mutants.py::test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drops",
     ),
 )  # fmt: skip

@@ -2,11 +2,11 @@
 
 from mutants.mutation import Mutation
 
-READ = "tests/lowering/test_pte_nodes.py::test_windows_strides_and_groups_are_those_of_the_layers"
-HELD = "tests/targets/test_executorch.py::test_the_file_holds_the_models_qparams_and_codes"
-REFUSED = "tests/targets/test_executorch.py::test_what_xnnpack_does_not_run_is_refused_at_once"
-CURVES = "tests/numerics/test_xnn_real.py::test_curves_in_double_are_rounded_once"
-NINES = "tests/numerics/test_xnn_real.py::test_a_window_is_summed_by_columns_nine_at_a_time"
+READ = "tests/lowering/xnnpack/test_pte_nodes.py::test_windows_strides_and_groups_are_those_of_the_layers"
+HELD = "tests/lowering/xnnpack/test_executorch.py::test_the_file_holds_the_models_qparams_and_codes"
+REFUSED = "tests/lowering/xnnpack/test_executorch.py::test_what_xnnpack_does_not_run_is_refused_at_once"
+CURVES = "tests/numerics/test_xnnpack.py::test_curves_in_double_are_rounded_once"
+NINES = "tests/numerics/test_xnnpack.py::test_a_window_is_summed_by_columns_nine_at_a_time"
 
 EXECUTORCH = (
     Mutation(
@@ -49,13 +49,13 @@ EXECUTORCH = (
         "pte-takes-any-scale", "qfunc.lowering.xnnpack.ops:_scaled",
         "if ratio >= _LIMIT:",
         "if ratio > 2 * _LIMIT:",
-        "tests/lowering/test_pte_nodes.py::test_products_that_xnnpack_does_not_scale_are_refused",
+        "tests/lowering/xnnpack/test_pte_nodes.py::test_products_that_xnnpack_does_not_scale_are_refused",
     ),
     Mutation(
         "pte-slopes-of-any-size", "qfunc.lowering.xnnpack.ops:_leaky_relu",
         "> 2.0**7:",
         "> 2.0**70:",
-        "tests/lowering/test_pte_nodes.py::test_slopes_of_more_than_sixteen_bits_are_refused",
+        "tests/lowering/xnnpack/test_pte_nodes.py::test_slopes_of_more_than_sixteen_bits_are_refused",
     ),
     Mutation(
         "pte-one-scale-for-all-channels", "qfunc.lowering.xnnpack.builder:XnnpackBuilder._value",

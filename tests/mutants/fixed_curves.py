@@ -7,19 +7,19 @@ FIXED_CURVES = (
         "mean-keeps-the-zero-point", "qfunc.numerics.kernels.activations:mean_fixed",
         "total = (codes - zero_in).double().sum(list(dims), keepdim=keepdim)",
         "total = codes.double().sum(list(dims), keepdim=keepdim)",
-        "tests/numerics/test_fixed_curves.py::test_the_multiplier_of_a_mean_is_divided_by_the_count",
+        "tests/numerics/test_activations.py::test_the_multiplier_of_a_mean_is_divided_by_the_count",
     ),
     Mutation(
         "average-counts-what-is-padded", "qfunc.numerics.kernels.activations:average_inside",
         "if pads and not ceil_mode else inside",
         "if not ceil_mode else inside",
-        "tests/numerics/test_fixed_curves.py::test_codes_are_averaged_with_their_zero_point",
+        "tests/numerics/test_activations.py::test_codes_are_averaged_with_their_zero_point",
     ),
     Mutation(
         "bilinear-always-half-away", "qfunc.numerics.kernels.resize:bilinear_codes",
         'rounding = "half_away" if positions == "integer" else "half_up"',
         'rounding = "half_away"',
-        "tests/numerics/test_fixed_curves.py::test_integer_weights_of_neighbours",
+        "tests/numerics/test_activations.py::test_integer_weights_of_neighbours",
     ),
     Mutation(
         "softmax-cuts-its-shares-off", "qfunc.numerics.kernels.fixed_softmax:softmax_fixed",
@@ -31,6 +31,6 @@ FIXED_CURVES = (
         "what-is-left-over-rounds-as-the-runs", "qfunc.numerics.kernels.vector:quantize_lanes",
         "last = (round_by(flat[whole:].double() / scale, rest, low - zero_point) + zero_point).clamp(low, high)",
         "last = quantize_codes(flat[whole:], scale, zero_point, low, high, rounding, division)",
-        "tests/numerics/test_fixed_curves.py::test_what_fills_no_run_is_rounded_from_doubles",
+        "tests/numerics/test_activations.py::test_what_fills_no_run_is_rounded_from_doubles",
     ),
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from mutants.mutation import Mutation
 
-NUMBERS = "tests/graph/test_fold.py::test_the_folded_numbers"
-BEFORE = "tests/graph/test_fold_grid.py::test_a_norm_before_an_op[BatchNorm]"
+NUMBERS = "tests/passes/test_fold_batch_norm.py::test_the_folded_numbers"
+BEFORE = "tests/passes/test_fold_batch_norm_grid.py::test_a_norm_before_an_op[BatchNorm]"
 
 FOLDING = (
     Mutation(
@@ -29,25 +29,25 @@ FOLDING = (
         "fold-groups-along-the-outputs", "qfunc.graph.linear_op:LinearOp.weight",
         "self._turned(held, self.groups) if",
         "self._turned(held, 1) if",
-        "tests/graph/test_fold.py::test_folded[transposed, grouped]",
+        "tests/passes/test_fold_batch_norm.py::test_folded[transposed, grouped]",
     ),
     Mutation(
         "fold-over-a-shared-weight", "qfunc.graph.constants:store",
         "if old is not None and len(readers) == 1:",
         "if old is not None:",
-        "tests/graph/test_fold.py::test_a_shared_weight_is_copied_where_not_the_same_is_folded_into_it",
+        "tests/passes/test_fold_batch_norm.py::test_a_shared_weight_is_copied_where_not_the_same_is_folded_into_it",
     ),
     Mutation(
         "joined-whatever-is-folded", "qfunc.passes.share_folded_constants:SharedConstants.put",
         "self.made[op.node] += [",
         "[",
-        "tests/graph/test_fold.py::test_a_shared_weight_is_copied_where_not_the_same_is_folded_into_it",
+        "tests/passes/test_fold_batch_norm.py::test_a_shared_weight_is_copied_where_not_the_same_is_folded_into_it",
     ),
     Mutation(
         "copies-in-the-order-of-folding", "qfunc.passes.share_folded_constants:SharedConstants._numbered",
         "for op, holder, value in zip(kept, holders, values, strict=False):",
         "for op, holder, value in zip(kept, [attribute(op, slot) for op in kept], values, strict=False):",
-        "tests/graph/test_fold.py::test_a_shared_pair_stays_shared",
+        "tests/passes/test_fold_batch_norm.py::test_a_shared_pair_stays_shared",
     ),
     Mutation(
         "shared-norms-fold-twice", "qfunc.graph.evaluation_form:evaluation_form",
@@ -59,61 +59,61 @@ FOLDING = (
         "fold-a-conv-that-is-read-twice", "qfunc.passes.fold_batch_norm:_Folding._behind",
         "if len(readers) > 1:",
         "if False:",
-        "tests/graph/test_fold.py::test_a_conv_that_is_read_twice_is_not_folded",
+        "tests/passes/test_fold_batch_norm.py::test_a_conv_that_is_read_twice_is_not_folded",
     ),
     Mutation(
         "fold-before-padding", "qfunc.passes.fold_batch_norm:_Folding._before",
         "if op.pads and",
         "if False and",
-        "tests/graph/test_fold_grid.py::test_a_norm_that_shifts_does_not_fold_before_padding",
+        "tests/passes/test_fold_batch_norm_grid.py::test_a_norm_that_shifts_does_not_fold_before_padding",
     ),
     Mutation("fold-before-without-the-shift", "qfunc.graph.linear_op:before", "bias + constant", "bias", BEFORE),
     Mutation(
         "fold-rounds-twice", "qfunc.graph.linear_op:after",
         "return weight * factor.reshape(",
         "return weight * factor.float().reshape(",
-        "tests/graph/test_fold_grid.py::test_a_norm_behind_an_op[BatchNorm]",
+        "tests/passes/test_fold_batch_norm_grid.py::test_a_norm_behind_an_op[BatchNorm]",
     ),
     Mutation(
         "written-out-norm-keeps-its-sign", "qfunc.graph.channel_affine:ChannelAffines.behind",
         "(-factor, number - shift)",
         "(factor, number - shift)",
-        "tests/graph/test_fold_reversed.py",
+        "tests/passes/test_fold_reversed_norms.py",
     ),
     Mutation(
         "own-fold-where-it-may-not", "qfunc.passes.fold_batch_norm:_Folding._step",
         "if fusion.when is None or matches(fusion.when, op, self.context):",
         "if True:",
-        "tests/graph/test_fold_own.py::test_when_holds_for_folding_too",
+        "tests/passes/test_fold_user_norms.py::test_when_holds_for_folding_too",
     ),
     Mutation(
         "own-fold-unchecked", "qfunc.passes.fold_batch_norm:_Folding._own",
         "found = _folded(step, weight, bias, given, kwargs, self.context.fact(op.node).path)",
         "found: Any = step.fold(weight.clone(), bias.clone(), *given, **kwargs)",
-        "tests/graph/test_fold_own.py::test_what_the_function_returns_is_checked",
+        "tests/passes/test_fold_user_norms.py::test_what_the_function_returns_is_checked",
     ),
     Mutation(
         "own-fold-in-float32", "qfunc.passes.fold_batch_norm:_Folding._own",
         "copy.deepcopy(module).double().eval()",
         "copy.deepcopy(module).train()",
-        "tests/graph/test_fold_own.py::test_the_module_is_in_evaluation_mode_and_float64",
+        "tests/passes/test_fold_user_norms.py::test_the_module_is_in_evaluation_mode_and_float64",
     ),
     Mutation(
         "misses-of-what-fused", "qfunc.placement.fusion:match_fusions",
         "if root.get(m.step) is not m.node",
         "if True",
-        "tests/graph/test_fuse_patterns.py::test_when_decides_by_structure",
+        "tests/placement/test_fusion.py::test_when_decides_by_structure",
     ),
     Mutation(
         "misses-of-what-must-follow", "qfunc.placement.fusion:_follow",
         "near = fitting or ([] if step.optional else",
         "near = fitting or ([] if True else",
-        "tests/graph/test_fuse_patterns.py::test_near_misses_say_why",
+        "tests/placement/test_fusion.py::test_near_misses_say_why",
     ),
     Mutation(
         "integer-units-forget-a-step", "qfunc.placement.partition:Partition._kernel",
         "elif (left := self._left(group, kernel)) is not None:",
         "elif (left := self._left(group, kernel)) == 0:",
-        "tests/graph/test_fuse_patterns.py::test_an_integer_kernel_does_not_swallow_an_activation",
+        "tests/placement/test_fusion.py::test_an_integer_kernel_does_not_swallow_an_activation",
     ),
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from mutants.mutation import Mutation
 
-PURE = "tests/graph/test_capture_in_place.py::test_pure_form_equals_eager"
-ROAD = "tests/graph/test_capture_spellings.py::test_fx_road"
+PURE = "tests/frontend/test_capture_in_place.py::test_pure_form_equals_eager"
+ROAD = "tests/ops/test_spellings.py::test_fx_road"
 
 GRAPH = (
     # in-place writes
@@ -23,13 +23,13 @@ GRAPH = (
         "in-place-through-a-view-accepted", "qfunc.frontend.aliasing:Storage.write",
         "if any(self.order[user] > late for user in relative.users):",
         "if False:",
-        "tests/graph/test_capture_in_place.py::test_refused_with_the_line_of_the_model",
+        "tests/frontend/test_capture_in_place.py::test_refused_with_the_line_of_the_model",
     ),
     Mutation(
         "in-place-module-overlooked", "qfunc.frontend.functionalize:_Builder.step",
         'getattr(module, "inplace", False) is True',
         "False",
-        "tests/graph/test_capture_in_place.py::test_training_equals_eager_with_the_same_seed",
+        "tests/frontend/test_capture_in_place.py::test_training_equals_eager_with_the_same_seed",
     ),
     # spellings
     Mutation(
@@ -68,30 +68,30 @@ GRAPH = (
         "own-norms-are-traced-in-training", "qfunc.frontend.mode_dependence:train",
         "            module.training = False",
         "            pass",
-        "tests/graph/test_capture_training.py::test_evaluation_is_the_model_s",
+        "tests/frontend/test_mode_dependence.py::test_evaluation_is_the_model_s",
     ),
     Mutation(
         "own-norms-stay-calls", "qfunc.frontend.capture:_traced",
         "    norms_as_modules(evaluated, owned)",
         "    pass",
-        "tests/graph/test_capture_training.py::test_training_is_the_model_s",
+        "tests/frontend/test_mode_dependence.py::test_training_is_the_model_s",
     ),
     Mutation(
         "what-a-norm-holds-beside-is-lost", "qfunc.frontend.mode_dependence:_plain",
         "return with_missing_members(made, norm)",
         "return made",
-        "tests/graph/test_capture_training.py::test_evaluation_is_the_model_s",
+        "tests/frontend/test_mode_dependence.py::test_evaluation_is_the_model_s",
     ),
     Mutation(
         "what-drops-keeps-the-mode-of-tracing", "qfunc.frontend.mode_dependence:take_modes",
         "twin.inner.training = module.training",
         "pass",
-        "tests/graph/test_capture_training.py::test_the_model_is_not_changed_and_modes_are_kept",
+        "tests/frontend/test_mode_dependence.py::test_the_model_is_not_changed_and_modes_are_kept",
     ),
     Mutation(
         "what-follows-from-a-written-tensor-stays", "qfunc.frontend.export.constant_writes:fold_constant_writes",
         "if any(n in written for n in node.all_input_nodes if _name(node) not in _LIKE):",
         "if False:",
-        "tests/graph/test_written.py::test_the_graph_computes_what_the_model_does",
+        "tests/frontend/test_constant_writes.py::test_the_graph_computes_what_the_model_does",
     ),
 )  # fmt: skip

@@ -2,34 +2,34 @@
 
 from mutants.mutation import Mutation
 
-RANGES = "tests/lowering/test_vendor_files.py::test_the_ranges_are_those_of_the_fake_quantizers"
-EXPONENTS = "tests/lowering/test_vendor_formats.py::test_exponents_and_biases_of_stpu"
-FOLDED = "tests/lowering/test_vendor_formats.py::test_a_product_is_folded_where_no_one_else_sees_it"
+RANGES = "tests/lowering/vendor/test_vendor_files.py::test_the_ranges_are_those_of_the_fake_quantizers"
+EXPONENTS = "tests/lowering/vendor/test_vendor_formats.py::test_exponents_and_biases_of_stpu"
+FOLDED = "tests/lowering/vendor/test_vendor_formats.py::test_a_product_is_folded_where_no_one_else_sees_it"
 
 LOWERINGS_VENDOR = (
     Mutation(
         "clip-range-of-the-lowest-code", "qfunc.lowering.vendor.tensorrt:_range",
         "return site.scale[0] * 127",
         "return -site.minimum[0]",
-        "tests/lowering/test_vendor_formats.py::test_the_scale_of_tensorrt_is_ours_with_and_without_the_code_below",
+        "tests/lowering/vendor/test_vendor_formats.py::test_the_scale_of_tensorrt_is_ours_with_and_without_the_code_below",
     ),
     Mutation(
         "weights-among-the-blobs", "qfunc.lowering.vendor.tensorrt:TensorRtRanges.lower",
         'if s.role == "activation"}',
         'if s.role != "bias"}',
-        "tests/lowering/test_vendor_files.py::test_stored_weights_are_the_quantized_ones[tensorrt]",
+        "tests/lowering/vendor/test_vendor_files.py::test_stored_weights_are_the_quantized_ones[tensorrt]",
     ),
     Mutation(
         "offsets-of-the-other-sign", "qfunc.lowering.vendor.snpe:_Encoding.__init__",
         "[stored.qmin - z for z in self.zeros]",
         "[stored.qmin + z for z in self.zeros]",
-        "tests/lowering/test_vendor_formats.py::test_signs_and_offsets_of_zero_points",
+        "tests/lowering/vendor/test_vendor_formats.py::test_signs_and_offsets_of_zero_points",
     ),
     Mutation(
         "offsets-of-the-narrow-code", "qfunc.lowering.vendor.snpe:_Encoding.__init__",
         "[stored.qmin - z for z in self.zeros]",
         "[fmt.qmin - z for z in self.zeros]",
-        "tests/lowering/test_vendor_formats.py::test_encodings_per_channel",
+        "tests/lowering/vendor/test_vendor_formats.py::test_encodings_per_channel",
     ),
     Mutation(
         "maximum-a-step-too-high", "qfunc.lowering.vendor.snpe:_Encoding.v0",
@@ -47,19 +47,19 @@ LOWERINGS_VENDOR = (
         "weights-among-the-activations", "qfunc.lowering.vendor.snpe:_Encoding.__init__",
         'self.activation, self.bits = tensor, site.role == "activation", fmt.bits',
         'self.activation, self.bits = tensor, site.role != "bias", fmt.bits',
-        "tests/lowering/test_vendor_formats.py::test_encodings_per_channel",
+        "tests/lowering/vendor/test_vendor_formats.py::test_encodings_per_channel",
     ),
     Mutation(
         "bias-encodings-a-channel", "qfunc.lowering.vendor.snpe:_Encoding.__init__",
         "kept = 1 if alike else len(site.scale)",
         "kept = len(site.scale)",
-        "tests/lowering/test_vendor_formats.py::test_a_derived_bias_has_as_many_encodings_as_its_weight_scales",
+        "tests/lowering/vendor/test_vendor_formats.py::test_a_derived_bias_has_as_many_encodings_as_its_weight_scales",
     ),
     Mutation(
         "ppl-one-of-many-channels", "qfunc.lowering.vendor.ppl_dsp:_entry",
         "if site.axis is None:",
         "if True:",
-        "tests/lowering/test_vendor_formats.py::test_ppl_has_lists_over_channels_and_bits_of_the_type",
+        "tests/lowering/vendor/test_vendor_formats.py::test_ppl_has_lists_over_channels_and_bits_of_the_type",
     ),
     Mutation(
         "ppl-cuda-the-highest-code", "qfunc.lowering.vendor.ppl_cuda:_largest",
@@ -71,7 +71,7 @@ LOWERINGS_VENDOR = (
         "transposed-weights-as-others", "qfunc.lowering.vendor.stpu_ranges:StpuRanges._products",
         'if node.op_type == "Conv":',
         "if True:",
-        "tests/lowering/test_vendor_formats.py::test_a_transposed_convolution_sums_over_its_inputs",
+        "tests/lowering/vendor/test_vendor_formats.py::test_a_transposed_convolution_sums_over_its_inputs",
     ),
     Mutation(
         "exponents-of-the-output-alone", "qfunc.lowering.vendor.stpu_ranges:StpuRanges._emin",
@@ -89,7 +89,7 @@ LOWERINGS_VENDOR = (
         "folded-without-the-bias", "qfunc.lowering.vendor.stpu_ranges:StpuRanges._fold",
         "for index in range(1, len(conv.input)):",
         "for index in (1,):",
-        "tests/lowering/test_vendor_files.py::test_a_toolchain_that_obeys_the_files_computes_the_simulation[stpu-stpu]",
+        "tests/lowering/vendor/test_vendor_files.py::test_a_toolchain_that_obeys_the_files_computes_the_simulation[stpu-stpu]",
     ),
     Mutation(
         "shared-weights-folded-in-place", "qfunc.lowering.vendor.stpu_ranges:StpuRanges._multiplied",
@@ -107,18 +107,18 @@ LOWERINGS_VENDOR = (
         "concat-of-any-ranges", "qfunc.lowering.vendor.stpu_ranges:StpuRanges._same",
         "if self.largest.setdefault(name, wanted) != wanted:",
         "if False:",
-        "tests/lowering/test_vendor_refusals.py::test_what_a_format_cannot_say_is_refused[stpu-sigmoid-scale]",
+        "tests/lowering/vendor/test_vendor_refusals.py::test_what_a_format_cannot_say_is_refused[stpu-sigmoid-scale]",
     ),
     Mutation(
         "two-quantizers-on-a-tensor", "qfunc.lowering.vendor.side_file:by_tensor",
         "if _qparams(other) != _qparams(site):",
         "if False:",
-        "tests/lowering/test_vendor_refusals.py::test_two_quantizers_on_one_tensor_are_refused",
+        "tests/lowering/vendor/test_vendor_refusals.py::test_two_quantizers_on_one_tensor_are_refused",
     ),
     Mutation(
         "together-the-last-wins", "qfunc.lowering.combined:Combined.lower",
         "if name in files:",
         "if False:",
-        "tests/lowering/test_vendor_refusals.py::test_together_gives_the_files_of_all",
+        "tests/lowering/vendor/test_vendor_refusals.py::test_together_gives_the_files_of_all",
     ),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from mutants.mutation import Mutation
 
-NETWORKS = "tests/runtime/test_transformers.py::test_not_one_element_differs"
+NETWORKS = "tests/lowering/onnxruntime/test_transformers.py::test_not_one_element_differs"
 FMA = "tests/numerics/test_fixed_point.py"
 
 MLAS = (
@@ -10,79 +10,79 @@ MLAS = (
         "mlas-root-of-float32", "qfunc.numerics.kernels.mlas:_root",
         "return x.double().sqrt().float()",
         "return x.sqrt()",
-        "tests/runtime/test_float_kernels.py::test_layer_norm",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
     ),
     Mutation(
         "mlas-mean-in-float32", "qfunc.numerics.kernels.mlas:layer_norm",
         "mean = (rows.double().sum(-1, keepdim=True) / size).float()",
         "mean = rows.mean(-1, keepdim=True)",
-        "tests/runtime/test_float_kernels.py::test_layer_norm",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
     ),
     Mutation(
         "mlas-fours-are-fused", "qfunc.numerics.kernels.mlas:_by_lanes",
         "total = total + rest[..., at] * rest[..., at]",
         "total = fma(rest[..., at], rest[..., at], total)",
-        "tests/runtime/test_float_kernels.py::test_layer_norm",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
     ),
     Mutation(
         "mlas-short-rows-by-lanes", "qfunc.numerics.kernels.mlas:layer_norm",
         "if size < _LANES:",
         "if size < 0:",
-        "tests/runtime/test_float_kernels.py::test_layer_norm",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
     ),
     Mutation(
         "mlas-bias-behind-the-product", "qfunc.numerics.kernels.mlas:layer_norm",
         "else fma(scaled, w.expand_as(rows), b.expand_as(rows))",
         "else scaled * w + b",
-        "tests/runtime/test_float_kernels.py::test_layer_norm",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
     ),
     Mutation(
         "mlas-sums-in-eight-lanes", "qfunc.numerics.kernels.mlas:_LANES",
         "_LANES, _WIDE, _BLOCK = 8, 16,",
         "_LANES, _WIDE, _BLOCK = 8, 8,",
-        "tests/runtime/test_float_kernels.py::test_softmax",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_softmax",
     ),
     Mutation(
         "mlas-softmax-divides", "qfunc.numerics.kernels.mlas:_softmax",
         "return e * (1 / (fours[..., :1] + fours[..., 1:]))",
         "return e / (fours[..., :1] + fours[..., 1:])",
-        "tests/runtime/test_float_kernels.py::test_softmax",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_softmax",
     ),
     Mutation(
         "mlas-exponentials-end-at-88", "qfunc.numerics.kernels.mlas:_softmax",
         "_EXP, -103.9720840454)",
         "_EXP, -88.3762626647949)",
-        "tests/runtime/test_float_kernels.py::test_softmax",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_softmax",
     ),
     Mutation(
         "mlas-erf-seam", "qfunc.numerics.kernels.mlas:erf",
         "size > 0.921875",
         "size > 0.9375",
-        "tests/runtime/test_float_kernels.py::test_curves",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_curves",
     ),
     Mutation(
         "mlas-gelu-of-the-square-first", "qfunc.numerics.kernels.mlas:_by_tanh",
         "return tanh(x * (c * x * x + b))",
         "return tanh(x * (c * (x * x) + b))",
-        "tests/runtime/test_float_kernels.py::test_curves",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_curves",
     ),
     Mutation(
         "units-exact-behind-unknown-floats", "qfunc.placement.partition:Partition.exact",
         "if known and all(s in found",
         "if known or all(s in found",
-        "tests/graph/test_exact_units.py",
+        "tests/placement/test_partition_promises.py",
     ),
     Mutation(
         "units-in-float-count-as-integer", "qfunc.placement.partition:Partition._unit",
         "codes = kernel is None or (not _in_float(kernel) and any(",
         "codes = kernel is None or (any(",
-        "tests/graph/test_exact_units.py",
+        "tests/placement/test_partition_promises.py",
     ),
     Mutation(
         "units-real-outputs-want-codes", "qfunc.placement.partition:Partition._holds",
         'return isinstance(condition, ClampImplied) and missing == ["output"]',
         "return False",
-        "tests/graph/test_exact_units.py",
+        "tests/placement/test_partition_promises.py",
     ),
     Mutation(
         "verify-wants-codes-of-a-real-output", "qfunc.transforms.verification:_state",

@@ -5,62 +5,62 @@ from mutants.mutation import Mutation
 RUNTIME = (
     "tests/networks/test_general_networks.py::test_the_runtime_computes_what_was_emulated_and_that_is_close_to_the_simulation"
 )
-WRITES = "tests/graph/test_capture_part_writes.py::test_a_captured_program_equals_torch_bit_for_bit"
+WRITES = "tests/frontend/test_slice_writes.py::test_a_captured_program_equals_torch_bit_for_bit"
 
 NETWORKS = (
     Mutation(
         "values-of-a-leaf-are-one", "qfunc.graph.data_movement:only_moves_codes",
         "return not indexes_tuple(node)",
         "return True",
-        "tests/graph/test_leaves.py::test_a_leaf_of_several_values_is_quantized_behind_each",
+        "tests/frontend/test_options.py::test_a_leaf_of_several_values_is_quantized_behind_each",
     ),
     Mutation(
         "own-tracers-forget-writes", "qfunc.frontend.options:own_tracer",
         "if type(made).proxy is fx.Tracer.proxy:",
         "if False:",
-        "tests/graph/test_leaves.py::test_writes_are_seen_by_every_tracer",
+        "tests/frontend/test_options.py::test_writes_are_seen_by_every_tracer",
     ),
     Mutation(
         "readers-ask-for-what-the-hardware-fixes", "qfunc.placement.place:_Placement._edge",
         "if have != want and not isinstance(there.site.value, FixedQParams):",
         "if have != want:",
-        "tests/lowering/test_quantizers.py::test_a_softmax_stays_as_the_hardware_fixes_it_and_its_reader_takes_that",
+        "tests/lowering/onnx/test_qdq_nodes.py::test_a_softmax_stays_as_the_hardware_fixes_it_and_its_reader_takes_that",
     ),
     Mutation(
         "a-sum-of-masks-begins-with-the-first", "qfunc.frontend.python_sum:is_sum_start",
         "return x if (_is_of_numbers(x, owner) if known is None else known == dtype_of(x)) else None",
         "return x",
-        "tests/graph/test_sum_start.py::test_the_sum_is_what_torch_gives_by_so_many_additions[masks moved-fx]",
+        "tests/frontend/test_python_sum.py::test_the_sum_is_what_torch_gives_by_so_many_additions[masks moved-fx]",
     ),
     Mutation(
         "some-parts-are-read-as-one-tensor", "qfunc.frontend.multi_output:_as_a_whole",
         "return isinstance(user.args[1], slice)",
         "return False",
-        "tests/graph/test_several.py::test_they_are_parts_like_others[chunk, backwards]",
+        "tests/frontend/test_multi_output.py::test_they_are_parts_like_others[chunk, backwards]",
     ),
     Mutation(
         "windows-are-put-where-none-was-taken", "qfunc.lowering.onnx.image:_col2im",
         "left = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, d, p, s in axes]",
         "left = [0 for n, k, d, p, s in axes]",
-        "tests/lowering/test_rare_ops.py::test_the_runtime_computes_what_torch_does[fold-fx]",
+        "tests/lowering/onnx/test_rare_ops.py::test_the_runtime_computes_what_torch_does[fold-fx]",
     ),
     Mutation(
         "antialias-takes-one-factor-for-both", "qfunc.lowering.onnx.image:_antialias",
         "columns = _matrix(c, width, (width, wide), (1.0, factors[1]))",
         "columns = _matrix(c, width, (width, wide), (1.0, factors[0]))",
-        "tests/lowering/test_rare_ops.py::test_the_runtime_computes_what_torch_does[antialias, factors-fx]",
+        "tests/lowering/onnx/test_rare_ops.py::test_the_runtime_computes_what_torch_does[antialias, factors-fx]",
     ),
     Mutation(
         "hypot-overflows", "qfunc.lowering.onnx.elementwise:_DOUBLE",
         "_DOUBLE = element_type(torch.float64)",
         "_DOUBLE = element_type(torch.float32)",
-        "tests/lowering/test_rare_ops.py::test_the_runtime_computes_what_torch_does[hypot-fx]",
+        "tests/lowering/onnx/test_rare_ops.py::test_the_runtime_computes_what_torch_does[hypot-fx]",
     ),
     Mutation(
         "wrappers-inside-stay", "qfunc.frontend.capture:capture",
         "[unwrap_inside(mine), remove_parametrizations(mine)]",
         "[remove_parametrizations(mine)]",
-        "tests/graph/test_capture_models.py::test_wrappers_inside_a_model_are_looked_through",
+        "tests/frontend/test_capture_models.py::test_wrappers_inside_a_model_are_looked_through",
     ),
     Mutation(
         "batches-give-fixed-arguments-any-value", "qfunc.execution.batches:Binder.__call__",
@@ -70,7 +70,7 @@ NETWORKS = (
     ),
     Mutation(
         "mappings-become-dicts", "qfunc.frontend.fx.tracer:Tracer.create_arg",
-        "return rebuild_mapping(self, a) if is_user_mapping(a) else super().create_arg(a)",
+        "return rebuild_mapping(self, a) if derived and is_user_mapping(a) else super().create_arg(a)",
         "return super().create_arg(a)",
         "tests/graph/test_output_classes.py::test_a_mapping_keeps_its_class",
     ),
@@ -78,13 +78,13 @@ NETWORKS = (
         "sizes-of-a-program-are-not-asked", "qfunc.execution.batches:Binder._like_the_model",
         "require_sizes(record_of(self.network), ordered)",
         "pass",
-        "tests/graph/test_exported_sizes.py::test_another_batch_is_refused",
+        "tests/frontend/test_exported_sizes.py::test_another_batch_is_refused",
     ),
     Mutation(
         "entries-of-a-program-in-any-order", "qfunc.graph.static_shapes:require_sizes_of_call",
         "[_in_order(value, spec) for value, spec in given]",
         "[value for value, _ in given]",
-        "tests/graph/test_exported_sizes.py::test_keywords_and_entries_come_in_any_order",
+        "tests/frontend/test_exported_sizes.py::test_keywords_and_entries_come_in_any_order",
     ),
     Mutation(
         "gates-as-torch-has-them", "qfunc.lowering.onnx.recurrent:ORDER",
@@ -144,6 +144,6 @@ NETWORKS = (
         "only-neighbouring-sizes-are-tried", "qfunc.lowering.onnx.shape_inference:_sizes",
         "((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1))",
         "((1, (0, 1))",
-        "tests/lowering/test_computed_sizes.py",
+        "tests/lowering/onnx/test_dynamic_shapes.py",
     ),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from mutants.mutation import Mutation
 
-OWN = "tests/lowering/test_own_ops.py::test_runtime_simulation_and_emulation_compute_the_op"
+OWN = "tests/lowering/onnx/test_custom_ops.py::test_runtime_simulation_and_emulation_compute_the_op"
 
 OWN_OPS = (
     Mutation(
@@ -24,9 +24,9 @@ OWN_OPS = (
         OWN, case="the kind's default",
     ),
     Mutation(
-        "functions-have-addresses", "qfunc.specs._repr:one_line",
+        "functions-have-addresses", "qfunc.specs._values:one_line",
         "str(value.__qualname__) if isinstance(value, FunctionType) else repr(value)",
         "repr(value)",
-        "tests/lowering/test_own_ops.py::test_a_predicate_prints_by_its_name",
+        "tests/lowering/onnx/test_custom_ops.py::test_a_predicate_prints_by_its_name",
     ),
 )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from mutants.mutation import Mutation
 
-LEFT = "tests/lowering/test_htp_qdq.py::test_of_a_bound_there_are_the_codes_that_it_cuts_off"
-STEPS = "tests/lowering/test_htp_qdq.py::test_products_of_2_to_the_8_steps_or_more_are_refused"
-DEPTHWISE = "tests/targets/test_qnn_htp.py::test_depthwise_convolutions_that_the_htp_has_not"
-BIAS = "tests/lowering/test_htp_qdq.py::test_a_bias_has_as_many_scales_as_its_weight"
-SHOWN = "tests/lowering/test_htp_qdq.py::test_a_relu_that_is_an_output_in_float_stays_one"
-RIGHT = "tests/targets/test_qnn_htp.py::test_windows_that_the_htp_gets_right"
+LEFT = "tests/lowering/qnn/test_qnn_htp_lowering.py::test_of_a_bound_there_are_the_codes_that_it_cuts_off"
+STEPS = "tests/lowering/qnn/test_qnn_htp_lowering.py::test_products_of_2_to_the_8_steps_or_more_are_refused"
+DEPTHWISE = "tests/lowering/qnn/test_qnn_htp.py::test_depthwise_convolutions_that_the_htp_has_not"
+BIAS = "tests/lowering/qnn/test_qnn_htp_lowering.py::test_a_bias_has_as_many_scales_as_its_weight"
+SHOWN = "tests/lowering/qnn/test_qnn_htp_lowering.py::test_a_relu_that_is_an_output_in_float_stays_one"
+RIGHT = "tests/lowering/qnn/test_qnn_htp.py::test_windows_that_the_htp_gets_right"
 
 QNN_HTP = (
     Mutation(

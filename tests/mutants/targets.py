@@ -2,7 +2,7 @@
 
 from mutants.mutation import Mutation
 
-PARITY = "tests/graph/test_placement_parity.py::test_every_difference_from_mqbench_is_explained"
+PARITY = "tests/placement/test_place_parity.py::test_every_difference_from_mqbench_is_explained"
 ONE_RANGE = (
     "tests/targets/test_mqbench_targets.py::test_nnie_leaves_group_convolutions_and_gives_the_inputs_of_an_addition_one_range"
 )
@@ -104,6 +104,6 @@ TARGETS = (
         "embedding-table-first", "qfunc.ops.spelling:canonical",
         'if name == "embedding" and node.target is not F.embedding:',
         'if name == "embedding":',
-        "tests/graph/test_capture_spellings.py::test_fx_road[embedding]",
+        "tests/ops/test_spellings.py::test_fx_road[embedding]",
     ),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from mutants.mutation import Mutation
 
-FILE = "tests/targets/test_tosa.py::test_the_file_holds_the_models_qparams_and_codes"
+FILE = "tests/lowering/tosa/test_tosa.py::test_the_file_holds_the_models_qparams_and_codes"
 
 TOSA = (
     Mutation(
@@ -33,48 +33,48 @@ TOSA = (
         "tosa-takes-any-sum", "qfunc.lowering.tosa.rescale:_require",
         "if bool((largest >= room).any()) or",
         "if",
-        "tests/targets/test_tosa.py::test_sums_beyond_what_a_rescale_takes_are_refused",
+        "tests/lowering/tosa/test_tosa.py::test_sums_beyond_what_a_rescale_takes_are_refused",
     ),
     Mutation(
         "tosa-matmul-broadcasts", "qfunc.lowering.tosa.linear:matmul",
         "if a.shape[:-2] != b.shape[:-2]:",
         "if False:",
-        "tests/targets/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
+        "tests/lowering/tosa/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
     ),
     Mutation(
         "tosa-nearest-by-any-factor", "qfunc.lowering.tosa.shape:nearest",
         'if fields["alignCorners"] or any(b % a for a, b in sizes):',
         'if fields["alignCorners"]:',
-        "tests/targets/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
+        "tests/lowering/tosa/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
     ),
     Mutation(
         "tosa-real-values-are-any-codes", "qfunc.lowering.tosa.builder:TosaBuilder.coded",
         "if held.index not in self.real or qparams is None:",
         "if held.index not in self.real:",
-        "tests/targets/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
+        "tests/lowering/tosa/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
     ),
     Mutation(
         "tosa-slopes-a-channel", "qfunc.targets.tosa:tosa",
         'Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),',
         "",
-        "tests/targets/test_tosa.py::test_what_has_no_form_is_refused_by_quantize",
+        "tests/lowering/tosa/test_tosa.py::test_what_has_no_form_is_refused_by_quantize",
     ),
     Mutation(
         "average-of-centred-codes-stays-there", "qfunc.numerics.kernels.activations:average_inside",
         "return (round_by(total / count, rounding) + off).clamp(low, high).float()",
         "return round_by(total / count, rounding).clamp(low, high).float()",
-        "tests/numerics/test_fixed_curves.py::test_codes_are_averaged_with_their_zero_point",
+        "tests/numerics/test_activations.py::test_codes_are_averaged_with_their_zero_point",
     ),
     Mutation(
         "rational-places-are-cut-off", "qfunc.numerics.kernels.resize:_rational",
         'before = torch.div(at, n, rounding_mode="floor")',
         'before = torch.div(at, n, rounding_mode="trunc")',
-        "tests/numerics/test_fixed_curves.py::test_rational_weights_are_those_of_the_places",
+        "tests/numerics/test_activations.py::test_rational_weights_are_those_of_the_places",
     ),
     Mutation(
         "rational-sums-round-away", "qfunc.numerics.kernels.resize:_by_ratios",
         'm, e, ["half_up"]).float()',
         'm, e, ["half_away"]).float()',
-        "tests/numerics/test_fixed_curves.py::test_integer_weights_of_neighbours",
+        "tests/numerics/test_activations.py::test_integer_weights_of_neighbours",
     ),
 )  # fmt: skip

@@ -29,18 +29,18 @@ TRANSFORMS = (
         "correct-bias-adds-the-shift", "qfunc.corrections.correct_bias:_Part.correct",
         "sub_(shift)",
         "add_(shift)",
-        "tests/transforms/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
+        "tests/corrections/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
     ),
     Mutation(
-        "bias-scale-of-the-weight-alone", "qfunc.placement.derived_scales:sources",
+        "bias-scale-of-the-weight-alone", "qfunc.placement.derived_scales:derivations",
         "for slot in value.of}",
         "for slot in value.of[1:]}",
         BIASES,
     ),
     Mutation(
         "derived-scales-as-calibrated", "qfunc.placement.partition:Partition.__init__",
-        "qparams.update(derived_qparams(model, places, qparams))",
-        "derived_qparams(model, places, qparams)",
+        "qparams.update(derived_qparams(view, qparams))",
+        "derived_qparams(view, qparams)",
         "tests/transforms/test_algorithms.py::test_a_bias_follows_scales_that_were_trained",
     ),
     Mutation(
@@ -51,8 +51,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "surrogate-in-evaluation", "qfunc.quantizers.fake_quantize:FakeQuantize._behind",
-        "self.training and hasattr(function, \"relax\")",
-        "not self.training and hasattr(function, \"relax\")",
+        "self.training and self.relaxed",
+        "not self.training and self.relaxed",
         "tests/transforms/test_algorithms.py::test_training_sees_the_surrogate_with_noise_of_seed_and_step",
     ),
     Mutation(
@@ -97,7 +97,7 @@ TRANSFORMS = (
         "fixed-qparams-estimated", "qfunc.execution.observers:statistics",
         "if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):",
         "if site.constant or seat.module.dynamic:",
-        "tests/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
+        "tests/targets/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
     ),
     Mutation(
         "weights-estimated-from-the-last-batch", "qfunc.execution.observers:Observer._update",
@@ -107,14 +107,14 @@ TRANSFORMS = (
     ),
     Mutation(
         "calibrate-writes-into-its-input", "qfunc.transforms.calibrate:_hold",
-        "calibrated = copy.deepcopy(model)",
-        "calibrated = model",
+        "calibrated = copy.deepcopy(view.model)",
+        "calibrated = view.model",
         "tests/transforms/test_purity_mutants.py::test_a_quantized_model_stays_uncalibrated_when_a_calibrated_one_is_made",
     ),
     Mutation(
         "emulation-shares-its-tensors", "qfunc.transforms.emulate:emulate",
-        "build_emulation(Partition(copy.deepcopy(part), target))",
-        "build_emulation(Partition(part, target))",
+        "Partition(QuantizedModel(copy.deepcopy(part)), target)",
+        "Partition(QuantizedModel(part), target)",
         "tests/transforms/test_purity.py::test_an_emulation_owns_its_tensors",
     ),
     # saving
@@ -122,19 +122,19 @@ TRANSFORMS = (
         "saved-without-its-mode", "qfunc.transforms.save_load:save",
         '"training": model.training,',
         '"training": False,',
-        "tests/transforms/test_saving.py::test_a_new_process_reads_the_same_model",
+        "tests/transforms/test_save_load.py::test_a_new_process_reads_the_same_model",
     ),
     Mutation(
         "loaded-as-calibrated", "qfunc.transforms.save_load:load",
         'stage=report["stage"], inputs',
         'stage="calibrated", inputs',
-        "tests/transforms/test_saving.py::test_a_quantized_model_stays_uncalibrated",
+        "tests/transforms/test_save_load.py::test_a_quantized_model_stays_uncalibrated",
     ),
     Mutation(
         "load-ignores-dtypes", "qfunc.transforms.save_load:_differs",
         "if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)",
         "if have[k].shape != state[k].shape",
-        "tests/transforms/test_saving.py::test_load_refuses_another_model",
+        "tests/transforms/test_save_load.py::test_load_refuses_another_model",
     ),
     # artifacts
     Mutation(

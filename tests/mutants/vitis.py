@@ -2,7 +2,7 @@
 
 from mutants.mutation import Mutation
 
-CODES = "tests/targets/test_vitis.py::test_every_code_is_that_of_shifts_on_integers"
+CODES = "tests/lowering/vendor/test_vitis.py::test_every_code_is_that_of_shifts_on_integers"
 
 VITIS = (
     Mutation(
@@ -21,13 +21,13 @@ VITIS = (
         "bias-behind-the-point-rounded-first", "qfunc.numerics.kernels.requantize:with_bits_behind",
         "return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)",
         "return (acc.double() + (bias / 2**bits).double().round().reshape(-1, *[1] * spatial)) * 2.0**bits",
-        "tests/targets/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
+        "tests/lowering/vendor/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
     ),
     Mutation(
         "weights-keep-their-zero-point", "qfunc.emulation.linear:_weighted",
         "weight = (codes - weight_coding.qparams.zero_point.to(codes.dtype)).float()",
         "weight = (codes - 0 * weight_coding.qparams.zero_point.to(codes.dtype)).float()",
-        "tests/targets/test_onnx_qnn.py",
+        "tests/lowering/qlinear/test_onnx_qnn.py",
     ),
     Mutation(
         "terms-of-a-sum-at-the-coarser-scale", "qfunc.emulation.addition:sum_shift",
@@ -39,13 +39,13 @@ VITIS = (
         "sum-by-shifts-without-zero-points", "qfunc.numerics.kernels.addition:add_by_shifts",
         "terms = [(t - z).long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
         "terms = [t.long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
-        "tests/targets/test_vitis.py::test_sums_by_shifts",
+        "tests/lowering/vendor/test_vitis.py::test_sums_by_shifts",
     ),
     Mutation(
         "reciprocals-one-bit-shorter", "qfunc.numerics.kernels.pooling:reciprocal",
         "for n in range(bits + (count - 1).bit_length())]",
         "for n in range(bits - 1 + (count - 1).bit_length())]",
-        ("tests/targets/test_vitis.py::test_reciprocals_that_are_not_listed_are_the_nearest", CODES),
+        ("tests/lowering/vendor/test_vitis.py::test_reciprocals_that_are_not_listed_are_the_nearest", CODES),
     ),
     Mutation(
         "reciprocals-divide", "qfunc.numerics.kernels.pooling:average_codes",
@@ -63,33 +63,33 @@ VITIS = (
         "limits-prefer-finer-scales", "qfunc.placement.shift_limits:_best",
         "for d in (-1, 1) for names in groups]",
         "for d in (1, -1) for names in groups]",
-        "tests/transforms/test_limits.py::test_what_can_be_kept_in_a_network_is_kept",
+        "tests/placement/test_shift_limits.py::test_what_can_be_kept_in_a_network_is_kept",
     ),
     Mutation(
         "limits-ignore-the-scheme", "qfunc.placement.shift_limits:_best",
         "inside = [m for m in moves if all(spans[n][0] <= v <= spans[n][1] for n, v in m.items())]",
         "inside = moves",
         (
-            "tests/transforms/test_limits.py::test_positions_stay_within_their_scheme",
-            "tests/transforms/test_limits.py::test_one_layer_moves_as_brute_force_does",
+            "tests/placement/test_shift_limits.py::test_positions_stay_within_their_scheme",
+            "tests/placement/test_shift_limits.py::test_one_layer_moves_as_brute_force_does",
         ),
     ),
     Mutation(
         "limits-found-and-not-applied", "qfunc.placement.shift_limits:limit_qparams",
         "            result[path] = found[path]._replace(scale=found[path].scale * factor)",
         "            result[path] = found[path]._replace(scale=found[path].scale)",
-        "tests/transforms/test_limits.py::test_calibration_keeps_the_limits_of_the_dpu",
+        "tests/placement/test_shift_limits.py::test_calibration_keeps_the_limits_of_the_dpu",
     ),
     Mutation(
         "float-simulators-with-float-weights", "qfunc.emulation.context:UnitContext.real",
         "        if isinstance(given, Codes) or coding is None:",
         "        if isinstance(given, Codes) or coding is not None or coding is None:",
-        "tests/targets/test_float_simulators.py::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
+        "tests/lowering/vendor/test_float_simulators.py::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
     ),
     Mutation(
         "logarithms-decoded-as-integers", "qfunc.emulation.builder:EmulationBuilder.real",
         "log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=",
         "dequantize_codes, value.node, coding.scale, 128, name=",
-        "tests/targets/test_float_simulators.py::test_nnie_decodes_its_codes_and_computes_in_float",
+        "tests/lowering/vendor/test_float_simulators.py::test_nnie_decodes_its_codes_and_computes_in_float",
     ),
 )  # fmt: skip

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_minifloat import KINDS
 
 from qfunc.errors import SpecError
 from qfunc.numerics.bits import from_bits, pack_nibbles, to_bits, unpack_nibbles
@@ -23,6 +22,7 @@ from qfunc.specs import (
     Float,
 )  # fmt: skip
 from qfunc.testing import strategies
+from tests.numerics.test_minifloat import KINDS
 
 WITHOUT_NAN = ("E3M2", "E2M3", "E2M1")
 

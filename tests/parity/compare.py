@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from functools import cache
 
 from attrs import frozen
-from networks import NETWORKS
 from parity.golden import LOG, Held, mqbench, names
 from parity.table import FLOAT, KINDS, Backend, Difference, Explained
 from torch import fx, nn
@@ -16,6 +15,7 @@ from qfunc.frontend.capture import capture
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.ops.vocabulary import kind_of
 from qfunc.specs import Int, PerChannel, Scheme, Target
+from tests.networks import NETWORKS
 
 FUNCTIONS = {"add": "add", "concat": "cat"}  # torch.fx counts these in the order of the graph
 

@@ -11,7 +11,7 @@ from qfunc.lowering.format_checks import require, require_one_scale, require_sym
 from qfunc.lowering.ncnn.constraints import LEGALITY
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int, Refuse
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable

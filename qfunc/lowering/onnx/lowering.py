@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.specs import Float, Int, PerBlock, Scheme
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 _STORED = (8, 16, 32)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 from attrs import frozen
-from onnx import numpy_helper
 
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["TengineLowering", "is_fused"]
 
@@ -39,6 +40,8 @@ def _clamps(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> boo
     # Clip has its bounds as inputs; a bound that is not given, or not a constant, is not relu6's.
     if node.op_type != "Clip":
         return bool(node.op_type == "Relu")
+    from onnx import numpy_helper
+
     bounds = [numpy_helper.to_array(constants[n]) for n in node.input[1:] if n in constants]
     return len(bounds) == 2 and bool(np.array_equal(bounds, [0, 6]))
 

@@ -11,7 +11,7 @@ from qfunc.lowering.format_checks import format_error, require_integers, require
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
 from qfunc.specs import Int
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 _ARTIFACT = "a clip range of TensorRT"
 

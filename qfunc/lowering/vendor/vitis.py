@@ -12,7 +12,7 @@ from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Format, Int
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable

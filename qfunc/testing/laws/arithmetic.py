@@ -17,6 +17,7 @@ from qfunc.ops.vocabulary import is_constant
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import AveragePool, Log, Target
+from qfunc.specs.protocols import FlippingRunner, InspectableRunner
 from qfunc.testing.pipeline import Pipeline
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.verify import verify
@@ -54,10 +55,11 @@ def emulation_is_the_runtime(trial: Pipeline) -> None:
         return
     report = verify(trial.target, trial.run)(trial.calibrated, [trial.example, 2 * trial.example.flip(0)])
     good = report.verdict.startswith("bit-exact") or bool(report.incomparable)
-    if report.float_units and not hasattr(trial.run, "inside"):
+    if report.float_units and not isinstance(trial.run, InspectableRunner):
         # Nothing shows where the float units' freedom ends, so only coarse errors count.
         good = not report.verdict.startswith("mismatch")
-    good = good or _within_flips(report, getattr(trial.run, "flips", 0.0))
+    flips = trial.run.flips if isinstance(trial.run, FlippingRunner) else 0.0
+    good = good or _within_flips(report, flips)
     assert good, f"emulation and runtime disagree: {report.verdict}\n{_first(report, trial.calibrated, trial.target)}"
 
 

@@ -19,6 +19,7 @@ from qfunc.lowering.artifact import REPORT
 from qfunc.ops.vocabulary import is_constant, kind_of
 from qfunc.placement.partition import Partition
 from qfunc.specs import DerivedQParams, Int
+from qfunc.specs.protocols import VersionedLowering
 from qfunc.testing.laws.side_files import SIDE, side_files_hold_the_qparams
 from qfunc.testing.pipeline import Pipeline
 
@@ -42,7 +43,8 @@ def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
     lowering: Any = trial.target.lowering
     inputs = require_stage(trial.calibrated, "calibrated", "check_target").inputs
     partition = Partition(QuantizedModel(copy.deepcopy(trial.calibrated)), trial.target)
-    model, tensors = write_model(partition, inputs, getattr(lowering, "opset", OPSET))
+    opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
+    model, tensors = write_model(partition, inputs, opset)
     before = model.SerializeToString(deterministic=True)
     made = dict(lowering.lower(model, tensors))
     assert model.SerializeToString(deterministic=True) == before, f"{lowering!r} changes the model that it is given"

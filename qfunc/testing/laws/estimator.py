@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qfunc.numerics.qparams import Affine, qparams_shape
 from qfunc.specs import PerChannel, PerTensor, Scheme
+from qfunc.specs.protocols import MergeableEstimator
 from qfunc.testing.laws.qparams import cancelled, close, feasible, leaves, plain, same
 
 
@@ -210,8 +211,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def merges(estimator: Any) -> bool:
-    """Whether the estimator offers merge."""
-    return callable(getattr(estimator, "merge", None))
+    """Return True if the estimator has `merge`."""
+    return isinstance(estimator, MergeableEstimator)
 
 
 LAWS: tuple[Callable[[Case], None], ...] = (

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qfunc.specs.protocols import RelaxedFunction
 from qfunc.testing.function_cases import SHAPE, Case, differ, rebuild_params, slope, unlike
 
 
@@ -46,7 +47,7 @@ def _learned(case: Case) -> str | None:
 
 
 def _relax(case: Case) -> str | None:
-    if not hasattr(case.function, "relax"):
+    if not isinstance(case.function, RelaxedFunction):
         return None
     params = case.params()
     value, gradient = case.trained(params, case.x), slope(case.trained, params, case.x)
@@ -93,7 +94,7 @@ def _compile(case: Case) -> str | None:
 
 
 def _forms(case: Case) -> tuple[tuple[str, Callable[[Any, Tensor], Tensor]], ...]:
-    return (("apply", case.apply), *((("relax", case.trained),) if hasattr(case.function, "relax") else ()))
+    return (("apply", case.apply), *((("relax", case.trained),) if isinstance(case.function, RelaxedFunction) else ()))
 
 
 GRADIENTS: dict[str, Callable[[Case], str | None]] = {

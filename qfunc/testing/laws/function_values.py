@@ -14,6 +14,7 @@ from qfunc.numerics import minifloat
 from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine, block_size, of_tensor, qparams_shape, spread
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, PerChannel, PerTensor, Scheme
+from qfunc.specs.protocols import ScalableFunction
 from qfunc.testing.function_cases import SHAPE, Case, differ, each, unlike
 
 
@@ -134,7 +135,7 @@ def _scaled(case: Case) -> str | None:
     # Powers of two scale without rounding, one for each scale.
     scale = case.qparams.scale
     factor = torch.exp2(torch.arange(scale.numel()).reshape(scale.shape) % 5 - 2)
-    known = getattr(case.function, "scaled", lambda params, factor: None)(case.params(), factor)
+    known = case.function.scaled(case.params(), factor) if isinstance(case.function, ScalableFunction) else None
     if known is None or case.scheme.scale.within is not None:
         return None
     times = spread(factor, case.x, case.scheme)

@@ -28,7 +28,7 @@ from qfunc.specs import (
     from_json,
     to_json,
 )
-from qfunc.specs._frozen import constructor_arguments
+from qfunc.specs._values import constructor_arguments
 from qfunc.specs.legality import never_an_op
 from qfunc.testing.laws.data_movement import commuting_ops_commute
 

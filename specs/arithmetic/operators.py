@@ -1,0 +1,209 @@
+"""Arithmetic of single operators: average pools, softmax, curves, resizing.
+
+Each value is one runtime's own form, implemented once.  Notation: x the input codes minus their zero point, s_x and s_y
+the scales, z the output's zero point, R the rounding.
+"""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, tuple_of
+from qfunc.specs._values import readable
+
+
+@readable
+@frozen
+class AveragePool:
+    """y = R(sum / count * s_x / s_y) + z; `reciprocals` replaces 1 / count by k / 2^n: (kernel, k, n) triples.
+
+    `reciprocal_bits`: kernels that are not listed have the k / 2^n nearest to 1 / count, the smallest n of
+    equals, with n < reciprocal_bits + ceil(log2 count); None divides.
+
+    Source: TFLite reference AveragePool; Vitis AI, vart/cpu-runner/src/op/pool_fix.cpp (3x3 is 7/2^6; 7 bits).
+
+    >>> AveragePool("half_away")
+    AveragePool('half_away')
+    """
+
+    rounding: str = field(validator=one_of(ROUNDINGS))
+    reciprocals: tuple[tuple[tuple[int, int], int, int], ...] = field(default=(), converter=as_tuple, validator=tuple_of(tuple))
+    reciprocal_bits: int | None = field(default=None, validator=integer(1, 24, optional=True))
+
+    def __attrs_post_init__(self) -> None:
+        for entry in self.reciprocals:
+            if not _is_reciprocal(entry):
+                wanted = "((height, width), numerator, shift), ints with shift in [0, 62] and the others at least 1"
+                raise refuse(self, "reciprocals", entry, wanted, "Write 7/64 for 3x3 as ((3, 3), 7, 6).")
+        if len({entry[0] for entry in self.reciprocals}) < len(self.reciprocals):
+            raise refuse(self, "reciprocals", self.reciprocals, "each kernel once", "Drop the repeated one.")
+
+
+def _is_reciprocal(entry: tuple[object, ...]) -> bool:
+    if len(entry) != 3 or type(entry[0]) is not tuple or len(entry[0]) != 2:
+        return False
+    ints = [v for v in (*entry[0], *entry[1:]) if type(v) is int]
+    return len(ints) == 4 and min(ints[:3]) >= 1 and 0 <= ints[3] <= 62
+
+
+_rounding = one_of(ROUNDINGS)
+
+
+@readable
+@frozen
+class AverageCodes:
+    """y = R(sum(q) / count), of codes with their zero point, which is that of the output; `count` are those inside.
+
+    `centred`: y = R(sum(q - z) / count) + z.
+
+    Source: TFLite reference_integer_ops AveragePool; TOSA 1.0 AVG_POOL2D (centred; its reciprocal of 31 bits makes ties go
+        away from zero).
+
+    >>> AverageCodes("half_away")
+    AverageCodes('half_away')
+    """
+
+    rounding: str = field(validator=_rounding)
+    centred: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+
+
+@readable
+@frozen
+class FixedBits:
+    """y = R(x * m * 2^-bits) + z, m = half_even(M * 2^bits), in float32; leaky_relu has an M for each side of 0.
+
+    The bits behind the point are fixed, in place of those of the multiplier as in FixedPoint.
+
+    Source: XNNPACK microparams-init.c, xnn_init_qs8_lrelu_scalar_params (8 bits, half up).
+
+    >>> FixedBits()
+    FixedBits()
+    """
+
+    rounding: str = field(default="half_up", validator=_rounding)
+    bits: int = field(default=8, validator=integer(1, 30))
+
+
+@readable
+@frozen
+class HardSwish16:
+    """hardswish with x = 2^7 (q - z) in 16 bits; h = SRDHM(x, m_y), r = (SRDHM(x, m_6) + 2^15) / 2, y = R(h r 2^-15 2^e) + z.
+
+    m_y 2^e = s_x / (2^7 s_y) and m_6 = s_x 2^15 / (3 * 2^7), both in 16 bits; h r 2^-15 is cut off, R is half away.
+
+    Source: TFLite reference_ops HardSwish.
+
+    >>> HardSwish16()
+    HardSwish16()
+    """
+
+
+@readable
+@frozen
+class Bilinear:
+    """Bilinear resizing with weights of `bits` bits: "integer" positions, or "float" ones whose weights are rounded half even.
+
+    "integer": scale = floor((2^bits n_x + n_y / 2) / n_y), the sum is rounded half away from zero.  "float": positions
+    in float32, clamped to the image, and the sum is rounded half up.  "rational": whole weights of a sum n_y n_x, where an
+    entry is 1 / n apart, n <= 2^bits; the sum times 1 / (n_y n_x), a FixedPoint, is rounded half up.
+
+    Source: TFLite reference_ops ResizeBilinearInteger (integer, 10 bits); XNNPACK indirection.c and s8-ibilinear (float, 11);
+        TOSA 1.0 RESIZE and RESCALE (rational, 11).
+
+    >>> Bilinear("integer", 10)
+    Bilinear('integer', bits=10)
+    """
+
+    positions: str = field(validator=one_of(("integer", "float", "rational")))
+    bits: int = field(validator=integer(1, 14))
+
+
+@readable
+@frozen
+class SoftmaxFloat:
+    """e_i = exp(-s_x (max(q) - q_i)) in float32, summed in order; y_i = floor(e_i * float32(1 / (sum(e) s_y)) + 1/2) + z.
+
+    Source: TFLite optimized_ops Softmax for 8 bits.
+
+    >>> SoftmaxFloat()
+    SoftmaxFloat()
+    """
+
+
+@readable
+@frozen
+class SoftmaxFixed:
+    """e_i = exp(s_x (q_i - max(q))) in 31 bits, y_i = R(e_i / sum(e) * 2^8) + z, all in 32-bit fixed point; s_y is 1/256.
+
+    exp: a Taylor series within a quarter, times exp(-2^k) for each bit k above; 0 from s_x (max(q) - q_i) = 31 on.  The
+    sum has 19 bits behind the point, its reciprocal is of three steps of Newton's, R is half away.
+
+    Source: TFLite reference_ops Softmax; gemmlowp fixedpoint.h, exp_on_negative_values, one_over_one_plus_x_for_x_in_0_1.
+
+    >>> SoftmaxFixed()
+    SoftmaxFixed()
+    """
+
+
+@readable
+@frozen
+class FixedPointLanes:
+    """As FixedPoint: the first lanes * floor(C / lanes) channels by `steps`, those left over by `rest`.
+
+    Source: TFLite optimized_ops Quantize, of depthwise convolutions (vectors of 8, then one by one).
+
+    >>> FixedPointLanes()
+    FixedPointLanes()
+    """
+
+    steps: tuple[str, ...] = field(default=("srdhm", "half_up"), converter=as_tuple, validator=tuple_of(str, at_least=1))
+    rest: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=tuple_of(str, at_least=1))
+    lanes: int = field(default=8, validator=integer(1))
+
+
+@readable
+@frozen
+class DequantizeSum:
+    """x = float32(q s) + float32(-z s) for runs of `lanes` entries in memory, (q - z) s for those left over.
+
+    The arithmetic of Op("dequantize"): of codes that an output, or an op in float, reads.
+
+    Source: TFLite optimized_ops Dequantize (vectors of 8, then one by one).
+
+    >>> DequantizeSum()
+    DequantizeSum()
+    """
+
+    lanes: int = field(default=8, validator=integer(1))
+
+
+@readable
+@frozen
+class QuantizeLanes:
+    """q = R(x / s) + z as the scheme rounds for runs of `lanes` entries in memory; R is `rest`, in float64, for those left.
+
+    The arithmetic of Op("quantize"): of real values that become codes outside a kernel.
+
+    Source: TFLite optimized_ops AffineQuantize (vectors of 8, then one by one by a double).
+
+    >>> QuantizeLanes()
+    QuantizeLanes()
+    """
+
+    rest: str = field(default="half_away", validator=_rounding)
+    lanes: int = field(default=8, validator=integer(1))
+
+
+@readable
+@frozen
+class SoftmaxTable:
+    """softmax over codes by a table of e[i] = round(exp((i - 255) * s_x) * `peak` / n), summed exactly.
+
+    Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc.
+
+    >>> SoftmaxTable()
+    SoftmaxTable()
+    """
+
+    peak: float = field(default=2147483647.0, validator=number(positive=True))
+    rounding: str = field(default="half_even", validator=_rounding)

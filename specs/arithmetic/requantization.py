@@ -1,0 +1,233 @@
+"""Arithmetic: how one unit of a runtime turns exact integer accumulators into codes.
+
+A closed set of parametrised values, each implemented once.  Notation: x the input codes minus their zero
+point, acc the exact sum of products, s_x s_w s_y the scales, z the output's zero point, M = s_x*s_w/s_y,
+R the rounding; every result is then clamped to the codes of the output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of, refuse, text
+from qfunc.specs._values import readable
+
+_rounding = one_of(ROUNDINGS)
+
+
+def _each_step(instance: Any, attribute: Any, value: Any) -> None:
+    wanted = 'a rounding, or "srdhm" and a rounding'
+    words = type(value) is tuple and all(type(step) is str for step in value)
+    if not words or value[:-1] not in ((), ("srdhm",)) or value[-1:] not in tuple((r,) for r in ROUNDINGS):
+        raise refuse(instance, "steps", value, wanted, 'Give e.g. ("srdhm", "half_away").')
+
+
+@readable
+@frozen
+class FloatMultiplier:
+    """y = R(float32(acc) * M) + z in float32, with M = float32(float32(s_x*s_w) / s_y).
+
+    `zero_point="before"`: z is added before R.  `fma`: that addition is fused with the product.
+    `float_bias`: the bias stays float and enters as bias/s_y (MNN) instead of into acc as an int32.  An output without
+    qparams is float32(acc) * float32(s_x*s_w).
+
+    Source: ONNX Runtime MLAS, XNNPACK qs8 "fp32" requantization, MNN.
+
+    >>> FloatMultiplier(zero_point="before")
+    FloatMultiplier(zero_point='before')
+    """
+
+    rounding: str = field(default="half_even", validator=_rounding)
+    zero_point: str = field(default="after", validator=one_of(("after", "before")))
+    fma: bool = field(default=False, validator=instance_of(bool))
+    float_bias: bool = field(default=False, validator=instance_of(bool))
+    accumulator: int = field(default=32, validator=integer(16, 64))
+
+
+@readable
+@frozen
+class FloatRequantize:
+    """v = float32(acc)*float32(s_x*s_w) + bias in real units, the activation there, y = R(v / s_y) + z.
+
+    `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).  `reciprocals`: in place of
+    float32(s_x*s_w) stands 1/(float32(1/s_x)*float32(1/s_w)), of a file that holds 1/s.  An output without qparams is v.
+
+    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals); OpenVINO CPU (no fma, half even, divide).
+
+    >>> FloatRequantize("half_away", fma=True)
+    FloatRequantize('half_away', fma=True)
+    """
+
+    rounding: str = field(default="half_even", validator=_rounding)
+    fma: bool = field(default=False, validator=instance_of(bool))
+    division: bool = field(default=True, validator=instance_of(bool))
+    accumulator: int = field(default=32, validator=integer(16, 64))
+    reciprocals: bool = field(default=False, validator=instance_of(bool))
+
+
+@readable
+@frozen
+class FixedPoint:
+    """y = steps(acc * m * 2^-e) + z with M = m * 2^-e, m an integer of `bits` bits.
+
+    One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high
+    multiply), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0; a mean of n
+    has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
+
+    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy; TOSA 1.0 apply_scale_32.
+
+    >>> FixedPoint("half_up")
+    FixedPoint('half_up')
+    """
+
+    steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
+    bits: int = field(default=31, validator=integer(7, 31))
+    accumulator: int = field(default=32, validator=integer(16, 64))
+
+
+@readable
+@frozen
+class Shift:
+    """y = R(acc * 2^-k): every scale is a power of two.
+
+    Products, sums of two tensors, and biases with a power of two of their own: acc is exact, with as many
+    bits behind the point as it needs, and is rounded once.
+
+    Source: Vitis AI DPU, vart/cpu-runner/src/op/conv2d_fix.cpp and eltwise_fix.cpp (half up); Kendryte K210
+        (floor).
+
+    >>> Shift("half_up")
+    Shift('half_up')
+    """
+
+    rounding: str = field(validator=_rounding)
+    accumulator: int = field(default=32, validator=integer(16, 64))
+
+
+@readable
+@frozen
+class SumFma:
+    """y = R(fma(a, r_a, fma(b, r_b, f))), r = float32(s/s_y), f = float32(z_y - fma(r_a, z_a, float32(r_b*z_b))).
+
+    a and b are codes, zero points included.  Rounds after the zero point was added.
+
+    Source: ONNX Runtime mlas/lib/qladd.cpp, x86 kernels.
+
+    >>> SumFma()
+    SumFma()
+    """
+
+    rounding: str = field(default="half_even", validator=_rounding)
+
+
+@readable
+@frozen
+class SumShifted:
+    """Both inputs are shifted left by `left_shift`, rescaled to a common scale and added in int32; then `steps`.
+
+    What they make has `bits` bits; scales with which it might need more are refused.  Whole runs of `lanes` entries in
+    memory, of tensors of one shape or of rows that join rows, round each input once: the shift of its rescaling is taken
+    from `left_shift`.  None: no entries do.
+
+    Source: TFLite reference_ops Add (2^20), optimized_integer_ops AddElementwise (16 lanes); TOSA 1.0 add between rescales.
+
+    >>> SumShifted(left_shift=20)
+    SumShifted()
+    """
+
+    left_shift: int = field(default=20, validator=integer(0, 31))
+    steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
+    bits: int = field(default=32, validator=integer(9, 32))
+    lanes: int | None = field(default=None, validator=integer(1, optional=True))
+
+
+@readable
+@frozen
+class SumScaled:
+    """y = R((a*m_a + b*m_b) * 2^-k) + z: integers m = half_even(s/s_y * 2^k), the larger one of `bits` bits.
+
+    a and b are codes minus their zero points; the sum is exact and is rounded once.  s/s_y is a float32, and lies in
+    [2^-10, 2^8): XNNPACK takes no others.
+
+    Source: XNNPACK microparams-init.c, xnn_init_qs8_add_minmax (21 bits, half up).
+
+    >>> SumScaled()
+    SumScaled()
+    """
+
+    rounding: str = field(default="half_up", validator=_rounding)
+    bits: int = field(default=21, validator=integer(7, 31))
+
+
+_FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnn_average", "xnn_gelu", "xnn_hardswish", "xnn_logistic",
+              "ncnn")  # fmt: skip
+
+
+def _own_function(instance: object, attribute: object, value: Any) -> None:
+    if value is not None and (type(value) is not str or value not in _FUNCTIONS):
+        wanted = "None, " + " or ".join((", ".join(f'"{f}"' for f in _FUNCTIONS[:-1]), f'"{_FUNCTIONS[-1]}"'))
+        raise refuse(instance, "function", value, wanted, "Choose one of them.")
+
+
+@readable
+@frozen
+class FloatKernel:
+    """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
+
+    `zero_point="before"`: z is added before R.  `function` names a runtime's own form of the op, where it
+    has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order), "xnn_average"
+    (pooling summed by columns, nine at a time), "xnn_hardswish" (x * clamp(x/6 + 1/2, 0, 1)), "xnn_gelu" and "xnn_logistic"
+    (in float64), "gelu_erfc", "mlas" (norms, softmax and curves as in `numerics.mlas_real`), "ncnn" (pools, exponentials
+    and hard curves as in `numerics.ncnn_real`).
+
+    Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
+
+    >>> FloatKernel(function="mlas_logistic")
+    FloatKernel(function='mlas_logistic')
+    """
+
+    dtype: str = field(default="float32", validator=one_of(("float16", "bfloat16", "float32", "float64")))
+    rounding: str = field(default="half_even", validator=_rounding)
+    division: bool = field(default=True, validator=instance_of(bool))
+    zero_point: str = field(default="after", validator=one_of(("after", "before")))
+    function: str | None = field(default=None, validator=_own_function)
+
+
+@readable
+@frozen
+class ZeroPointShifts:
+    """acc = sum(x*w) + (arg_x*sum(x) >> shift_x) + (arg_w*sum(w) >> shift_w): no subtraction of zero points.
+
+    Source: nncase kernels/k210.
+
+    >>> ZeroPointShifts()
+    ZeroPointShifts()
+    """
+
+    accumulator: int = field(default=36, validator=integer(16, 64))
+    rounding: str = field(default="floor", validator=_rounding)
+
+
+@readable
+@frozen
+class Copy:
+    """Codes move, values do not: reshape, transpose, max pool.
+
+    >>> Copy()
+    Copy()
+    """
+
+
+@readable
+@frozen
+class Unknown:
+    """The vendor's arithmetic is not public; `nearest` names a target that can be emulated instead.
+
+    >>> Unknown("closed source", nearest="onnxruntime")
+    Unknown('closed source', nearest='onnxruntime')
+    """
+
+    reason: str = field(validator=text())
+    nearest: str | None = field(default=None, validator=text(optional=True))

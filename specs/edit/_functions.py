@@ -1,0 +1,278 @@
+"""The functions that `specs.edit` exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import fields, frozen
+
+from qfunc.errors import SpecError, a_or_an
+from qfunc.specs._check import SLOTS
+from qfunc.specs._values import short
+from qfunc.specs.edit._rewrites import (
+    ChangeSlots,
+    PutBehind,
+    PutInFront,
+    SchemeChange,
+    SetAlgorithm,
+    SetLowering,
+    known_keys,
+    narrowed,
+    require_change,
+)
+from qfunc.specs.placement import Fusion, Rule
+from qfunc.specs.protocols import Estimator, Function, Lowering
+from qfunc.specs.selectors import AnyOf, Everything, ModuleType, Name, Op, Selector, Where, require_selector
+from qfunc.specs.slots import KeepFloat, SlotValue
+from qfunc.specs.target import OpKind, Override, Target
+
+Edit = Callable[[Target], Target]
+_ALGORITHM = ("estimator", "function")
+
+
+def pipe(target: Target, *edits: Edit) -> Target:
+    """The target after every edit, in order; the given target stays as it is.
+
+    Raises:
+        SpecError: `target` is no target, or an edit is none: not called yet, or something else.
+
+    >>> from qfunc import targets
+    >>> pipe(targets.onnxruntime, weights(bits=4), skip(name("head.*"))).rules[0]
+    Rule(Name('head.*'), input=KeepFloat(), weight=KeepFloat(), bias=KeepFloat(), output=KeepFloat())
+    """
+    if not isinstance(target, Target):
+        do = "Write edit.pipe(target, edit.weights(bits=4), ...)."
+        raise SpecError(where="edit.pipe", found=short(target), wanted="a Target first", do=do)
+    for edit in edits:
+        if not callable(edit) or isinstance(edit, type | Target) or edit in _FACTORIES:
+            called = getattr(edit, "__name__", "")
+            do = (
+                f"Call it: edit.{called}(...)."
+                if edit in _FACTORIES
+                else "Use edit.weights(...), edit.skip(...) and the others."
+            )
+            raise SpecError(where="edit.pipe", found=short(edit), wanted="a function target -> target", do=do)
+        edited: Any = edit(target)
+        if not isinstance(edited, Target):
+            raise SpecError(
+                where=f"edit.pipe, {short(edit)}", found=short(edited), wanted="a Target back", do="Return the target."
+            )
+        target = edited
+    return target
+
+
+def name(*globs: str) -> Selector:
+    """Ops and tensors whose path matches any of these patterns: `name("layer4.*", "head")`.
+
+    Raises:
+        SpecError: no pattern, or one that is no text.
+
+    >>> ~name("head.*")
+    Not(Name('head.*'))
+    >>> name("layer4.*", "head")
+    AnyOf((Name('layer4.*'), Name('head')))
+    """
+    if not globs:
+        do = 'Write e.g. edit.name("layer4.*").'
+        raise SpecError(where="edit.name", found="no pattern", wanted="at least one non-empty str", do=do)
+    names = tuple(map(Name, globs))
+    return names[0] if len(names) == 1 else AnyOf(names)
+
+
+def op(*kinds: str) -> Selector:
+    """Ops of these kinds: `op("conv", "linear")`.
+
+    >>> op("conv", "linear") | name("stem")
+    AnyOf((Op(('conv', 'linear')), Name('stem')))
+    """
+    return Op(kinds)
+
+
+def module(class_name: str) -> Selector:
+    """Ops inside modules of this class: `module("Bottleneck")`.
+
+    >>> module("Bottleneck")
+    ModuleType('Bottleneck')
+    """
+    return ModuleType(class_name)
+
+
+def where(predicate: Callable[..., bool]) -> Selector:
+    """Ops that a module-level function or frozen value accepts; lambdas are refused.
+
+    Raises:
+        SpecError: a lambda, a local function, a class or a value that can change.
+    """
+    return Where(predicate)
+
+
+@frozen
+class _Then:
+    edits: tuple[Edit, ...]
+
+    def __call__(self, target: Target) -> Target:
+        return pipe(target, *self.edits)
+
+
+def weights(
+    *, bits: int | None = None, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any
+) -> Edit:
+    """Edits every weight: narrower codes, another estimator or function; or another scheme.
+
+    `bits` narrows the codes inside what the hardware stores (weights are written offline); `signed`,
+    `symmetric`, `granularity`, `power_of_two` and `rounding` describe other hardware (see `SchemeChange`).
+
+    Raises:
+        SpecError: bits outside [2, 16], an unknown property, or a value that it cannot have; on a target, a
+            property that none of its schemes of weights has.
+
+    >>> from qfunc import targets
+    >>> weights(bits=4)(targets.tensorrt).overrides
+    (Override(Everything(), role='weight', bits=4),)
+    """
+    known_keys("edit.weights", scheme, ("bits", *_ALGORITHM, *(k for k in _PROPERTIES if k != "bits")))
+    require_change("edit.weights", bits, estimator, function, *scheme)
+    edits: list[Edit] = [SetAlgorithm("weight", estimator, function)]
+    if scheme:
+        edits.append(ChangeSlots(("weight",), SchemeChange(**scheme)))
+    if bits is not None:
+        edits.append(PutBehind((Override(Everything(), "weight", bits=bits),)))
+    return _Then(tuple(edits))
+
+
+def activations(*, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any) -> Edit:
+    """Edits every activation: another estimator or function; or another scheme, which is other hardware.
+
+    `scheme` takes `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding`, `division` (see
+    `SchemeChange`).  What the hardware fixes, such as the scale of a softmax, stays.
+
+    Raises:
+        SpecError: an unknown property, or a value that it cannot have; on a target, a property that none of its
+            schemes of activations has.
+
+    >>> from qfunc import targets
+    >>> activations(bits=4)(targets.onnxruntime).rules[0].input.format
+    Int(4, signed=False)
+    """
+    known_keys("edit.activations", scheme, _PROPERTIES)
+    require_change("edit.activations", estimator, function, *scheme)
+    edits: list[Edit] = [SetAlgorithm("activation", estimator, function)]
+    if scheme:
+        edits.append(ChangeSlots(("input", "output"), SchemeChange(**scheme)))
+    return _Then(tuple(edits))
+
+
+def override(
+    selector: Selector, *, weights: dict[str, Any] | None = None, activations: dict[str, Any] | None = None, **other: Any
+) -> Edit:
+    """For the selected ops only: `weights=dict(bits=8, estimator=...)`, `activations=dict(estimator=...)`.
+
+    Raises:
+        SpecError: no selector, another keyword, a key that is no field of `specs.Override`, or nothing to change.
+
+    >>> from qfunc import targets
+    >>> override(name("layer4.*"), weights=dict(bits=8))(targets.tensorrt).overrides
+    (Override(Name('layer4.*'), role='weight', bits=8),)
+    """
+    require_selector("edit.override", selector)
+    known_keys("edit.override", other, ("weights", "activations"))
+    made = []
+    for role, keys in (("weight", weights), ("activation", activations)):
+        if keys is not None and not isinstance(keys, dict):
+            raise SpecError(where=f"edit.override, {role}s", found=short(keys), wanted="a dict", do="Write e.g. dict(bits=8).")
+        if keys:
+            known_keys(f"edit.override, {role}s", keys, ("bits", *_ALGORITHM))
+            made.append(Override(selector, role, **keys))
+    if not made:
+        raise SpecError(where="edit.override", found="nothing to change", wanted="weights or activations", do="Give one.")
+    return PutBehind(tuple(made))
+
+
+def skip(selector: Selector) -> Edit:
+    """Leaves the selected ops in float.
+
+    Raises:
+        SpecError: no selector.
+
+    >>> from qfunc import targets
+    >>> skip(op("softmax"))(targets.onnxruntime).rules[0].output
+    KeepFloat()
+    """
+    require_selector("edit.skip", selector)
+    return add(selector, input=KeepFloat(), weight=KeepFloat(), bias=KeepFloat(), output=KeepFloat())
+
+
+def add(selector: Selector, **slots: Any) -> Edit:
+    """Puts a rule in front: `add(op("gelu"), input=scheme, output=scheme)`; `edges` restricts its input edges.
+
+    Raises:
+        SpecError: no selector, a slot that does not exist, or a value that no slot can have.
+
+    >>> from qfunc import targets
+    >>> add(op("gelu"), input=KeepFloat())(targets.onnxruntime).rules[0]
+    Rule(Op('gelu'), input=KeepFloat())
+    """
+    require_selector("edit.add", selector)
+    known_keys("edit.add", slots, (*SLOTS, "edges"))
+    return PutInFront("rules", (Rule(selector, **slots),))
+
+
+def inputs(selector: Selector, value: SlotValue) -> Edit:
+    """Quantizes the inputs of the selected ops by `value`.
+
+    Raises:
+        SpecError: no selector, or a value that no slot can have.
+    """
+    require_selector("edit.inputs", selector)
+    return add(selector, input=value)
+
+
+def outputs(selector: Selector, value: SlotValue) -> Edit:
+    """Quantizes the outputs of the selected ops by `value`.
+
+    Raises:
+        SpecError: no selector, or a value that no slot can have.
+    """
+    require_selector("edit.outputs", selector)
+    return add(selector, output=value)
+
+
+def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
+    """Puts a fusion in front of the others, with the definitions of the user's own ops that it names.
+
+    A fusion function of the user's own is the `fold` of a `FusionStep`: it makes one weight and bias of the root's and
+    the step's, before anything is quantized.
+
+    Raises:
+        SpecError: no Fusion, or an op that is no OpKind.
+
+    >>> from qfunc import targets
+    >>> from qfunc.specs import FusionStep
+    >>> len(fuse(Fusion(op("conv"), FusionStep(op("my_act"))), OpKind("my_act", "mine.act"))(targets.onnxruntime).ops)
+    1
+    """
+    for kind, values in ((Fusion, (fusion,)), (OpKind, ops)):
+        for value in values:
+            if type(value) is not kind:
+                wanted, do = a_or_an(kind), f"Write specs.{kind.__name__}(...)."
+                raise SpecError(where="edit.fuse", found=short(value), wanted=wanted, do=do)
+    return _Then((PutInFront("fusions", (fusion,)), PutInFront("ops", ops)))
+
+
+def deploy(lowering: Lowering) -> Edit:
+    """Lowers to another artifact.
+
+    Raises:
+        SpecError: no frozen value with a method `lower`.
+    """
+    return SetLowering(lowering)
+
+
+_PROPERTIES = tuple(f.name for f in fields(SchemeChange))
+_FACTORIES = (weights, activations, override, skip, add, inputs, outputs, fuse, deploy, name, op, module, where, pipe)
+
+__all__ = [
+    "Edit", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "op",
+    "outputs", "override", "pipe", "skip", "weights", "where",
+]  # fmt: skip

@@ -1,0 +1,223 @@
+"""What edits do to a target: frozen values target -> target, and how a scheme changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve, field, frozen
+from attrs.validators import optional
+
+from qfunc.errors import SpecError
+from qfunc.specs._check import ROUNDINGS, implements, instance_of, integer, one_of
+from qfunc.specs._values import readable
+from qfunc.specs.formats import Float, Format, Int, Levels
+from qfunc.specs.protocols import Estimator, Function, Lowering
+from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scheme, ZeroPoint
+from qfunc.specs.slots import Cases, FixedQParams
+from qfunc.specs.target import Override, Target
+
+
+@readable
+@frozen(kw_only=True)
+class SchemeChange:
+    """Changes of schemes; None leaves a property as it is.
+
+    `symmetric=True` makes unsigned codes with a zero point signed ones, as many of them around 0, unless `signed`
+    says otherwise: without its zero point an unsigned code has no negative values.  Unsigned codes that had no zero
+    point stay, for their target knows of no negatives.
+
+    Raises:
+        SpecError: a value that the property cannot have.
+
+    >>> SchemeChange(bits=4)(Scheme(Int(8, low=-127))).format
+    Int(4, low=-7)
+    >>> SchemeChange(symmetric=True)(Scheme(Int(8, signed=False), zero_point=ZeroPoint()))
+    Scheme()
+    """
+
+    bits: int | None = field(default=None, validator=integer(2, 64, optional=True))
+    signed: bool | None = field(default=None, validator=instance_of(bool, optional=True))
+    symmetric: bool | None = field(default=None, validator=instance_of(bool, optional=True))
+    granularity: Granularity | None = field(
+        default=None, validator=instance_of(PerTensor, PerChannel, PerBlock, PerToken, optional=True)
+    )
+    power_of_two: bool | None = field(default=None, validator=instance_of(bool, optional=True))
+    rounding: str | None = field(default=None, validator=optional(one_of(ROUNDINGS)))
+    division: bool | None = field(default=None, validator=instance_of(bool, optional=True))
+
+    def __call__(self, value: Any) -> Any:
+        """The slot value with the changes that its format can take; of qparams that the hardware fixes, how they round."""
+        if isinstance(value, Cases):
+            return evolve(value, cases=tuple((s, self(v)) for s, v in value.cases), default=self(value.default))
+        if isinstance(value, FixedQParams):
+            how = {n: self._or(n, getattr(value.scheme, n), value.scheme.format) for n in ("rounding", "division")}
+            return evolve(value, scheme=evolve(value.scheme, **how))
+        if not isinstance(value, Scheme):
+            return value
+        fmt, scale = value.format, value.scale
+        scale = evolve(
+            scale,
+            shared=self._or("granularity", scale.shared, fmt),
+            power_of_two=self._or("power_of_two", scale.power_of_two, fmt),
+        )
+        how = {n: self._or(n, getattr(value, n), fmt) for n in ("rounding", "division")}
+        if not isinstance(fmt, Int):
+            return evolve(value, scale=scale, **how)
+        zero_point = value.zero_point
+        if self.bits is not None or self.signed is not None:
+            fmt = narrowed(fmt, self._or("bits", fmt.bits, fmt), self._or("signed", fmt.signed, fmt))
+        if self.symmetric and zero_point is not None:
+            fmt, zero_point = fmt if self.signed is not None else around_zero(fmt), None
+        elif self.symmetric is False:
+            zero_point = zero_point or ZeroPoint()
+            scale = evolve(scale, divisor="qmax", signed=False)  # a range with two ends is divided by all codes
+        return evolve(value, format=fmt, scale=scale, zero_point=zero_point, **how)
+
+    def _or(self, name: str, old: Any, fmt: Format) -> Any:
+        new = getattr(self, name)
+        return old if new is None or type(fmt) not in HAVE[name] else new
+
+
+HAVE: dict[str, tuple[type, ...]] = {
+    "bits": (Int,),
+    "signed": (Int,),
+    "symmetric": (Int,),
+    "granularity": (Int, Float, Levels),
+    "power_of_two": (Int, Float, Levels),
+    "rounding": (Int, Float),
+    "division": (Int, Float),
+}
+"""The formats whose schemes have a property that edits can change; logarithms have a form of their own."""
+
+
+def narrowed(fmt: Int, bits: int, signed: bool) -> Int:
+    """The format with other bits; a symmetric range such as [-127, 127] stays symmetric: [-7, 7].
+
+    >>> narrowed(Int(8, low=-127), 4, True), narrowed(Int(8), 4, False)
+    (Int(4, low=-7), Int(4, signed=False))
+    """
+    symmetric = fmt.signed and signed and fmt.qmin == -fmt.qmax
+    if (bits, signed) == (fmt.bits, fmt.signed):
+        return fmt
+    return Int(bits, signed, low=1 - (1 << bits - 1) if symmetric else None)
+
+
+def around_zero(fmt: Int) -> Int:
+    """An unsigned format as a signed one of as many codes.
+
+    >>> around_zero(Int(8, signed=False)), around_zero(Int(8, signed=False, low=1)), around_zero(Int(8))
+    (Int(8), Int(8, low=-127), Int(8))
+    """
+    if fmt.signed:
+        return fmt
+    high = (fmt.qmax - fmt.qmin) // 2
+    return Int(fmt.bits, low=high - (fmt.qmax - fmt.qmin), high=high)
+
+
+@frozen
+class SetAlgorithm:
+    """Gives a role another estimator or function; None leaves it."""
+
+    role: str
+    estimator: Estimator | None = field(validator=implements(Estimator, optional=True))
+    function: Function | None = field(validator=implements(Function, optional=True))
+
+    def __call__(self, target: Target) -> Target:
+        old = getattr(target, self.role)
+        new = {n: getattr(self, n) for n in ("estimator", "function") if getattr(self, n) is not None}
+        return evolve(target, **{self.role: evolve(old, **new)})
+
+
+@frozen
+class ChangeSlots:
+    """Changes the schemes of these slots in every rule.
+
+    Raises:
+        SpecError: (on a target) a property that none of these schemes has.
+    """
+
+    slots: tuple[str, ...]
+    change: SchemeChange
+
+    def __call__(self, target: Target) -> Target:
+        schemes = [s for r in target.rules for slot in self.slots for s in _schemes(getattr(r, slot))]
+        for name, formats in HAVE.items():
+            asked = getattr(self.change, name)
+            if asked is not None and not any(_takes(asked, name, s.format) for s in schemes):
+                raise self._refused(name, formats, schemes, target)
+        rules = tuple(evolve(r, **{s: self.change(getattr(r, s)) for s in self.slots}) for r in target.rules)
+        return evolve(target, rules=rules)
+
+    def _refused(self, name: str, formats: tuple[type, ...], schemes: list[Scheme], target: Target) -> SpecError:
+        role = "weights" if self.slots == ("weight",) else "activations"
+        held = dict.fromkeys(repr(s.format) for s in schemes)
+        rule = " or ".join(f"edit.{s}s(selector, Scheme(...))" for s in self.slots if s != "weight")
+        return SpecError(
+            where=f"edit.{role}({name}={getattr(self.change, name)!r}), target {target.name!r}",
+            found=f"{role} in {', '.join(held)}" if held else f"no scheme of {role}",
+            wanted=f"{' or '.join(f.__name__ for f in formats)}, whose schemes have that",
+            do=f"Drop {name}, or give rules another scheme: {rule or 'edit.add(selector, weight=Scheme(...))'}.",
+        )
+
+
+def _schemes(value: Any) -> list[Scheme]:
+    if isinstance(value, Cases):
+        return [s for v in (*(v for _, v in value.cases), value.default) for s in _schemes(v)]
+    return [value] if isinstance(value, Scheme) else []
+
+
+def _takes(asked: Any, name: str, fmt: Format) -> bool:
+    # A zero point dropped where there is none holds already.
+    return type(fmt) in HAVE[name] or (name == "symmetric" and asked is True)
+
+
+@frozen
+class PutInFront:
+    """Puts values in front of one tuple of the target: there they win."""
+
+    where: str
+    values: tuple[Any, ...]
+
+    def __call__(self, target: Target) -> Target:
+        return evolve(target, **{self.where: self.values + getattr(target, self.where)})
+
+
+@frozen
+class PutBehind:
+    """Puts overrides behind the others: of these, the last wins."""
+
+    overrides: tuple[Override, ...]
+
+    def __call__(self, target: Target) -> Target:
+        return evolve(target, overrides=target.overrides + self.overrides)
+
+
+@frozen
+class SetLowering:
+    """Puts another lowering in."""
+
+    lowering: Lowering = field(validator=implements(Lowering))
+
+    def __call__(self, target: Target) -> Target:
+        return evolve(target, lowering=self.lowering)
+
+
+def require_change(where: str, *given: Any) -> None:
+    """Refuses an edit that says nothing.
+
+    Raises:
+        SpecError: every value is None.
+    """
+    if all(v is None for v in given):
+        do = "Give bits, an estimator, a function, or a property of the scheme."
+        raise SpecError(where=where, found="nothing to change", wanted="at least one keyword", do=do)
+
+
+def known_keys(where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Refuses keywords that mean nothing.
+
+    Raises:
+        SpecError: a key of `given` that is not `known`.
+    """
+    if unknown := [k for k in given if k not in known]:
+        raise SpecError(where=where, found=", ".join(map(str, unknown)), wanted=", ".join(known), do="Use those keywords.")

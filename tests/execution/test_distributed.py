@@ -1,0 +1,212 @@
+"""Calibration in two processes is calibration in one, on the batches of rank 0 followed by those of rank 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import qfunc
+from qfunc.errors import SpecError
+from qfunc.estimators import Mse
+from qfunc.graph.record import TensorInfo
+from tests.execution.processes import ESTIMATORS, Last, batches, by_channel, figures, made, tokens, work
+from tests.transforms.checks import same_state, state
+
+ALL = [*batches(0), *batches(1)]
+
+EXACT = {"MinMax", "Quantile", "Percentile", "Mse", "Entropy", "OrtEntropy", "PotMode", "PowerOfTwo", "PowerOfTwo of Mse"}
+"""Statistics of extremes and counts; the others are sums, whose rounding depends on what is summed first."""
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What became of each case, on rank 0 and on rank 1."""
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(work, (str(folder),), nprocs=2)
+    return tuple(torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1))  # type: ignore[return-value]
+
+
+def one(parts: Any, model: Any, **how: Any) -> dict[str, torch.Tensor]:
+    return state(qfunc.calibrate(parts, **how)(model))
+
+
+Both = tuple[dict[str, Any], dict[str, Any]]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_two_ranks_are_one_process_over_all_batches(name: str, both: Both) -> None:
+    (found, inputs), (other, others) = both[0][name], both[1][name]
+    assert same_state(found, other)
+    assert inputs == others == (TensorInfo(tuple(ALL[0].shape), "torch.float32"),)
+    wanted = one(ALL, made(ESTIMATORS[name]))
+    if name in EXACT:
+        assert same_state(found, wanted)
+    assert found.keys() == wanted.keys()
+    for key, value in found.items():
+        # Some ten float64 sums, rounded to float32, may end on the other side of a tie: an ulp, 2^-23; three
+        # of them for Ema, whose float32 average rounds once a batch.  No zero point lies at a tie here.
+        assert torch.allclose(value.double(), wanted[key].double(), rtol=2**-21, atol=0), key
+
+
+@pytest.mark.parametrize("name", ["Ema", "Mse", "StdClip"])
+def test_neither_rank_alone_finds_the_same(name: str, both: Both) -> None:
+    # Else the cases would show nothing.
+    for rank in (0, 1):
+        assert not same_state(both[0][name][0], one(batches(rank), made(ESTIMATORS[name])))
+
+
+def test_the_range_is_that_of_all_values_and_the_average_runs_in_order_of_rank(both: Both) -> None:
+    key = "quantizers.input.output.scale"
+    low, high = min(float(b.min()) for b in ALL), max(float(b.max()) for b in ALL)
+    assert float(both[0]["MinMax"][0][key]) == pytest.approx((high - low) / 255, rel=1e-6)  # float32
+    low, high = float(ALL[0].min()), float(ALL[0].max())
+    for batch in ALL[1:]:
+        low, high = 0.9 * low + 0.1 * float(batch.min()), 0.9 * high + 0.1 * float(batch.max())
+    assert float(both[1]["Ema"][0][key]) == pytest.approx((high - low) / 255, rel=1e-6)
+
+
+@pytest.mark.parametrize("idle", [0, 1])
+def test_a_rank_without_batches_gets_what_the_other_found(idle: int, both: Both) -> None:
+    shown = (TensorInfo(tuple(batches(1 - idle)[0].shape), "torch.float32"),)
+    for rank in (0, 1):
+        found, inputs = both[rank][f"rank {idle} has none"]
+        assert same_state(found, one(batches(1 - idle), made()))
+        assert inputs == shown
+
+
+def test_the_inputs_are_the_first_batch_that_is_not_empty(both: Both) -> None:
+    for rank in (0, 1):
+        found, inputs = both[rank]["empty first"]
+        assert same_state(found, one(batches(1), made()))
+        assert inputs == (TensorInfo(tuple(batches(1)[0].shape), "torch.float32"),)
+
+
+def test_scales_by_channel_tuples_of_models_and_other_passes(both: Both) -> None:
+    for rank in (0, 1):
+        wanted = one([tokens(0, 4), tokens(1, 4)], by_channel())
+        assert wanted["quantizers.input.output.scale"].numel() == 4
+        assert same_state(both[rank]["by channel"][0], wanted)
+        assert same_state(both[rank]["quantized"][0], one(ALL, made(), through=qfunc.QuantizedPass()))
+        for (found, _), model in zip(both[rank]["several"], (made(), made(Mse())), strict=True):
+            assert same_state(found, one(ALL, model))
+        assert both[rank]["unchanged"]
+
+
+def test_groups(both: Both) -> None:
+    for rank in (0, 1):
+        assert same_state(both[rank]["alone"][0], one(batches(rank), made(Last())))
+        assert same_state(both[rank]["named"][0], one(ALL, made()))
+    found = "-100, wanted a torch.distributed.ProcessGroup that this process is in, or None"
+    do = "Give what dist.new_group returns in its members, or mesh.get_group()."
+    assert both[1]["not a member"] == ("SpecError", f"calibrate, group: found {found}. {do}")
+    assert same_state(both[0]["not a member"][0], one(batches(0), made()))
+
+
+SKIPPED = "Use another, such as Mse(), or calibrate in a group of one process and load its state_dict in the others."
+SAME = "wanted the same quantized model. Give every process of the group the same model."
+INFINITE = "site 'input': found inf in the activations of batch 2"
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("no batches", "calibrate: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."),
+        ("only empty", "site 'input': found only empty tensors, wanted some values. Give batches of size 1 or more."),
+        (
+            "no merge",
+            "site 'input': found Last(), which has no merge, in 2 processes, wanted an estimator with merge(a, b) -> state. "
+            + SKIPPED,
+        ),
+        (
+            "no merge inside",
+            "site 'input': found PowerOfTwo(inner=Last(), rounding='ceil', finest=None), which has no merge, in 2 processes, "
+            f"wanted an estimator with merge(a, b) -> state. {SKIPPED}",
+        ),
+        (
+            "other channels",
+            "site 'input': found scales of shape (1, 4, 1) on rank 0 and (1, 3, 1) on rank 1, wanted one shape on all ranks. "
+            "Give batches that differ in the axes that share a scale only, or use a scale per tensor.",
+        ),
+    ],
+)
+def test_both_ranks_are_told(case: str, text: str, both: Both) -> None:
+    assert both[0][case] == both[1][case] == ("CalibrationError", text)
+
+
+@pytest.mark.parametrize(("case", "failed"), [("infinite on rank 1", 1), ("wrong on rank 0", 0)])
+def test_the_failure_of_one_rank_ends_the_others(case: str, failed: int, both: Both) -> None:
+    kind, text = both[failed][case]
+    assert kind == "CalibrationError"
+    assert not text.startswith("calibrate, rank")
+    wanted = "wanted statistics of all ranks. Cure that one; every rank needs the whole pass."
+    assert both[1 - failed][case] == ("CalibrationError", f"calibrate, rank {failed}: found a failure: {text!r}, {wanted}")
+    for rank in (0, 1):
+        assert same_state(both[rank]["after failures"][0], both[rank]["MinMax"][0])
+
+
+@pytest.mark.parametrize("case", ["other estimators", "other sites"])
+def test_other_models_on_other_ranks(case: str, both: Both) -> None:
+    assert both[0][case] == both[1][case]
+    kind, text = both[0][case]
+    assert kind == "CalibrationError"
+    assert text.startswith("calibrate, ranks 0 and 1: found ")
+    assert text.endswith(SAME)
+    if case == "other estimators":
+        assert "Ema(inner=MinMax(), decay=0.5) in Scheme(" in text
+        assert "Ema(inner=MinMax(), decay=0.75) in Scheme(" in text
+
+
+def test_reports_and_corrections_are_those_of_one_process(both: Both) -> None:
+    model = qfunc.calibrate(ALL)(made())
+    for name, parts in (("figures", ALL), ("figures of rank 0", batches(0))):
+        errors, losses, biases = figures(parts, model)
+        for rank in (0, 1):
+            found = both[rank][name]
+            assert both[0][name][0] == found[0]
+            for (tensor, *given), (other, *wanted) in zip(found[0], errors, strict=True):
+                assert tensor == other
+                assert given[2] == wanted[2]  # counts, and extremes
+                for a, b in zip(given[:2], wanted[:2], strict=True):
+                    _same_sums(a, b)
+            for (site, a), (other, b) in zip(found[1], losses, strict=True):
+                assert site == other
+                _same_sums(a, b)
+            # Means in float64 by other orders of summation, rounded to float32 once.
+            assert all(torch.allclose(a, b, rtol=2**-22, atol=2**-30) for a, b in zip(found[2], biases, strict=True))
+    assert figures(batches(0), model)[0] != figures(ALL, model)[0]
+
+
+def _same_sums(a: Any, b: Any) -> None:
+    assert (a is None) == (b is None)
+    if a is not None:
+        assert (a.elements, a.largest) == (b.elements, b.largest)
+        for figure in ("signal", "noise", "power", "product"):  # float64, summed by ranks
+            assert getattr(a, figure) == pytest.approx(getattr(b, figure), rel=1e-12, abs=1e-30)
+
+
+def test_reports_tell_both_ranks_what_is_wrong(both: Both) -> None:
+    for index, step in enumerate(("compare", "sensitivity", "correct_bias")):
+        text = f"{step}: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."
+        for rank in (0, 1):
+            assert both[rank]["figures of none"][index] == ("CalibrationError", text)
+        failure = both[1]["figures after a failure"][index][1]
+        assert failure.startswith(f"{step}, batch 1, op '0': found RuntimeError: mat1 and mat2 shapes")
+        wanted = "wanted statistics of all ranks. Cure that one; every rank needs the whole pass."
+        told = f"{step}, rank 1: found a failure: {failure!r}, {wanted}"
+        assert both[0]["figures after a failure"][index] == ("CalibrationError", told)
+        with pytest.raises(SpecError, match=f"^{step}, group: found 0, wanted a torch.distributed.ProcessGroup"):
+            getattr(qfunc, step)([], group=0)
+    for rank in (0, 1):
+        assert both[rank]["figures of two models"].startswith("compare, ranks 0 and 1: found ")
+        assert both[rank]["figures of two models"].endswith(SAME)
+
+
+@pytest.mark.parametrize("group", ["gloo", 0, object])
+def test_what_is_no_group(group: Any) -> None:
+    wanted = "a torch.distributed.ProcessGroup that this process is in, or None"
+    do = "Give what dist.new_group returns in its members, or mesh.get_group()."
+    with pytest.raises(SpecError) as caught:
+        qfunc.calibrate([], group=group)
+    assert str(caught.value) == f"calibrate, group: found {group!r}, wanted {wanted}. {do}"

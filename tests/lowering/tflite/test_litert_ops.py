@@ -1,0 +1,29 @@
+"""Every op that LiteRT runs on codes, as Hypothesis draws it: the emulation is what each kernel set computes.
+
+    QFUNC_EXAMPLES=1000 python -m pytest -n 0 -s tests/lowering/tflite/test_litert_ops.py
+
+draws so many examples of up to eight ops for each kernel set, others every time, and prints how many were compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from qfunc import targets
+from qfunc.lowering import LiteRtRunner
+from tests.lowering.drawn_law import held_against
+
+needs_litert = pytest.mark.skipif(
+    importlib.util.find_spec("ai_edge_litert") is None, reason="ai-edge-litert is not installed"
+)  # fmt: skip
+SETS = {"xnnpack": targets.litert, "reference": targets.litert_reference, "optimised": targets.litert_optimised}
+# Ratios of scales that no calibration gives, which the kernels do not take.
+REFUSED = {"ratios in [2^-10, 2^8)", "a sum of 16 bits", "an input's scale of at most 128 times the output's"}
+
+
+@needs_litert
+@pytest.mark.parametrize("kernels", SETS)
+def test_drawn_ops_are_what_the_kernels_compute(kernels):
+    print(f"\n{kernels}: {held_against(LiteRtRunner(kernels, threads=1).run, SETS[kernels], REFUSED)}")

@@ -1,0 +1,52 @@
+"""Every op that ExecuTorch's XNNPACK delegate runs on codes, as Hypothesis draws it: the emulation is what it computes.
+
+    QFUNC_EXAMPLES=1000 python -m pytest -n 0 -s tests/lowering/xnnpack/test_executorch_ops.py
+
+draws so many examples of up to eight ops, others every time, and prints how many were compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import qfunc
+from qfunc import targets
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.lowering import ExecuTorchRunner
+from tests.lowering.drawn_law import held_against
+from tests.lowering.drawn_ops import KINDS, curve, pool, softmax, transposed
+from tests.lowering.tflite.test_litert import _calibrated
+
+needs_executorch = pytest.mark.skipif(
+    importlib.util.find_spec("executorch") is None, reason="executorch is not installed"
+)  # fmt: skip
+TARGET = targets.executorch_xnnpack
+OTHERS = {pool: partial(pool, dilations=2), transposed: partial(transposed, dilations=2),
+          curve: partial(curve, without="gelu, tanh")}  # fmt: skip
+HERE = tuple(OTHERS.get(kind, kind) for kind in KINDS if kind is not softmax)
+# Ratios of scales that no calibration gives, which the kernels do not take.
+REFUSED = {"ratios in [2^-10, 2^8)", "one below 2^8", "an input's of at most 2^7 times it"}
+
+
+@needs_executorch
+def test_drawn_ops_are_what_xnnpack_computes():
+    print(f"\n{held_against(ExecuTorchRunner().run, TARGET, REFUSED, HERE)}")
+
+
+@needs_executorch
+def test_softmax_is_xnnpack_s_but_for_values_halfway_between_codes():
+    model, batches = _calibrated(nn.Sequential(nn.Softmax(-1)), TARGET, 50, 3, 17)
+    x = 3 * batches[0]
+    found = torch.from_numpy(ExecuTorchRunner().run(qfunc.deploy(TARGET)(model), [x])[0])
+    (module,) = (s.module for s in quantizer_nodes(model) if s.module.site.slot == "input")
+    emulated, exact = qfunc.emulate(TARGET)(model)(x), torch.softmax(module(x).double(), -1) * 256
+    different = found != emulated
+    # exp of XNNPACK and of PyTorch, and the orders of their sums, differ by some 2^-22 of what they give.
+    assert ((exact - exact.floor() - 0.5).abs() < 1e-4)[different].all()
+    assert np.abs((found - emulated).numpy()).max() <= 1 / 256

@@ -1,0 +1,75 @@
+"""docs/new_target.md: its code is the example's, line by line, its output what the example prints, its target small."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/new_target.md").read_text()
+PROGRAM = (ROOT / "examples/new_target.py").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def lines(text):
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def code():
+    """The example without its docstring."""
+    return "\n".join(PROGRAM.splitlines()[ast.parse(PROGRAM).body[0].end_lineno :])
+
+
+def test_the_page_shows_the_whole_example_and_nothing_else():
+    assert lines("\n".join(blocks("python"))) == lines(code())
+
+
+def test_the_target_has_less_than_sixty_lines():
+    until = PROGRAM[: PROGRAM.index("class Net")]
+    assert len(lines(code())) - len(lines(PROGRAM)) + len(lines(until)) < 60
+
+
+def test_it_passes_its_checks_and_prints_what_the_page_says():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "examples/new_target.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (output,) = blocks("text")
+    assert done.stdout == output
+
+
+def test_nothing_is_registered_and_nothing_of_the_library_changes(monkeypatch):
+    """Importing the example leaves every module of the library as it was."""
+    from qfunc import estimators, functions, lowering, specs, targets
+    from qfunc.lowering.onnx import ops as onnx_ops
+    from qfunc.ops import vocabulary
+
+    holders = (estimators, functions, lowering, specs, targets, vocabulary, onnx_ops)
+    before = [dict(vars(m)) for m in holders] + [dict(onnx_ops.WRITERS), dict(vocabulary.BY_NAME)]
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from new_target import npu
+
+    assert npu.name == "npu"
+    assert [dict(vars(m)) for m in holders] + [dict(onnx_ops.WRITERS), dict(vocabulary.BY_NAME)] == before
+
+
+def test_a_wrong_statement_about_the_chip_is_found(monkeypatch):
+    """The tutorial's check can fail: with a rounding that the simulator does not have, it does."""
+    import pytest
+    import torch
+    from attrs import evolve
+
+    from qfunc import specs
+    from qfunc.testing import check_target
+
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from new_target import MAC, Net, npu
+
+    wrong = evolve(npu, kernels=(specs.Kernel(MAC, specs.Shift("floor")), *npu.kernels[1:]))
+    torch.manual_seed(0)
+    with pytest.raises(AssertionError, match="emulation and runtime disagree"):
+        check_target(wrong, models=[(Net().eval(), torch.randn(4, 3, 8, 8) * 3)])

@@ -1,0 +1,133 @@
+"""Ops that a lowering has no words for: quantize names them, and a target without the file simulates them."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from attrs import evolve, frozen
+from torch import nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import DeployError
+from qfunc.lowering import Combined, NcnnLowering, QdqLowering
+from qfunc.specs import edit
+from tests.conformance.modules import Apply
+from tests.placement.refusals import refusal
+
+LAYERS = "ncnn, docs/developer-guide/operators.md: "
+LISTED = "docs/targets.md lists them"
+PRO_INT = "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form"
+IMAGES = "Resize images by mode='nearest' or 'bilinear'."
+CURVE, NORM = "Use leaky_relu, elu, gelu or mish.", "Use batch_norm, which folds."
+OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+
+NCNN = {
+    "group_norm": (nn.GroupNorm(2, 4), "", LISTED, NORM),
+    "layer_norm": (nn.LayerNorm(5), "", LISTED, NORM),
+    "instance_norm": (nn.InstanceNorm2d(4), "", LISTED, NORM),
+    "local_response_norm": (nn.LocalResponseNorm(3), "", LISTED, NORM),
+    "softplus": (nn.Softplus(), "", LISTED, CURVE),
+    "celu": (nn.CELU(), "", LISTED, CURVE),
+    "selu": (nn.SELU(), "", LISTED, CURVE),
+    "softsign": (nn.Softsign(), "", LISTED, CURVE),
+    "log_softmax": (nn.LogSoftmax(1), "", LISTED, "Use softmax, or leave it out: the largest logit is the same."),
+    "max_pool": (nn.MaxPool2d(2, 1, dilation=2), " with dilation=2", f"{LAYERS}Pooling has no dilation", "Use dilation=1."),
+    "pad": (
+        Apply(lambda x: F.pad(x, (1, 0, 1, 1), "circular")),
+        " with mode='circular'",
+        f"{LAYERS}Padding writes a constant, the edge or its mirror",
+        "Pad by mode='constant', 'replicate' or 'reflect'.",
+    ),
+    "slice": (Apply(lambda x: x[:, ::2]), "", LISTED, "Take every channel, or steps along height and width."),
+    "resize": (nn.Upsample((7, 9), mode="bicubic"), " with mode='bicubic'", LISTED, IMAGES),
+}
+NCNN |= {
+    kind: (Apply(call), "", LISTED, OUTSIDE)
+    for kind, call in {
+        "sin": torch.sin, "floor": torch.floor, "amax": lambda x: x.amax(1), "std": lambda x: x.std(1),
+        "flip": lambda x: x.flip(3), "repeat": lambda x: x.repeat(1, 2, 1, 1), "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    }.items()
+}  # fmt: skip
+TOSA = {
+    "conv_transpose": (nn.ConvTranspose2d(4, 3, 2, padding=2), "", PRO_INT, "Pad by less than the window."),
+    "pad": (
+        Apply(lambda x: F.pad(x, (1, 0, 1, 1), "replicate")),
+        " with mode='replicate'",
+        PRO_INT,
+        "Pad by mode='constant' or 'reflect'.",
+    ),
+    "resize": (nn.Upsample((7, 9), mode="area"), " with mode='area'", PRO_INT, IMAGES),
+    "nearest": (
+        nn.Upsample(scale_factor=(2, 1.5)),
+        " with mode='nearest'",
+        PRO_INT,
+        "Resize by whole factors, or bilinearly.",
+    ),
+}
+CASES = [(targets.ncnn, "NcnnLowering()", *case) for case in NCNN.items()]
+CASES += [(targets.tosa, "TosaLowering()", *case) for case in TOSA.items()]
+
+
+@frozen
+class Silent:
+    """A lowering that says nothing before `deploy`."""
+
+    lowering: Any
+
+    def lower(self, model: Any, sites: Any) -> Any:
+        """Its files."""
+        return self.lowering.lower(model, sites)
+
+
+def behind(op: nn.Module) -> nn.Module:
+    """An op behind a convolution."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(3, 4, 1), op).eval()
+
+
+@pytest.mark.parametrize(("target", "lowering", "name", "case"), CASES, ids=[f"{c[0].name}-{c[2]}" for c in CASES])
+def test_an_op_that_a_lowering_cannot_write(target, lowering, name, case):
+    op, attributes, because, do = case
+    kind = "resize" if name == "nearest" else name
+    where = f"1.{'getitem' if name == 'slice' else name}" if isinstance(op, Apply) else "1"
+    assert refusal(target, behind(op)) == (
+        f"target {target.name!r}, op {where!r}: found the kind {kind!r}{attributes}, wanted an op that {lowering} writes: "
+        f"{because}. {do} To simulate it without a file, use attrs.evolve(target, lowering=None)."
+    )
+    x, unwritten = torch.randn(2, 3, 6, 5), evolve(target, lowering=None)
+    simulated = qfunc.calibrate([x], progress=False)(qfunc.quantize(unwritten)(behind(op)))
+    assert simulated(x).shape == behind(op)(x).shape
+    written = edit.deploy(QdqLowering())(target)
+    qfunc.quantize(written)(behind(op))  # which ONNX has words for
+
+
+@pytest.mark.parametrize(("target", "lowering", "name", "case"), CASES, ids=[f"{c[0].name}-{c[2]}" for c in CASES])
+def test_deploy_would_refuse_it_too(target, lowering, name, case):
+    """So that nothing is refused which could be written: with a lowering that does not say so beforehand."""
+    silent, x = evolve(target, lowering=Silent(target.lowering)), torch.randn(2, 3, 6, 5)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(silent)(behind(case[0])))
+    with pytest.raises(DeployError):
+        qfunc.deploy(silent)(model)
+
+
+def test_an_op_left_in_float_on_purpose_is_not_asked():
+    target = edit.skip(edit.op("group_norm"))(targets.ncnn)
+    qfunc.quantize(target)(behind(nn.GroupNorm(2, 4)))
+
+
+@pytest.mark.parametrize("index", [(slice(None), slice(None), slice(1, None, 2)), (..., slice(None, None, 2)), 1], ids=repr)
+def test_slices_that_ncnn_writes(index):
+    qfunc.quantize(targets.ncnn)(behind(Apply(lambda x: x[index])))
+
+
+@pytest.mark.parametrize("factor", [2, (3.0, 1.0)], ids=repr)
+def test_whole_factors_that_tosa_writes(factor):
+    qfunc.quantize(targets.tosa)(behind(nn.Upsample(scale_factor=factor)))
+
+
+def test_several_lowerings_refuse_what_any_does():
+    target = edit.deploy(Combined((QdqLowering(), NcnnLowering())))(targets.ncnn)
+    assert "op '1': found the kind 'softplus', wanted an op that Combined(" in refusal(target, behind(NCNN["softplus"][0]))
+    qfunc.quantize(target)(behind(nn.ReLU()))

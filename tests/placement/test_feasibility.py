@@ -1,0 +1,87 @@
+"""What no file can hold is refused when a model is quantized, not when it is deployed."""
+
+import pytest
+from attrs import evolve
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import SpecError
+from qfunc.lowering import QdqLowering
+from qfunc.specs import E4M3FN, Int, PerBlock, PerChannel, Scale, Scheme, edit
+from tests.placement.refusals import Net, refusal
+
+
+@pytest.mark.parametrize(
+    ("opset", "scheme", "constant", "needs"),
+    [
+        (13, Scheme(Int(4)), False, "Qdq(opset=21), for QuantizeLinear has 4-bit integers"),
+        (20, Scheme(Int(16, signed=False)), False, "Qdq(opset=21), for QuantizeLinear has 16-bit integers"),
+        (13, Scheme(Int(16)), True, "Qdq(opset=21), for QuantizeLinear has 16-bit integers"),
+        (13, Scheme(Int(12)), True, "Qdq(opset=21), for QuantizeLinear has 16-bit integers"),
+        (18, Scheme(E4M3FN), False, "Qdq(opset=19), for QuantizeLinear has 8-bit floats"),
+        (13, Scheme(qfunc.specs.E5M2), True, "Qdq(opset=19), for QuantizeLinear has 8-bit floats"),
+        (19, Scheme(Int(8), Scale(PerBlock(-1, 4))), True, "Qdq(opset=21), for QuantizeLinear has scales per block"),
+        (
+            13,
+            Scheme(E4M3FN, Scale(PerBlock(-1, 4))),
+            True,
+            "Qdq(opset=21), for QuantizeLinear has scales per block",
+        ),
+        (21, Scheme(Int(4), Scale(PerBlock(-1, 4))), False, ""),
+        (19, Scheme(E4M3FN), False, ""),
+        (13, Scheme(Int(4)), True, ""),
+        (13, Scheme(Int(8), Scale(PerChannel(0))), True, ""),
+        (13, Scheme(Int(32), Scale(PerChannel(0))), True, ""),
+    ],
+)
+def test_what_an_opset_has(opset, scheme, constant, needs):
+    """Source: the changelog of ONNX's operators, QuantizeLinear-13, -19 and -21."""
+    found = QdqLowering(opset=opset).refuses(scheme, constant)
+    assert found == (f"{needs} from opset {needs[10:12]} on (ONNX operators)" if needs else "")
+
+
+FP8, BLOCKS = Scheme(E4M3FN), Scheme(Int(4), Scale(PerBlock(-1, 3)))
+DYNAMIC = Scheme(Int(8), Scale(dynamic=True))
+
+
+@pytest.mark.parametrize(
+    ("slot", "scheme", "words"),
+    [
+        ("input", FP8, "Float(4, mantissa=3, max=448.0) with scales PerTensor()"),
+        ("weight", BLOCKS, "Int(4) with scales PerBlock(-1, size=3)"),
+        ("input", DYNAMIC, "Int(8) with scales found at run time"),
+    ],
+)
+def test_what_a_chip_holds_and_no_file_is_written_with(slot, scheme, words):
+    """Refused when the model is quantized, not when it has been trained; simulated without a file."""
+    own = targets.tensorrt
+    rules = tuple(evolve(r, **{slot: scheme}) if getattr(r, slot) is not None else r for r in own.rules)
+    target = evolve(own, rules=rules, legality=())
+    places = {
+        "weight": "op 'conv', weight 'conv.weight'; op 'fc', weight 'fc.weight'",
+        "input": "op 'conv', input 'x'; op 'mean', input 'act'; op 'fc', input 'mean'",
+    }[slot]
+    assert refusal(target) == (
+        f"target 'tensorrt', {places}: found {words}, wanted integers with one static scale a tensor or channel, or "
+        "logarithms with one a tensor, as files hold them. "
+        "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
+    )
+    qfunc.quantize(evolve(target, lowering=None))(Net())
+
+
+def test_an_opset_too_low_for_four_bits():
+    target = edit.pipe(targets.qdq, edit.activations(bits=4), edit.deploy(QdqLowering(opset=13)))
+    assert refusal(target) == (
+        "target 'qdq', op 'conv', input 'x'; op 'mean', input 'act'; op 'fc', input 'mean': found Int(4) for Qdq(opset=13), "
+        "wanted Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators). "
+        "Give edit.deploy(...) that, or edit the scheme."
+    )
+    qfunc.quantize(edit.pipe(target, edit.deploy(QdqLowering(opset=21))))(Net())
+
+
+@pytest.mark.parametrize("opset", [12, 22, 13.0, True])
+def test_opsets_that_cannot_be_written(opset):
+    with pytest.raises(SpecError) as e:
+        QdqLowering(opset=opset)
+    do = "Give such a number."
+    assert str(e.value) == f"Qdq.opset: found {opset!r}, wanted an int in [13, 21]. {do}"
