@@ -71,7 +71,7 @@ class _Writer:
         return self.graph.model("model")
 
     def path(self, node: fx.Node) -> str:
-        return self.partition.path(node)
+        return self.partition.paths[node]
 
     def _has_tensors(self, node: fx.Node) -> bool:
         # Sizes and what is computed from them are constants in the shapes of their readers.
@@ -110,7 +110,7 @@ class _Writer:
             raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do="Return tensors only.")
 
     def _op(self, node: fx.Node) -> None:
-        kind = self.partition.context.kind(node)
+        kind = self.partition.kinds[node]
         if node.name in self.done:
             self.raw[node.name] = self.raw[self.done[node.name]]
             self._pair(node)
@@ -159,7 +159,7 @@ class _Writer:
         unit = next(u for u in self.partition.units if node in u.group.nodes)
         group, coding = unit.group, self.partition.output_coding(unit.group.output)
         rest = group.nodes[1:]
-        if coding is None or self._bare(unit) or any(self.partition.context.kind(n) not in ("relu", "clip") for n in rest):
+        if coding is None or self._bare(unit) or any(self.partition.kinds[n] not in ("relu", "clip") for n in rest):
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
@@ -167,7 +167,7 @@ class _Writer:
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
             )  # fmt: skip
-            tensor = WRITERS[self.partition.context.kind(step)](call)
+            tensor = WRITERS[self.partition.kinds[step]](call)
             self.done[step.name] = node.name
         return tensor, coding, name
 
@@ -195,7 +195,7 @@ class _Writer:
         # (WeightBiasQuantization).  Max of one tensor is a copy that it does not look through.
         # It drops a Relu or Clip that the codes' ends imply, so what counts is the op before those.
         source = node
-        while self.partition.context.kind(source) in ("relu", "clip") and isinstance(source.args[0], fx.Node):
+        while self.partition.kinds[source] in ("relu", "clip") and isinstance(source.args[0], fx.Node):
             source = source.args[0]
         units = [u for u in self.partition.units if u.group.output in (node, source)]
         if not any(self._bare(unit) for unit in units):
@@ -213,7 +213,7 @@ class _Writer:
         if producer.op == "get_attr":
             constant = self._constant(producer, coding)
             weight = coding is not None and (("weight", producer) in slots(reader))
-            if weight and self.partition.context.kind(reader) == "matmul" and self._float_input(reader):
+            if weight and self.partition.kinds[reader] == "matmul" and self._float_input(reader):
                 # Else ONNX Runtime makes it MatMulNBits, which quantizes the activation.
                 return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
             return constant
