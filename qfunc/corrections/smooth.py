@@ -18,7 +18,8 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import path_of
 from qfunc.ops.vocabulary import attribute
-from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.rewrite import rewrite
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -64,7 +65,7 @@ def smooth_quant(
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network, all_of = fuse_norms(capture_for_equalization(model, "smooth")), ranks(group)
+            network, all_of = rewrite(capture_for_equalization(model, "smooth"), *NORMS), ranks(group)
             found, misses = equalization_links(network, gains=True)
             found = tuple(link for link in found if all(end.op.kind == "linear" for end in link.ends))
             require_links(found, misses, "smooth", "linear layers behind a norm or an op with weights that nothing else reads")
