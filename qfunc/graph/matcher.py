@@ -43,11 +43,10 @@ CANONICAL = CanonicalReader()
 
 @frozen(eq=False)
 class NearMiss:
-    """An attempt that failed: the rewrite, the nodes that matched, the last node it read, and what it wanted there."""
+    """An attempt that failed: the rewrite, what matched before, and why the next operand did not."""
 
     rewrite: str
     reached: Match
-    step: fx.Node
     reason: str
 
     @property
@@ -92,14 +91,14 @@ class Rewrite:
 
 
 class _Attempt:
-    # The search for one pattern at one node; it remembers the failure that had matched the most nodes.
+    # The search for one pattern at one node; it remembers the failure that had matched the most.
     def __init__(self, rewrite: Rewrite, reader: Reader) -> None:
         self.rewrite, self.reader = rewrite, reader
         self.furthest: NearMiss | None = None
 
-    def fail(self, state: Match, step: fx.Node, reason: str) -> None:
-        if self.furthest is None or len(state.nodes) > len(self.furthest.reached.nodes):
-            self.furthest = NearMiss(self.rewrite.name, state, step, reason)
+    def fail(self, state: Match, reason: str) -> None:
+        if self.furthest is None or state.extent > self.furthest.reached.extent:
+            self.furthest = NearMiss(self.rewrite.name, state, reason)
 
     def other(self, pattern: Any, value: Any, state: Match, place: str) -> None:
         shown = f"{value.name!r} ({self.reader.kind(value)})" if isinstance(value, fx.Node) else repr(value)
@@ -108,7 +107,7 @@ class _Attempt:
             bound = state[pattern.name]
             wanted = repr(bound.name if isinstance(bound, fx.Node) else bound)
         state = state if state.nodes else state.reach(value)
-        self.fail(state, state.nodes[-1], f"{place} is {shown}, where {wanted} is wanted")
+        self.fail(state, f"{place} is {shown}, where {wanted} is wanted")
 
     def begins(self, pattern: Any, value: Any) -> bool:
         # Whether a value is an op of the kind that a pattern begins with.
@@ -124,8 +123,9 @@ class _Attempt:
                 if not self.begins(pattern, value) or bound is not value or (pattern.where and not pattern.where(value)):
                     self.other(pattern, value, state, place)
                     return
+                state = state.reach(value, pattern.key).bind(pattern.name, value)
                 for operands in pattern.orders:
-                    yield from self.operands(operands, value, state.reach(value, pattern.key).bind(pattern.name, value))
+                    yield from self.operands(operands, value, state, pattern.commutative)
             case Var():
                 known = pattern.name in state.values
                 fits = same(state[pattern.name], value) if known else pattern.where is None or pattern.where(value)
@@ -148,28 +148,29 @@ class _Attempt:
             case _:
                 yield state
 
-    def operands(self, patterns: Any, node: fx.Node, state: Match) -> Iterator[Match]:
+    def operands(self, patterns: Any, node: fx.Node, state: Match, commutative: bool) -> Iterator[Match]:
         """Yield each way in which the operands of an op match."""
         if not patterns:
             yield state
             return
         (place, pattern), *rest = patterns
         given = self.reader.operands(node)
-        name = place if isinstance(place, str) else dict(enumerate(given)).get(place)
+        name = place if isinstance(place, str) else dict(enumerate(given)).get(place, "")
         if name not in given:
-            self.fail(state, node, f"{node.name!r} has no operand {place!r}")
+            self.fail(state, f"{node.name!r} has no operand {place!r}")
             return
-        for found in self.solve(pattern, given[name], state, f"operand {name!r} of {node.name!r}"):
-            yield from self.operands(rest, node, found)
+        place = f"an operand of {node.name!r}" if commutative else f"operand {name!r} of {node.name!r}"
+        for found in self.solve(pattern, given[name], state, place):
+            yield from self.operands(rest, node, found, commutative)
 
 
 def match_rewrite(rewrite: Rewrite, node: fx.Node, reader: Reader = CANONICAL) -> Match | NearMiss:
     """Return how a pattern matches at a node, or where the attempt failed that came furthest."""
     attempt = _Attempt(rewrite, reader)
-    for found in attempt.solve(rewrite.pattern, node, Match(()), ""):
+    for found in attempt.solve(rewrite.pattern, node, Match(()), "the op"):
         reason = rewrite.check(found) if rewrite.check else ""
         if reason := reason or (_other_reader(found, rewrite.top(found)) if rewrite.private else ""):
-            attempt.fail(found.reach(node), node, reason)
+            attempt.fail(found.reach(node), reason)
             continue
         return found
     assert attempt.furthest is not None
@@ -232,7 +233,7 @@ def _worthwhile(misses: list[NearMiss], changed: set[fx.Node]) -> tuple[NearMiss
     for miss in misses:
         for key in miss.reached.keys:
             known = best.get(key)
-            if changed.isdisjoint(miss.reached.nodes) and (known is None or len(miss.reached.nodes) > len(known.reached.nodes)):
+            if changed.isdisjoint(miss.reached.nodes) and (known is None or miss.reached.extent > known.reached.extent):
                 best[key] = miss
     return tuple(dict.fromkeys(best.values()))
 

@@ -73,6 +73,11 @@ class Match:
         """The node at which the match began."""
         return self.nodes[0]
 
+    @property
+    def extent(self) -> int:
+        """How much of the pattern matched: nodes and names."""
+        return len(self.nodes) + len(self.values)
+
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 

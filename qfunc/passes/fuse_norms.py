@@ -30,7 +30,7 @@ def _mean(of: Any, axes: str, key: bool = False) -> OpPattern:
 def _normed(x: Any) -> Any:
     # x / sqrt(mean(x^2) + eps)
     square = either(op("square", x), op("pow", x, 2), op("mul", x, x))
-    total = op("add", _mean(square, "axes", key=True), Var("eps", lambda v: isinstance(v, float), "an eps"))
+    total = op("add", _mean(square, "axes", key=True), Var("eps", lambda v: isinstance(v, float), "a float"))
     return either(
         op("mul", op("rsqrt", total), x, name="normed", commutative=True),
         op("div", x, op("sqrt", total), name="normed"),
@@ -47,10 +47,11 @@ def _scaled(normed: Any) -> OpPattern:
 
 
 def _other_axes(found: Match) -> str:
-    rank = len(_shape(found["weight"]))
+    wanted = list(range(-len(_shape(found["weight"])), 0))
     for axes in (found["axes"], found.get("centre", found["axes"])):
-        if sorted(axes if isinstance(axes, list | tuple) else [axes]) != list(range(-rank, 0)):
-            return f"a mean runs over the axes {axes}, where the last {rank}, those of the weight, are wanted"
+        axes = list(axes) if isinstance(axes, list | tuple) else [axes]
+        if sorted(axes) != wanted:
+            return f"a mean is over the axes {axes}, where {wanted}, those of the weight, are wanted"
     bias = found.get("bias")
     return "" if bias is None or _shape(bias) == _shape(found["weight"]) else "the bias has another shape than the weight"
 
