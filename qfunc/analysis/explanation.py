@@ -44,7 +44,8 @@ class FloatRow:
 @frozen
 class Explanation:
     """The sites, the rules that put them there (by their index in the target), the ops in float with the
-    reason, and the fusions that almost were; `print` shows tables, `html` a page.
+    reason, the fusions that almost were, and what almost matched the pattern of a rewrite; `print` shows tables, `html`
+    a page.
     """
 
     target: str
@@ -52,9 +53,10 @@ class Explanation:
     rules: tuple[tuple[int, str], ...]
     floats: tuple[FloatRow, ...]
     misses: tuple[tuple[str, str, str], ...] = field(default=())
+    unmatched: tuple[tuple[str, str, str], ...] = field(default=())
 
     def sections(self) -> tuple[Section, ...]:
-        """The tables: quantized tensors, rules, what is in float, what was nearly fused."""
+        """The tables: quantized tensors, rules, what is in float, what was nearly fused or rewritten."""
         names, float_names = [f.name for f in fields(SiteRow) if f.repr], [f.name for f in fields(FloatRow)]
         head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
         rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
@@ -64,6 +66,7 @@ class Explanation:
             Section("rules", ("rule", "selects"), tuple((str(i), text) for i, text in self.rules)),
             Section("in float", tuple(float_names), floats),
             Section("not fused", ("op", "with", "why"), self.misses),
+            Section("not rewritten", ("op", "as", "why"), self.unmatched),
         )
 
     def __str__(self) -> str:
