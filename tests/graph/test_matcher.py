@@ -65,7 +65,8 @@ def test_a_match_binds_its_names(function: Function, pattern: Any, values: dict[
 
 
 MISSES: list[tuple[Function, Any, dict[str, Any], str]] = [
-    (lambda x, y: x - y.exp(), op("sub", X, op("sqrt", Y)), {}, "operand 'other' of 'sub' is 'exp' (exp), where sqrt is wanted"),
+    (lambda x, y: x - y.exp(), op("sub", X, op("sqrt", Y)), {},
+     "operand 'other' of 'sub' is 'exp' (exp), where sqrt is wanted"),
     (lambda x, y: x * y, op("mul", X, X), {}, "operand 'other' of 'mul' is 'y' (input), where 'x' is wanted"),
     (lambda x, y: x.pow(3), op("pow", X, 2), {}, "operand 'exponent' of 'pow_1' is 3, where 2 is wanted"),
     (lambda x, y: x.sum(-1, keepdim=True), op("sum", X, -1, 1), {}, "operand 'keepdim' of 'sum_1' is True, where 1 is wanted"),
@@ -75,7 +76,8 @@ MISSES: list[tuple[Function, Any, dict[str, Any], str]] = [
      "operand 'other' of 'add' is 9, where a number below 1 is wanted"),
     (lambda x, y: x.neg(), op("neg", either(op("exp"), op("sqrt"))), {},
      "operand 'input' of 'neg' is 'x' (input), where exp or sqrt is wanted"),
-    (lambda x, y: x.relu(), op("relu", X, where=lambda n: False, wanted="of rank 9"), {}, " is 'relu' (relu), where relu of rank 9 is wanted"),
+    (lambda x, y: x.relu(), op("relu", X, where=lambda n: False, wanted="of rank 9"), {},
+     "the op is 'relu' (relu), where relu of rank 9 is wanted"),
     (lambda x, y: x.exp() * x.exp().sqrt(), op("mul", op("exp", X), op("sqrt", op("exp", Var("", lambda v: False)))), {},
      "operand 'input' of 'exp_1' is 'x' (input), where a value is wanted"),
     (lambda x, y: x.neg(), op("neg", X), {"check": lambda m: "not today"}, "not today"),
@@ -88,7 +90,7 @@ def test_a_near_miss_has_the_reason_of_the_attempt_that_came_furthest(
 ) -> None:
     miss = found(function, pattern, **options)
     assert isinstance(miss, NearMiss)
-    assert miss.reason.strip() == reason.strip()
+    assert miss.reason == reason
 
 
 def test_what_is_read_elsewhere_is_not_rewritten_unless_the_rewrite_allows_it() -> None:
@@ -150,8 +152,7 @@ def test_the_work_grows_with_the_graph_and_no_faster() -> None:
                 x = x * y.exp()
             return x
 
-        apply_rewrites(
-            graph_of(deep), (Rewrite("it", op("mul", op("exp", tensor("", seen)), X, commutative=True), lambda m: None),)
-        )
+        pattern = op("mul", op("exp", tensor("", seen)), X, commutative=True)
+        apply_rewrites(graph_of(deep), (Rewrite("it", pattern, lambda m: None),))
         counts.append(calls)
     assert counts[1] == 4 * counts[0] > 0
