@@ -71,7 +71,7 @@ class Rewrite:
     Args:
         name: What the pattern is, for near misses.
         pattern: The pattern of the last op.
-        replace: The `Call`, or the node, that gives the same value.
+        replace: The `Call`, or the node, that gives the same value; None where there is none.
         check: A further condition: why a match is none, or "".
         at: The name of the op that is replaced; without it the last op is.
         private: No other op may read what is computed between.
@@ -101,6 +101,8 @@ class _Attempt:
             self.furthest = NearMiss(self.rewrite.name, state, reason)
 
     def other(self, pattern: Any, value: Any, state: Match, place: str) -> None:
+        if self.furthest is not None and state.extent <= self.furthest.reached.extent:
+            return
         shown = f"{value.name!r} ({self.reader.kind(value)})" if isinstance(value, fx.Node) else repr(value)
         wanted = words(pattern)
         if isinstance(pattern, Var) and pattern.name in state.values:
@@ -185,6 +187,15 @@ def _other_reader(found: Match, top: fx.Node) -> str:
     return ""
 
 
+def calls(target: Any, *operands: Any) -> Callable[[Match], Call]:
+    """Return the replacement by a call: a string is the value of that name, None where the match did not bind it.
+
+    >>> calls(abs, "x", 2)(Match((), {"x": 1}))
+    Call(target=<built-in function abs>, args=(1, 2), kwargs={})
+    """
+    return lambda found: Call(target, tuple(found.get(v) if isinstance(v, str) else v for v in operands))
+
+
 def put_in_place(node: fx.Node, made: Call) -> None:
     """Make a node the call that replaces it, under its own name."""
     node.target, node.args, node.kwargs = made.target, made.args, made.kwargs
@@ -218,12 +229,13 @@ def apply_rewrites(
         for node in tuple(graph.nodes) if allowed is None else allowed:
             for rewrite in by_kind.get(reader.kind(node), ()):
                 found = match_rewrite(rewrite, node, reader)
-                if isinstance(found, Match):
+                if isinstance(found, NearMiss):
+                    misses.append(found)
+                elif (made := rewrite.replace(found)) is not None:
                     changed.update(found.nodes)
-                    put(rewrite.top(found), rewrite.replace(found))
+                    put(rewrite.top(found), made)
                     count += 1
                     break
-                misses.append(found)
     return count, _worthwhile(misses, changed)
 
 
@@ -238,4 +250,4 @@ def _worthwhile(misses: list[NearMiss], changed: set[fx.Node]) -> tuple[NearMiss
     return tuple(dict.fromkeys(best.values()))
 
 
-__all__ = ["CANONICAL", "Call", "NearMiss", "Reader", "Rewrite", "apply_rewrites", "match_rewrite", "put_in_place"]
+__all__ = ["CANONICAL", "Call", "NearMiss", "Reader", "Rewrite", "apply_rewrites", "calls", "match_rewrite", "put_in_place"]

@@ -182,4 +182,7 @@ def words(pattern: Any) -> str:
     return repr(pattern)
 
 
-__all__ = ["Either", "Match", "OpPattern", "Through", "Var", "either", "is_number", "number", "op", "same", "tensor", "words"]
+__all__ = [
+    "Condition", "Either", "Match", "OpPattern", "Through", "Var", "either", "is_number", "number", "op", "same", "tensor",
+    "words",
+]  # fmt: skip

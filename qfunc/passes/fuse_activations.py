@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from qfunc.graph.matcher import Call, Rewrite
+from qfunc.graph.matcher import Rewrite, calls
 from qfunc.graph.patterns import OpPattern, either, op, tensor
 
 _X = tensor("x")
@@ -23,7 +23,7 @@ _GATED = op("mul", _X, either(_QUOTIENT, _PRODUCT, _RECIPROCAL), commutative=Tru
 
 
 def _unary(name: str, target: Any, pattern: OpPattern) -> Rewrite:
-    return Rewrite(name, pattern, lambda found: Call(target, (found["x"],)))
+    return Rewrite(name, pattern, calls(target, "x"))
 
 
 ACTIVATIONS = (

@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 
 from qfunc.graph.dtypes import position_nodes
-from qfunc.graph.matcher import Call, Rewrite, apply_rewrites
+from qfunc.graph.matcher import Rewrite, apply_rewrites, calls
 from qfunc.graph.patterns import Match, OpPattern, number, op, tensor
 from qfunc.ops.float_ops import at_least, guarded
 from qfunc.ops.vocabulary import kind_of
@@ -25,7 +25,7 @@ def _other_use(found: Match) -> str:
 
 
 def _guard(pattern: OpPattern, target: Any) -> Rewrite:
-    return Rewrite("guard", pattern, lambda found: Call(target, (found["y"], found["eps"])), check=_other_use)
+    return Rewrite("guard", pattern, calls(target, "y", "eps"), check=_other_use)
 
 
 GUARDS = (
