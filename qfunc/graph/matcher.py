@@ -96,12 +96,15 @@ class _Attempt:
         self.rewrite, self.reader = rewrite, reader
         self.furthest: NearMiss | None = None
 
+    def further(self, state: Match) -> bool:
+        return self.furthest is None or state.extent > self.furthest.reached.extent
+
     def fail(self, state: Match, reason: str) -> None:
-        if self.furthest is None or state.extent > self.furthest.reached.extent:
+        if self.further(state):
             self.furthest = NearMiss(self.rewrite.name, state, reason)
 
     def other(self, pattern: Any, value: Any, state: Match, place: str) -> None:
-        if self.furthest is not None and state.extent <= self.furthest.reached.extent:
+        if not self.further(state):
             return
         shown = f"{value.name!r} ({self.reader.kind(value)})" if isinstance(value, fx.Node) else repr(value)
         wanted = words(pattern)

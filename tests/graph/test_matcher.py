@@ -126,13 +126,15 @@ def test_only_misses_that_reached_the_characteristic_op_are_listed_once_each() -
     pattern = op("mul", op("exp", op("neg", X), key=True), 2, commutative=True)
     twice = Rewrite("twice", pattern, lambda m: Call(F.relu, (m["x"],)))
     longer = Rewrite("longer", op("add", pattern, Y), lambda m: Call(F.relu, (m["x"],)))
-    graph = graph_of(lambda x, y: (-x).exp() * 3 + y)
+    graph = graph_of(lambda x, y: 3 * (-x).exp() + y)
     _, (miss,) = apply_rewrites(graph, (twice, longer))
     assert (miss.rewrite, miss.node.name) == ("longer", "add")
     assert miss.reason == "an operand of 'mul' is 3, where 2 is wanted"
     assert apply_rewrites(graph_of(lambda x, y: x * 3), (twice, longer)) == (0, ())
-    # The product is rewritten, so the sum that is none of the other pattern misses nothing.
-    assert apply_rewrites(graph_of(lambda x, y: (-x).exp() * 2 + 1), (twice, longer)) == (1, ())
+    # Where one rewrite matches, another that did not is no near miss.
+    thrice = Rewrite("thrice", op("mul", op("exp", op("neg", X), key=True), 3), lambda m: Call(F.relu, (m["x"],)))
+    assert apply_rewrites(graph_of(lambda x, y: (-x).exp() * 2), (thrice, twice)) == (1, ())
+    assert len(apply_rewrites(graph_of(lambda x, y: (-x).exp() * 2), (thrice,))[1]) == 1
 
 
 def test_the_work_grows_with_the_graph_and_no_faster() -> None:

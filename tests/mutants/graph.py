@@ -107,9 +107,9 @@ GRAPH = (
         "tests/graph/test_matcher.py::test_a_near_miss_has_the_reason_of_the_attempt_that_came_furthest",
     ),
     Mutation(
-        "the-first-failure-is-the-reason", "qfunc.graph.matcher:_Attempt.fail",
-        "if self.furthest is None or state.extent > self.furthest.reached.extent:",
-        "if self.furthest is None:",
+        "the-first-failure-is-the-reason", "qfunc.graph.matcher:_Attempt.further",
+        "return self.furthest is None or state.extent > self.furthest.reached.extent",
+        "return self.furthest is None",
         "tests/graph/test_matcher.py::test_only_misses_that_reached_the_characteristic_op_are_listed_once_each",
     ),
     Mutation(
