@@ -8,8 +8,8 @@ STORED = "tests/transforms/test_deploy.py::test_weights_are_stored_as_the_intege
 DEPLOYMENT = (
     Mutation(
         "pads-by-axis", "qfunc.lowering.onnx.linear:_conv",
-        'attributes["pads"] = _each(c["padding"], rank) * 2',
-        'attributes["pads"] = sorted(_each(c["padding"], rank) * 2)',
+        'attributes["pads"] = per_axis(c["padding"], rank) * 2',
+        'attributes["pads"] = sorted(per_axis(c["padding"], rank) * 2)',
         INTEGER, case="conv2d dilated",
     ),
     Mutation(

@@ -107,3 +107,12 @@ def normalized(c: OpContext) -> int:
     given = c["normalized_shape"]
     given = c.shapes[given.name] if isinstance(given, fx.Node) else given
     return 1 if isinstance(given, int) else len(given)
+
+
+def per_axis(value: Any, rank: int = 2) -> list[int]:
+    """Return one number for each of `rank` axes. A single number applies to all axes.
+
+    >>> per_axis(3), per_axis((1,)), per_axis((1, 2))
+    ([3, 3], [1, 1], [1, 2])
+    """
+    return [int(value)] * rank if isinstance(value, int) else [int(v) for v in (list(value) * rank)[:rank]]

@@ -10,8 +10,8 @@ from qfunc.lowering.onnx.ops import WRITERS
 from qfunc.specs import OpKind
 
 
-def write_op(call: OpContext, kind: str, own: OpKind | None, path: str) -> str:
-    """The name of an op's value, written.
+def write_op(call: OpContext, kind: str, own: OpKind | None, path: str) -> str | list[str]:
+    """Write an op, and return the name of its result or the names of its several results.
 
     Args:
         own: What the target says of the op, if its kind is one of the user's.

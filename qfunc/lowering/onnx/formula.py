@@ -10,6 +10,10 @@ from torch import fx
 from qfunc.lowering.onnx.context import OpContext
 
 Write = Callable[[OpContext], str]
+"""Writes an op and returns the name of its result."""
+
+Writer = Callable[[OpContext], str | list[str]]
+"""Writes an op and returns the name of its result, or the names of its several results."""
 
 
 def formula(text: str, **parameters: str) -> Write:
@@ -51,4 +55,4 @@ def with_attributes(op: str, **attributes: Any) -> Write:
     return write
 
 
-__all__ = ["Write", "formula", "with_attributes"]
+__all__ = ["Write", "Writer", "formula", "with_attributes"]
