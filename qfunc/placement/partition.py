@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from attrs import field, frozen
-from torch import Tensor, fx
+from torch import fx
 
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.float_network import float_network
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.numerics.affine import implies_clamp
 from qfunc.numerics.qparams import Affine
-from qfunc.numerics.rounding import round_by
 from qfunc.ops.vocabulary import attribute, channel_axis, is_constant, kind_of, slots
 from qfunc.placement.derived_scales import derived_qparams
 from qfunc.placement.encoding import Encoding, require_static, takes_float_bias
@@ -279,14 +279,8 @@ def _inside(node: fx.Node, output: Encoding, context: Context) -> bool:
     if kind not in ("relu", "clip"):
         return True
     low, high = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max"))
-    scale, zero = output.qparams.scale, output.qparams.zero_point
-
-    def code(bound: float) -> Tensor:
-        return round_by(scale.new_tensor(bound) / scale, "half_even") + zero
-
-    below = low is None or bool((code(low) <= output.format.qmin).all())
-    above = high is None or bool((code(high) >= output.format.qmax).all())
-    return below and above
+    ends = output.format.qmin, output.format.qmax
+    return implies_clamp(low, high, output.qparams.scale, output.qparams.zero_point, ends)
 
 
 def _takes(kernel: Kernel, codings: list[tuple[str, Encoding]]) -> bool:

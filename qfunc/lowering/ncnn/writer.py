@@ -11,7 +11,7 @@ from attrs import frozen
 
 from qfunc.errors import DeployError
 from qfunc.lowering.ncnn.builder import Blob, NcnnBuilder, floats, reciprocal, sizes
-from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, QParams, copies, dequantized
+from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, QParams, copies, dequantized, walk
 
 LARGEST = 127
 
@@ -48,19 +48,15 @@ class Writer:
         """
         for place, info in enumerate(self.source.graph.input):
             self._input(info.name, place)
-        for node in self.source.graph.node:
-            if node.output[0] in self.done or not self.source.is_real(node.output[0]):
-                continue
+
+        def write(node: onnx.NodeProto) -> None:
             step = OpContext(self, node)
-            if node.op_type == "DequantizeLinear" or copies(node) or self.implied(node):
-                self._dequantize(node)
-            elif node.op_type == "QuantizeLinear":
-                self._quantize(step)
-            elif node.op_type in writers:
-                writers[node.op_type](step)
-            else:
-                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+            if node.op_type not in writers:
+                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
                 raise step.refuse(node.op_type, "a layer of ncnn", do)
+            writers[node.op_type](step)
+
+        walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write, passes=self._passes)
         return self.file.packed([self.real(self.blob(name)) for name in self.source.outputs])
 
     def _input(self, name: str, place: int) -> None:
@@ -91,21 +87,17 @@ class Writer:
         given, made = node.input[0], node.output[0]
         if given in self.constants:
             held = self.constants[given]
-            known = self.qparams(node) if node.op_type == "DequantizeLinear" else held.qparams
+            known = self.source.qparams(node) if node.op_type == "DequantizeLinear" else held.qparams
             self.constants[made] = Constant(held.value, known)
         else:
             self.blobs[made] = self.blobs[given]
 
-    def qparams(self, node: onnx.NodeProto) -> QParams:
-        """Those of a QuantizeLinear or DequantizeLinear."""
-        scale, zero = (self.source.constant(node, i) for i in (1, 2))
-        axis = int(self.source.attribute(node, "axis", 1)) if scale.ndim else 0
-        return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis)
+    def _passes(self, node: onnx.NodeProto) -> bool:
+        return copies(node) or self.implied(node)
 
-    def _quantize(self, step: OpContext) -> None:
-        scale = self.scale(step.node)
-        blob = self.blob(step.node.input[0])
-        self.blobs[step.output] = blob if blob.scale == scale else self.quantized(self.real(blob), scale, step.output)
+    def _quantize(self, node: onnx.NodeProto) -> None:
+        scale, blob, result = self.scale(node), self.blob(node.input[0]), str(node.output[0])
+        self.blobs[result] = blob if blob.scale == scale else self.quantized(self.real(blob), scale, result)
 
     def quantized(self, real: Blob, scale: float, name: str) -> Blob:
         """The codes of real values."""
@@ -115,7 +107,10 @@ class Writer:
         return made
 
     def implied(self, node: onnx.NodeProto) -> bool:
-        """Whether a Clip is one that the codes of the quantizer behind it imply: ONNX has 8 bits only whole."""
+        """Return True if the codes of the quantizer after a Clip imply the Clip: it cuts int8 to -127 .. 127.
+
+        Not `QParams.imply`: ncnn multiplies by the float32 reciprocal of the scale and rounds half away from zero.
+        """
         reader = self.source.only_reader(node.output[0]) if node.op_type == "Clip" else None
         if reader is None or reader.op_type != "QuantizeLinear":
             return False
@@ -124,7 +119,7 @@ class Writer:
 
     def scale(self, node: onnx.NodeProto) -> float:
         """The one scale of a QuantizeLinear."""
-        return self.qparams(node).scale[0]
+        return self.source.qparams(node).scale[0]
 
 
 class OpContext:

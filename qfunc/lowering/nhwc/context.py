@@ -75,11 +75,11 @@ class OpContext:
         steps, quantizer = self.source.result(self.output)
         if quantizer is None:
             return False
-        qparams = self.writer.qparams(quantizer)
+        qparams = self.source.qparams(quantizer)
         if (same and any(h.qparams != qparams for h in held)) or fixed not in (None, qparams):
             return False
         bounds = [self.source.bounds(s) for s in steps]
-        real = [b for b in bounds if not _implied(b, qparams)]
+        real = [b for b in bounds if not qparams.imply(b, (-128, 127))]
         if real and (not fuses or len(real) > 1 or real[0] not in _FUSED):
             return False
         self.codes, self.steps, self.quantizer, self.qparams = True, steps, quantizer, qparams
@@ -120,13 +120,6 @@ class OpContext:
     def refuse(self, found: str, wanted: str, do: str) -> DeployError:
         """The error of an op that TFLite cannot say."""
         return DeployError(where=f"op {self.node.name!r}", found=found, wanted=wanted, do=do)
-
-
-def _implied(bounds: tuple[float | None, float | None], qparams: QParams) -> bool:
-    # As codes, the bounds lie at the ends of int8 or beyond: clamping does the activation's work.
-    (scale,), (zero,) = qparams.scale, qparams.zero_point
-    low, high = (None if b is None else np.rint(np.float32(b) / np.float32(scale)) + zero for b in bounds)
-    return (low is None or bool(low <= -128)) and (high is None or bool(high >= 127))
 
 
 def node_writer(write: Callable[[OpContext], None]) -> Callable[[Writer, onnx.NodeProto], None]:

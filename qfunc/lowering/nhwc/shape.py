@@ -66,7 +66,7 @@ def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
     # A product of the tensor with a constant matrix.
     if node.op_type not in ("Gemm", "MatMul") or node.input[0] != name:
         return False
-    made = step.source.made.get(node.input[1])
+    made = step.source.producers.get(node.input[1])
     stored = made.input[0] if made is not None and made.op_type == "DequantizeLinear" else node.input[1]
     return stored in step.source.constants and step.source.constants[stored].ndim == 2
 

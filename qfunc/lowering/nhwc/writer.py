@@ -10,7 +10,7 @@ import onnx
 
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
-from qfunc.lowering.qdq_reader import QdqModel, QParams, copies, dequantized
+from qfunc.lowering.qdq_reader import QdqModel, QParams, dequantized, walk
 
 __all__ = ["LAST", "Writer", "base"]
 
@@ -47,19 +47,15 @@ class Writer:
             DeployError: an op that has no form in TFLite.
         """
         inputs = [self._input(info.name) for info in self.source.graph.input]
-        for node in self.source.graph.node:
-            if node.output[0] in self.done or not self.source.is_real(node.output[0]):
-                continue
-            if node.op_type == "DequantizeLinear" or copies(node):
-                self.tensors[node.output[0]] = self._dequantized(node)
-            elif node.op_type == "QuantizeLinear":
-                self._quantize(node)
-            elif node.op_type in writers:
-                writers[node.op_type](self, node)
-            else:
-                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+
+        def write(node: onnx.NodeProto) -> None:
+            if node.op_type not in writers:
+                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
                 wanted = f"an op that {self.file.lowering} writes"
                 raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted=wanted, do=do)
+            writers[node.op_type](self, node)
+
+        walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write)
         return self.file.packed(inputs, [self._output(name) for name in self.source.outputs])
 
     def _input(self, name: str) -> NhwcTensor:
@@ -82,24 +78,18 @@ class Writer:
             self.tensors[name] = self.file.tensor(name, array.shape, value=array)
         return self.tensors[name]
 
-    def _dequantized(self, node: onnx.NodeProto) -> NhwcTensor:
-        # Codes and the real values that they stand for are one tensor.
-        codes = node.input[0]
+    def _dequantize(self, node: onnx.NodeProto) -> None:
+        # Codes and their real values are one tensor.
+        codes, result = node.input[0], node.output[0]
         if codes in self.tensors or node.op_type != "DequantizeLinear":
-            return self.tensor(codes)
-        qparams = self.qparams(node)
+            self.tensors[result] = self.tensor(codes)
+            return
         value = self.source.constants[codes]
-        return NhwcTensor(-1, codes.removesuffix(".codes"), value.shape, qparams, value=value)
-
-    def qparams(self, node: onnx.NodeProto) -> QParams:
-        """Those of a QuantizeLinear or DequantizeLinear."""
-        scale, zero = (self.source.constant(node, i) for i in (1, 2))
-        axis = int(self.source.attribute(node, "axis", 1)) if scale.ndim else 0
-        scales, zeros = tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel())
-        return QParams(scales, zeros, axis)
+        name, qparams = codes.removesuffix(".codes"), self.source.qparams(node)
+        self.tensors[result] = NhwcTensor(-1, name, value.shape, qparams, value=value)
 
     def _quantize(self, node: onnx.NodeProto) -> None:
-        held, qparams = self.tensor(node.input[0]), self.qparams(node)
+        held, qparams = self.tensor(node.input[0]), self.source.qparams(node)
         if held.qparams == qparams:
             self.tensors[node.output[0]] = held
             return

@@ -84,19 +84,19 @@ def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:
     from onnx import helper, numpy_helper
 
     from qfunc.lowering.onnx.builder import storage
+    from qfunc.lowering.qdq_reader import QdqModel
 
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    values = {i.name: i for i in made.graph.initializer}
-    nodes = {n.output[0]: n for n in made.graph.node}
+    source = QdqModel(made)
     for site in sites:
         fmt = site.format
         if site.role == "activation" or not isinstance(fmt, Int) or fmt.bits > BITS:
             continue
         kind = storage(Int(BITS, fmt.signed), site.name)
         for place in site.places:
-            codes, _, zero = nodes[place.real].input
-            for held in (values[codes], values[zero]):
+            codes, _, zero = source.producers[place.real].input
+            for held in (source.initializers[codes], source.initializers[zero]):
                 if held.data_type != kind:  # several places may share it
                     array = numpy_helper.to_array(held).astype(helper.tensor_dtype_to_np_dtype(kind))
                     held.CopyFrom(numpy_helper.from_array(array, held.name))

@@ -1,9 +1,12 @@
-"""Windows that the HTP does not take, or of which it computes something else, by attributes: `quantize` refuses them."""
+"""Constraints of the HTP: windows that `quantize` refuses by their attributes, and scales that `deploy` refuses."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from qfunc.errors import DeployError
 from qfunc.specs import Op, Refuse, Where
 
 MEASURED = "onnxruntime-qnn 2.7, measured: the HTP takes other values there"
@@ -94,7 +97,38 @@ LEGALITY = (
     Refuse(Op("conv_transpose") & Where(reaches_nothing), because=MEASURED, do="Let output_padding be at most the padding."),
 )
 
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+LIMIT = 2.0**8
+
+
+def require_scales(model: Any) -> None:
+    """Raise if s_x s_w / s_y of a product is 2^8 or more in a channel: the HTP then returns the zero point for any sum.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    # onnx is imported here, where it is first needed.
+    from qfunc.lowering.qdq_reader import QdqModel
+
+    source = QdqModel(model)
+    for node in source.graph.node:
+        if node.op_type not in PRODUCTS:
+            continue
+        quantizers = [n for n in source.readers.get(node.output[0], ()) if n.op_type == "QuantizeLinear"]
+        dequantizers = [source.dequantizer(name) for name in node.input[:2]]
+        if quantizers and None not in dequantizers:
+            _require_scale(source, node.output[0], [*dequantizers, quantizers[-1]])
+
+
+def _require_scale(source: Any, tensor: str, qdq: list[Any]) -> None:
+    x, weight, y = (np.max(source.constants[n.input[1]]).astype(np.float64) for n in qdq)
+    if source.constants[qdq[2].input[2]].itemsize == 1 and (ratio := x * weight / y) >= LIMIT:
+        do = "Calibrate on values near those it meets."
+        found = f"s_x * s_w / s_y of {ratio:g}"
+        raise DeployError(where=f"tensor {tensor!r}", found=found, wanted="one below 2^8", do=do)
+
+
 __all__ = [
-    "LEGALITY", "one_output_a_channel", "reaches_nothing", "sees_nothing", "small_windows_by_two", "strides_over_holes",
-    "tiles_over_the_border",
+    "LEGALITY", "one_output_a_channel", "reaches_nothing", "require_scales", "sees_nothing", "small_windows_by_two",
+    "strides_over_holes", "tiles_over_the_border",
 ]  # fmt: skip
