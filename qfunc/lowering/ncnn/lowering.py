@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
-from qfunc.lowering.format_checks import require, require_one_scale, require_symmetric
-from qfunc.lowering.ncnn.constraints import LEGALITY
+from qfunc.lowering.ncnn.constraints import LEGALITY, require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Int, Refuse
+from qfunc.specs import Refuse
 from qfunc.specs._values import readable
 
 
@@ -45,20 +44,8 @@ class NcnnLowering:
         from qfunc.lowering.qdq_reader import QdqModel
 
         for site in sites:
-            _require(site)
+            require_site(site)
         return Writer(QdqModel(model)).write(WRITERS)
-
-
-def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.ncnn, or edit.deploy(QdqLowering())."
-    fmt = site.format
-    narrow = isinstance(fmt, Int) and fmt.signed and fmt.qmin >= -127 and fmt.qmax <= 127
-    if site.role == "activation":
-        require(site, fmt == Int(8, low=-127), repr(fmt), "Int(8, low=-127)", do)
-        require_one_scale(site, "ncnn")
-    else:
-        require(site, narrow, repr(fmt), "Int(8, low=-127) at most, biases in float", do)
-    require_symmetric(site, site.name, "ncnn")
 
 
 __all__ = ["NcnnLowering"]

@@ -7,10 +7,9 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.format_checks import require
 from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.openvino.constraints import require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Int
 from qfunc.specs._values import readable
 
 
@@ -55,16 +54,10 @@ class OpenVinoLowering:
 
         sites = tuple(sites)
         for site in sites:
-            _require(site)
+            require_site(site)
         made = float_model(model, sites, kept=[s.name for s in sites if s.role == "activation"])
         insert(made, sites)
         return {"model.onnx": made.SerializeToString(deterministic=True)}
-
-
-def _require(site: QuantizedTensor) -> None:
-    said = isinstance(site.format, Int) and (site.format.bits <= 16 or site.role == "bias")
-    do = "Use such a format, or edit.deploy(QdqLowering())."
-    require(site, said, repr(site.format), "integers of 16 bits at most, as FakeQuantize has them", do)
 
 
 __all__ = ["OpenVinoLowering"]
