@@ -57,7 +57,7 @@ def require_site(site: QuantizedTensor) -> None:
     Raises:
         DeployError: names the tensor.
     """
-    do = "Use the schemes of targets.ncnn, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.ncnn, or edit.deploy(QdqLowering())."
     fmt = site.format
     narrow = isinstance(fmt, Int) and fmt.signed and fmt.qmin >= -127 and fmt.qmax <= 127
     if site.role == "activation":

@@ -52,7 +52,7 @@ class Writer:
         def write(node: onnx.NodeProto) -> None:
             step = OpContext(self, node)
             if node.op_type not in writers:
-                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 raise step.refuse(node.op_type, "a layer of ncnn", do)
             writers[node.op_type](step)
 

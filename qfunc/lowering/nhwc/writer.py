@@ -50,7 +50,7 @@ class Writer:
 
         def write(node: onnx.NodeProto) -> None:
             if node.op_type not in writers:
-                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 wanted = f"an op that {self.file.lowering} writes"
                 raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted=wanted, do=do)
             writers[node.op_type](self, node)

@@ -14,7 +14,7 @@ def require_site(site: QuantizedTensor) -> None:
         DeployError: names the tensor.
     """
     fits = isinstance(site.format, Int) and (site.format.bits <= 16 or site.role == "bias")
-    do = "Use such a format, or edit.deploy(Qdq())."
+    do = "Use such a format, or edit.deploy(QdqLowering())."
     require(site, fits, repr(site.format), "integers of 16 bits at most, as FakeQuantize has them", do)
 
 

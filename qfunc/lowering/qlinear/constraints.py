@@ -15,7 +15,7 @@ def require_site(site: QuantizedTensor) -> None:
     Raises:
         DeployError: names the tensor.
     """
-    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(QdqLowering())."
     fits = site.format == Int(32) if site.role == "bias" else _in_bytes(site.format, site.role != "activation")
     wanted = "Int(8) or Int(8, signed=False), biases Int(32), as QLinear operators have them"
     require(site, fits, repr(site.format), wanted, do)

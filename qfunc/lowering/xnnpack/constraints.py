@@ -48,7 +48,7 @@ def require_exact_gelu(out: NhwcTensor, approximate: bool) -> None:
         DeployError: names the tensor.
     """
     if approximate:
-        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
         raise DeployError(where=f"tensor {out.name!r}", found="GELU by tanh", wanted="that of the error function", do=do)
 
 
