@@ -20,9 +20,9 @@ class NcnnLowering:
 
     The files are written here; ncnn is needed only where they run.  Inputs are the blobs "in0", "in1", ..., outputs
     "out0", "out1", ..., of one example without the axis of the batch.  The blobs "<tensor>.codes" are int8.  A scale
-    stands there as float32(1/s).  A convolution whose codes another one reads requantizes (8=102, depthwise 8=101);
+    is stored as float32(1/s).  A convolution whose codes another one reads requantizes (8=102, depthwise 8=101);
     relu and clip are fused into the layer before them, and all else computes in float32.  Of grouped convolutions each
-    group is a layer of its own, for ncnn has one scale a group.
+    group is a separate layer, because ncnn has one scale a group.
 
     Source: ncnn 20261020, docs/developer-guide/param-and-model-file-structure.md and operators.md.
 
@@ -33,7 +33,7 @@ class NcnnLowering:
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The files' bytes.
+        """Return the files' bytes.
 
         Raises:
             DeployError: a tensor that is not in symmetric int8, or an op that ncnn does not have.

@@ -14,7 +14,7 @@ from qfunc.lowering.qdq_reader import copies
 
 
 def axis_at(axis: int, held: NhwcTensor) -> int:
-    """Where an axis of the model's tensor lies in the file's."""
+    """Return the axis of the file's tensor for an axis of the model's."""
     rank = len(held.shape)
     axis %= rank
     if not held.last or axis == 0:

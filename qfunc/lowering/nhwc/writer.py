@@ -1,4 +1,4 @@
-"""From a standard Q/DQ model to a file of TFLite's operators: its nodes in order, and how tensors lie in memory."""
+"""From a Q/DQ model to a file of TFLite's operators: the nodes in order, and the memory layout of tensors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _INPUTS: dict[int, Any] = {
 
 
 LAST = ".nhwc"
-"""Ends the name of a tensor whose channels, axis 1 of the model's own, lie last."""
+"""The suffix of a tensor's name if its channels, axis 1 of the model's tensor, are last."""
 
 
 COLUMNS = ".columns"
-"""Ends the name of a flattened image whose channels lay last."""
+"""The suffix of a flattened image's name if its channels were last."""
 
 
 class Writer:
@@ -41,7 +41,7 @@ class Writer:
         self.done: set[str] = set()  # activations and quantizers that the op before them does
 
     def write(self, writers: Mapping[str, Callable[[Writer, onnx.NodeProto], None]]) -> bytes:
-        """The file.
+        """Return the file.
 
         Raises:
             DeployError: an op that has no form in TFLite.
@@ -72,7 +72,7 @@ class Writer:
         return held
 
     def tensor(self, name: str) -> NhwcTensor:
-        """The tensor of that name in ONNX; constants are stored when they are first read."""
+        """Return the tensor of that name in ONNX; constants are stored when they are first read."""
         if name not in self.tensors:
             array = np.asarray(self.source.constants[name], np.float32)
             self.tensors[name] = self.file.tensor(name, array.shape, value=array)
@@ -99,12 +99,12 @@ class Writer:
         self.tensors[node.output[0]] = made
 
     def make(self, name: str, shape: Sequence[int], qparams: QParams | None, *, last: bool = False, **place: Any) -> NhwcTensor:
-        """A new tensor, its name says how it lies."""
+        """Return a new tensor with the suffix of its layout."""
         ending = LAST if last else COLUMNS if place.get("order") is not None else ""
         return self.file.tensor(name + ending, shape, qparams, last=last, **place)
 
     def stored(self, held: NhwcTensor) -> NhwcTensor:
-        """A constant of codes as a tensor of the file."""
+        """Return a constant of codes as a tensor of the file."""
         if held.index >= 0:
             return held
         assert held.value is not None
@@ -115,7 +115,7 @@ class Writer:
         return self.other[key]
 
     def real(self, held: NhwcTensor, name: str = "") -> NhwcTensor:
-        """The real values of a tensor."""
+        """Return the real values of a tensor."""
         if held.qparams is None:
             return self.stored(held)
         if held.value is not None and not name:
@@ -139,7 +139,7 @@ class Writer:
         return self.other[key]
 
     def plain(self, held: NhwcTensor) -> NhwcTensor:
-        """A tensor with its axes as the model has them."""
+        """Return a tensor with its axes as the model has them."""
         if held.order is not None:
             raise DeployError(
                 where=f"tensor {held.name!r}", found="a flattened image read by an op that is no linear layer",
@@ -151,14 +151,14 @@ class Writer:
         return self.turned(held, order, last=False)
 
     def channels_last(self, held: NhwcTensor) -> NhwcTensor:
-        """A tensor with its channels, axis 1 of the model's own, last."""
+        """Return a tensor with its channels, axis 1 of the model's own, last."""
         if held.last or len(held.shape) < 3:
             return held
         order = [0, *range(2, len(held.shape)), 1]
         return self.turned(held, order, last=True)
 
     def turned(self, held: NhwcTensor, order: Sequence[int], *, last: bool) -> NhwcTensor:
-        """A tensor with its axes in that order."""
+        """Return a tensor with its axes in that order."""
         if held.value is not None:
             value = np.ascontiguousarray(held.value.transpose(order))
             if held.index < 0:
@@ -174,5 +174,5 @@ class Writer:
 
 
 def base(held: NhwcTensor) -> str:
-    """The name of a tensor without what says how it lies."""
+    """Return the name of a tensor without the suffix of its layout."""
     return held.name.removesuffix(LAST)

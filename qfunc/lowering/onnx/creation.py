@@ -14,12 +14,12 @@ from qfunc.lowering.onnx.shape_inference import Shape
 
 
 def operands(c: OpContext, dtype: torch.dtype, *parameters: str) -> list[str]:
-    """Tensor arguments in one type, as torch promotes them; numbers and sizes become tensors."""
+    """Return the names of arguments in one type, as torch promotes them; numbers and sizes become tensors."""
     return [operand(c, p, dtype) for p in parameters]
 
 
 def operand(c: OpContext, parameter: str, dtype: torch.dtype) -> str:
-    """A tensor argument in one type; a number or size becomes a tensor."""
+    """Return the name of an argument in one type; a number or size becomes a tensor."""
     value = number(c, c[parameter])
     if not isinstance(value, fx.Node):
         return c.graph.constant(torch.tensor(value, dtype=dtype), f"{c.name}.{parameter}")
@@ -30,7 +30,7 @@ def operand(c: OpContext, parameter: str, dtype: torch.dtype) -> str:
 
 
 def promoted(c: OpContext, *parameters: str) -> torch.dtype:
-    """The type to which torch promotes arguments."""
+    """Return the type to which torch promotes arguments."""
     values = [number(c, c[p]) for p in parameters]
     held = [c.shapes[v.name].dtype for v in values if isinstance(v, fx.Node) and isinstance(c.shapes[v.name], Shape)]
     wide = held[0] if len(held) == 1 else torch.promote_types(*held)

@@ -19,7 +19,7 @@ def _where(c: OpContext) -> str:
     given = [*operands(c, torch.bool, "condition"), *operands(c, c.result.dtype, "input", "other")]
     if c.result.dtype != torch.float32:
         return c.write("Where", *given)
-    # A copy behind it: ONNX Runtime would choose among codes, also where one of the values has none.
+    # A copy: without it ONNX Runtime selects among codes, even if one of the values has none.
     return c.write("Max", c.graph.node("Where", given, f"{c.name}.chosen"))
 
 
@@ -41,7 +41,7 @@ def _index(c: OpContext) -> str:
         raise DeployError(
             where=f"op {c.name!r}", found=f"positions on the axes {axes}", wanted="one axis, or the first ones", do=do
         )
-    # Positions of several axes are broadcast to one shape, and stand side by side on a last axis.
+    # Positions of several axes are broadcast to one shape and concatenated along a new last axis.
     g, rank = c.graph, max(c.shapes[i.name].rank for _, i in given)
     shape = Shape(c.result.dims[:rank], torch.int64, c.result.tried[:rank])
     target = vector(c, sizes(c, shape), f"{c.name}.positions_shape")

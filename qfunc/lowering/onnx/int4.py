@@ -30,9 +30,9 @@ def _packing(instance: Any, attribute: Any, value: Any) -> None:
 class PackInt4:
     """The files of a lowering whose model stores weights of at most 4 bits as INT4 or UINT4: half the bytes.
 
-    Otherwise such codes stand in bytes, which integer kernels of 8 bits read.  ONNX Runtime 1.31 on a CPU has none for
-    4 bits: it dequantizes packed weights when it loads the model and computes in float, so that `verify` tells what
-    that differs from the integers that `emulate` computes.  TensorRT 11 takes 4-bit weights packed only.
+    Otherwise such codes are stored in bytes, which integer kernels of 8 bits read.  ONNX Runtime 1.31 on a CPU has none for
+    4 bits: it dequantizes packed weights when it loads the model and computes in float, so that `verify` reports the
+    difference to the integers that `emulate` computes.  TensorRT 11 takes 4-bit weights packed only.
 
     Raises:
         SpecError: a lowering of an opset before 21.
@@ -54,7 +54,7 @@ class PackInt4:
         return SINCE
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The lowering's files of the packed model."""
+        """Return the lowering's files of the packed model."""
         sites = tuple(sites)
         return dict(self.lowering.lower(packed(model, sites), sites))
 
@@ -68,7 +68,7 @@ class PackInt4:
 
 
 def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:
-    """A new ONNX model, in which the constants among `sites` of at most 4 bits are INT4 or UINT4.
+    """Return a new ONNX model, in which the constants among `sites` of at most 4 bits are INT4 or UINT4.
 
     >>> from onnx import parser
     >>> from qfunc.lowering.quantized_tensor import Place, QuantizedTensor

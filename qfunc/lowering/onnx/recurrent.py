@@ -1,4 +1,4 @@
-"""How recurrent layers are written in ONNX: LSTM, GRU and RNN, their weights dequantized from codes."""
+"""Write recurrent layers as ONNX: LSTM, GRU and RNN, their weights dequantized from codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _bias(c: OpContext, rows: Tensor, name: str) -> Tensor:
 
 
 def _recurrent(kind: str, states: Sequence[str]) -> Callable[[OpContext], list[str]]:
-    """One layer in one direction; ONNX has an axis of directions."""
+    """Return one layer in one direction; ONNX has an axis of directions."""
 
     def write(c: OpContext) -> list[str]:
         g, name, batched = c.graph, c.name, c.shape().rank == 3

@@ -17,14 +17,14 @@ BOOL, INT32 = 9, 6  # TensorProto
 
 
 def dims_of(c: OpContext, name: str = "dim") -> list[int]:
-    """The axes that an op reduces; none given means all."""
+    """Return the axes that an op reduces; without a value, all axes."""
     value = c[name]
     dims = [value] if isinstance(value, int) else list(value or range(c.shape().rank))
     return [d % c.shape().rank for d in dims]
 
 
 def reduced(c: OpContext, op: str, value: str, dims: list[int], keepdim: bool, name: str = "") -> str:
-    """A reduction over some axes: attributes until opset 17 (of ReduceSum until 12), an input from then on."""
+    """Write a reduction. Its axes are an attribute before opset 18, except those of ReduceSum, and an input from then on."""
     axes: dict[str, Any] = {"axes": dims} if c.graph.opset < 18 and op != "ReduceSum" else {}
     inputs = [value] if axes else [value, c.graph.integers(*dims, name=f"{c.name}.axes")]
     return c.graph.node(op, inputs, name or c.name, keepdims=int(keepdim), **axes)

@@ -12,7 +12,7 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 
 
 def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: Collection[str] = ()) -> onnx.ModelProto:
-    """A new model that computes in float with the quantized weights: s (q - z), as float32 constants.
+    """Return a new model that computes in float with the quantized weights: s (q - z), as float32 constants.
 
     Tensors have the names of `QuantizedTensor.places`; the model that was given is unchanged.
 

@@ -170,7 +170,7 @@ def _stack(c: OpContext) -> str:
         )
     g, axis = c.graph, c.graph.integers(c["dim"], name=f"{c.name}.axis")
     parts = [g.node("Unsqueeze", [c.read(n), axis], f"{c.name}.{k}") for k, n in enumerate(c["tensors"])]
-    # A copy behind it: ONNX Runtime would join codes, which no kernel of "stack" does.
+    # A copy: without it ONNX Runtime concatenates codes, for which "stack" has no kernel.
     joined = g.node("Concat", parts, f"{c.name}.joined", axis=c["dim"])
     return c.write("Max", joined) if c.result.dtype == torch.float32 else c.write("Identity", joined)
 

@@ -29,7 +29,7 @@ from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 def write_model(
     partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes | None = ()
 ) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
-    """The ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
+    """Return the ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
     dynamic batch.
 
     A tensor named `p` is written as `p` (float), `p.codes` (after QuantizeLinear) and `p.real` (after

@@ -37,7 +37,7 @@ class OptimizedModel:
         return frozenset(self.exposed.outputs) - frozenset(self.plain.outputs)
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(the outputs of the model as deployed, code tensor -> codes).
+        """Return (the outputs of the model as deployed, code tensor -> codes).
 
         Reading a tensor can move a layout change, and with it the order of a broadcast sum.  If an output
         shows that, the optimised graph itself is run with its inner tensors as outputs.
@@ -54,7 +54,7 @@ def optimized_model(model: bytes, threads: int = 0) -> OptimizedModel:
 
     A tensor that left the graph (of a slice over everything, of transposes that cancel) would come back if
     it were read, so it stays hidden; `units` calls it "gone".  Reading any other could still change what is
-    fused; `difference` says where the two optimised graphs differ, or is "".
+    fused; `difference` describes where the two optimised graphs differ, or is "".
     """
     import onnx
 
@@ -182,7 +182,7 @@ def _reader(model: Any) -> QdqModel:
 
 
 def _codes_of(node: Any, source: QdqModel) -> list[str]:
-    """The code tensors made of an op's values, perhaps behind an activation; the first of each value."""
+    """Return the code tensor of each of an op's results, the first one, also after an activation."""
     found = []
     for output in node.output:
         following = source.readers.get(output, [])

@@ -24,13 +24,13 @@ class OpenVinoLowering:
 
     with x clamped to [low, high], the index of the level rounded half to even.  Here levels = qmax - qmin + 1,
     high = s (qmax - z), low = high - s (qmax - qmin), input and output alike; a weight with a scale a channel has
-    ranges of the weight's rank.  The weights in front of the nodes are the quantized ones.  OpenVINO makes integers
+    ranges of the weight's rank.  The weights that the nodes read are the quantized ones.  OpenVINO makes integers
     only of 256 or 255 levels: a weight of fewer, as MQBench's [-64, 63] for CPUs whose products can overflow, is
     written with the same step and all levels of its byte.  Biases stay float constants, those with a scheme at the
     values of their codes.
 
     MQBench differs: it shapes the ranges of any weight along its first axis, where that of a transposed
-    convolution lies on the second; writes weights that are clipped and not quantized, so that the runtime rounds them.
+    convolution is the second; writes weights that are clipped and not quantized, so that the runtime rounds them.
 
     `opset` is the version of ONNX's operators, 13 to 21.
 
@@ -43,7 +43,7 @@ class OpenVinoLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The model's bytes.
+        """Return the model's bytes.
 
         Raises:
             DeployError: a tensor that is not in integers of 16 bits at most.

@@ -21,7 +21,7 @@ class QLinearLowering:
 
     Conv becomes QLinearConv and MatMul QLinearMatMul; Gemm, Add, Concat and average pools become QGemm, QLinearAdd,
     QLinearConcat, QLinearAveragePool and QLinearGlobalAveragePool of the domain com.microsoft; MaxPool, reshaping,
-    transposing, slicing and nearest Resize run on codes.  A Relu or Clip behind such an op is dropped where its
+    transposing, slicing and nearest Resize run on codes.  A Relu or Clip after such an op is dropped if its
     bounds are the ends of the codes, or beyond.  Weights are the simulation's codes, biases int32 of scale s_x*s_w,
     rounded half to even.  What has no such operator, or an input or output that is not quantized, stays in float.
 
@@ -41,7 +41,7 @@ class QLinearLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The model's bytes.
+        """Return the model's bytes.
 
         Raises:
             DeployError: a tensor that is not in bytes.

@@ -14,7 +14,7 @@ LEFT = "onnxruntime-qnn 2.7, measured: the provider leaves it to the CPU"
 
 
 def tiles_over_the_border(op: Any) -> bool:
-    """Whether the windows of a pool lie side by side, and may reach beyond the image.
+    """Return True if the windows of a pool are side by side and may reach beyond the image.
 
     >>> from types import SimpleNamespace
     >>> pool = {"kernel_size": 2, "stride": (2, 2), "count_include_pad": True, "ceil_mode": False}
@@ -30,7 +30,7 @@ def tiles_over_the_border(op: Any) -> bool:
 
 
 def sees_nothing(op: Any) -> bool:
-    """Whether a convolution has windows that lie in the padding alone.
+    """Return True if a convolution has windows of padding alone.
 
     >>> from types import SimpleNamespace
     >>> conv = {"kernel": (3, 2), "dilation": (1, 1)}
@@ -43,7 +43,7 @@ def sees_nothing(op: Any) -> bool:
 
 
 def reaches_nothing(op: Any) -> bool:
-    """Whether a transposed convolution has entries at its border that no window reaches.
+    """Return True if a transposed convolution has entries at its border that no window reaches.
 
     >>> from types import SimpleNamespace
     >>> conv = {"padding": (1, 0)}
@@ -55,12 +55,12 @@ def reaches_nothing(op: Any) -> bool:
 
 
 def one_output_a_channel(has: Any) -> bool:
-    """Whether a convolution, by its attributes, makes one channel of each."""
+    """Return True if a depthwise convolution has one output channel for each input channel."""
     return bool(has["depthwise"]) and has["out_channels"] == has["groups"]
 
 
 def strides_over_holes(op: Any) -> bool:
-    """Whether a depthwise convolution has strides and dilations, which of one output a channel only 3x3 by 2 and 2 may.
+    """Return True if a depthwise convolution of one output a channel has strides and dilations, other than 3x3 by 2 and 2.
 
     >>> from types import SimpleNamespace
     >>> conv = {"kernel": (3, 1), "dilation": (2, 2), "depthwise": True, "groups": 4, "out_channels": 4}
@@ -73,7 +73,7 @@ def strides_over_holes(op: Any) -> bool:
 
 
 def small_windows_by_two(op: Any) -> bool:
-    """Whether a depthwise convolution of 2 to 4 channels takes every second window of 1x1 or 2x2.
+    """Return True if a depthwise convolution of 2 to 4 channels has windows of 1x1 or 2x2 at a stride of 2.
 
     >>> from types import SimpleNamespace
     >>> conv = {"kernel": (2, 2), "stride": (2, 2), "dilation": (1, 1), "depthwise": True}

@@ -17,12 +17,12 @@ from qfunc.specs._values import readable
 @readable
 @frozen(kw_only=True)
 class QnnHtpLowering:
-    """`model.onnx` as `ExplicitQdqLowering` writes it, but that a Relu or Clip in front of a QuantizeLinear bounds codes.
+    """`model.onnx` as `ExplicitQdqLowering` writes it, but with each Relu or Clip before a QuantizeLinear as bounds of codes.
 
     With bounds a, b and codes q(x) of m..n, q(min(max(x, a), b)) = min(max(q(x), q(a)), q(b)), as q never falls.  Where
     q(a) = m and q(b) = n nothing is left to do and the op is dropped; else it becomes Max, Min or both, each on codes, with the
-    bound as a code.  Left as a Clip, the HTP forgets b where a is the lowest code, and behind a convolution the provider takes
-    none.  A bias beside a weight of one scale has one scale, for the HTP takes several equal ones for others.
+    bound as a code.  For a Clip, the HTP ignores b where a is the lowest code, and the provider takes no Clip after a
+    convolution.  A bias whose weight has one scale has one scale, because the HTP misreads several equal ones.
 
     Source: onnxruntime-qnn 2.7, measured.
 
@@ -34,7 +34,7 @@ class QnnHtpLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The model's bytes, the same for the same model.
+        """Return the model's bytes, the same for the same model.
 
         Raises:
             DeployError: a product whose scale is 2^8 times the output's or more.
@@ -51,7 +51,7 @@ class QnnHtpLowering:
         return QdqLowering().lower(rewritten, sites)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """As Qdq's.
+        """Return as `QdqLowering.refuses` does.
 
         >>> from qfunc.specs import Int, Scheme
         >>> QnnHtpLowering(opset=13).refuses(Scheme(Int(4)), constant=True)

@@ -40,7 +40,7 @@ class StpuRanges:
         self._pass_on()
 
     def entries(self) -> dict[str, dict[str, float]]:
-        """The content of the file."""
+        """Return the content of the file."""
         there = tensors_of(self.model)
         made = {t: {"min": -v, "max": v} for t, v in self.largest.items() if t in there}
         for node in self.graph.node:

@@ -33,7 +33,7 @@ class TengineLowering:
 
     `model.scale` is text, a line `tensor scale zero_point` for each quantized activation, with the tensors' names in
     `model.onnx`, which computes in float with the quantized weights.  Tengine fuses a convolution with the relu or
-    relu6 behind it, and the fused op has the name of either: the convolution's output is given the activation's qparams.
+    relu6 after it, and the fused op has the name of either: the convolution's output is given the activation's qparams.
 
         tm_convert_tool -f onnx -m model.onnx -o float.tmfile
         quant_tool_uint8 -m float.tmfile -f model.scale -i . -o uint8.tmfile
@@ -59,7 +59,7 @@ class TengineLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The two files.
+        """Return the two files.
 
         Raises:
             DeployError: a tensor that is not uint8 with one scale, or whose name has spaces.
