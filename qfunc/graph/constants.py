@@ -33,7 +33,7 @@ def computable(graph: fx.Graph) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for node in graph.nodes:
         inputs = node.all_input_nodes
-        if node.op == "get_attr" or (kind_of(node) in _ARITHMETIC and bool(inputs) and found.issuperset(inputs)):
+        if node.op == "get_attr" or (bool(inputs) and found.issuperset(inputs) and kind_of(node) in _ARITHMETIC):
             found.add(node)
     return found
 

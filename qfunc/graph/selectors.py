@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.record import NodeInfo, record_of
+from qfunc.graph.record import NodeInfo, Record, record_of
 from qfunc.ops.vocabulary import attribute, is_constant, kind_of, op_of, slots
 from qfunc.specs import selectors as s
 from qfunc.specs.target import OpKind
@@ -24,30 +24,38 @@ _WEIGHTED = ("conv", "conv_transpose", "linear", "lstm", "gru")
 
 @frozen
 class Context:
-    """A graph, the user's own ops, and the root of each node's fused group."""
+    """A graph, the user's own ops, and the root of each node's fused group.
+
+    It is for one analysis of a graph: the record and the kinds of nodes are read once.
+    """
 
     model: fx.GraphModule
     ops: tuple[OpKind, ...] = ()
     roots: dict[fx.Node, fx.Node] = field(factory=dict)
+    record: Record | None = field(init=False, eq=False, repr=False)
+    _kinds: dict[fx.Node, str] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "record", record_of(self.model))
 
     def fact(self, node: fx.Node) -> NodeInfo:
-        """Where the node comes from; a constant's path is its attribute."""
-        record = record_of(self.model)
+        """Return where the node comes from; a constant's path is its attribute."""
+        record = self.record
         found = record.facts.get(node.name) if record else None
         found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
         return evolve(found, path=self.path(found.path)) if record and record.within else found
 
     def path(self, own: str) -> str:
-        """A path of the graph's as the user knows it, who may have an outer module around it."""
-        record = record_of(self.model)
-        return record.path(own) if record else own
+        """Return the user's path for a path in the graph's model, which may be a part of an outer module."""
+        return self.record.path(own) if self.record else own
 
     def kind(self, node: fx.Node) -> str:
-        """The node's kind, the user's own kinds first."""
-        for own in self.ops:
-            if _qualified(self.model, node) in own.spellings:
-                return own.name
-        return kind_of(node)
+        """Return the node's kind; the user's own kinds come first."""
+        if node not in self._kinds:
+            spelling = _qualified(self.model, node) if self.ops else ""
+            own = next((own.name for own in self.ops if spelling in own.spellings), None)
+            self._kinds[node] = kind_of(node) if own is None else own
+        return self._kinds[node]
 
 
 def _qualified(model: fx.GraphModule, node: fx.Node) -> str:

@@ -13,7 +13,7 @@ from qfunc.specs import Format, Int, Log
 
 @frozen
 class Place:
-    """Where qparams stand in the ONNX model: the float tensor, and the tensor of its quantized values."""
+    """A place in the ONNX model where qparams apply: the float tensor, and the tensor of its quantized values."""
 
     tensor: str
     real: str
@@ -79,24 +79,24 @@ class QuantizedTensor:
 
 
 def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...]) -> QuantizedTensor:
-    """The site of one seat of a model."""
+    """Return the site of one seat of a model."""
     nodes = {n.name: n for n in partition.network.graph.nodes}
     coding = partition.at_path[path]
     seat, site = coding.seat, coding.seat.module.site
     producer = nodes[seat.tensor]
-    readers = tuple(partition.path(nodes[r]) if r in nodes else r for r in seat.readers)
+    readers = tuple(partition.paths[nodes[r]] if r in nodes else r for r in seat.readers)
     role = site.slot if is_constant(producer) else "activation"
     scale, zero = coding.qparams.scale, coding.qparams.zero_point.flatten()
     axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim else None
     scales, zeros = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
-    made = partition.path(producer)
+    made = partition.paths[producer]
     return QuantizedTensor(
         site.name, role, made, readers, site.scheme.format, scales, zeros, site.scheme.rounding, places, axis
     )
 
 
 def plain(tensor: QuantizedTensor) -> dict[str, Any]:
-    """A QuantizedTensor as JSON data."""
+    """Return a QuantizedTensor as JSON data."""
     found = asdict(tensor, filter=lambda a, _: a.name not in ("format", "places"))
     return found | {"low": tensor.low, "high": tensor.high, "format": repr(tensor.format), "tensors": list(tensor.tensors)}
 

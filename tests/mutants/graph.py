@@ -94,4 +94,34 @@ GRAPH = (
         "if False:",
         "tests/frontend/test_constant_writes.py::test_the_graph_computes_what_the_model_does",
     ),
+    Mutation(
+        "operands-in-one-order", "qfunc.graph.patterns:OpPattern.orders",
+        "return (self.operands, ((second, a), (first, b), *rest))",
+        "return (self.operands,)",
+        "tests/graph/test_matcher.py::test_a_match_binds_its_names",
+    ),
+    Mutation(
+        "one-name-of-two-nodes", "qfunc.graph.patterns:same",
+        "        return a is b",
+        "        return True",
+        "tests/graph/test_matcher.py::test_a_near_miss_has_the_reason_of_the_attempt_that_came_furthest",
+    ),
+    Mutation(
+        "the-first-failure-is-the-reason", "qfunc.graph.matcher:_Attempt.further",
+        "return self.furthest is None or state.extent > self.furthest.reached.extent",
+        "return self.furthest is None",
+        "tests/graph/test_matcher.py::test_only_misses_that_reached_the_characteristic_op_are_listed_once_each",
+    ),
+    Mutation(
+        "near-misses-of-what-was-rewritten", "qfunc.graph.matcher:_worthwhile",
+        "if changed.isdisjoint(miss.reached.nodes) and",
+        "if",
+        "tests/graph/test_matcher.py::test_only_misses_that_reached_the_characteristic_op_are_listed_once_each",
+    ),
+    Mutation(
+        "silu-of-another-number", "qfunc.passes.fuse_activations:_DIVISOR",
+        "key=True), 1, commutative=True)",
+        "key=True), 2, commutative=True)",
+        "tests/passes/test_fuse_activations.py::test_it_is_one_op_with_the_same_values",
+    ),
 )  # fmt: skip

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.graph.view import QuantizedModel
 from qfunc.ops.vocabulary import kind_of
-from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.rewrite import rewrite
 from qfunc.placement.partition import Partition
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(3)) * 4 + 1
@@ -76,7 +78,7 @@ STEPS: list[Callable[..., Any]] = [
 def test_a_norm_is_one_op_with_the_values_of_its_steps(norm: Any, shape: tuple[int, ...], kind: str, example: Any) -> None:
     torch.manual_seed(1)
     model = Norm(norm, shape).eval()
-    named = fuse_norms(qfunc.capture(example)(model))
+    named = rewrite(qfunc.capture(example)(model), *NORMS)
     kinds = [kind_of(n) for n in named.graph.nodes]
     assert kinds.count(kind) == 1
     assert not {"rsqrt", "sqrt", "mean", "pow", "square", "sub"} & set(kinds)
@@ -89,7 +91,7 @@ def test_what_is_no_norm_keeps_its_steps(norm: Any) -> None:
     model = Norm(norm).eval()
     captured = qfunc.capture()(model)
     before = [n.target for n in captured.graph.nodes]
-    assert [n.target for n in fuse_norms(captured).graph.nodes] == before
+    assert [n.target for n in rewrite(captured, *NORMS).graph.nodes] == before
 
 
 @pytest.mark.parametrize("norm", [ONE[1][0], centred])
@@ -100,5 +102,5 @@ def test_no_step_of_a_norm_has_a_scale(norm: Any) -> None:
     activations = [s.tensor for s in qfunc.explain(done).sites if s.slot in ("input", "output")]
     (path,) = (f.op for f in qfunc.explain(done).floats)
     assert activations == ["x", "first", path, "last"]
-    assert [u.path for u in Partition(done, targets.onnxruntime).units if not u.integer] == [path]
+    assert [u.path for u in Partition(QuantizedModel(done), targets.onnxruntime).units if not u.integer] == [path]
     assert qfunc.verify(targets.onnxruntime)(done, [X]).disagreements == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import onnx
@@ -15,12 +14,10 @@ from qfunc.graph.record import TensorInfo
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
-from qfunc.lowering.onnx.normalization import write_norm
-from qfunc.lowering.onnx.ops import SEVERAL_WRITERS, WRITERS
+from qfunc.lowering.onnx.normalization import write_norm_module
+from qfunc.lowering.onnx.ops import WRITERS
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
-from qfunc.lowering.onnx.recurrent import RECURRENT_WRITERS
-from qfunc.lowering.onnx.shape import write_split
 from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.indexing import element
@@ -28,14 +25,11 @@ from qfunc.ops.vocabulary import op_of, slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 
-SEVERAL = SEVERAL_WRITERS | RECURRENT_WRITERS
-"""Writers of ops with several results, by kind."""
-
 
 def write_model(
     partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes | None = ()
 ) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
-    """The ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
+    """Return the ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
     dynamic batch.
 
     A tensor named `p` is written as `p` (float), `p.codes` (after QuantizeLinear) and `p.real` (after
@@ -71,7 +65,7 @@ class _Writer:
         return self.graph.model("model")
 
     def path(self, node: fx.Node) -> str:
-        return self.partition.path(node)
+        return self.partition.paths[node]
 
     def _has_tensors(self, node: fx.Node) -> bool:
         # Sizes and what is computed from them are constants in the shapes of their readers.
@@ -110,7 +104,7 @@ class _Writer:
             raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do="Return tensors only.")
 
     def _op(self, node: fx.Node) -> None:
-        kind = self.partition.context.kind(node)
+        kind = self.partition.kinds[node]
         if node.name in self.done:
             self.raw[node.name] = self.raw[self.done[node.name]]
             self._pair(node)
@@ -126,15 +120,14 @@ class _Writer:
             lambda n: read_attr(self.network, n), lambda n, rows: self._lifted(n, node, rows), module,
             own if op_of(node) is None else None,
         )  # fmt: skip
-        if kind in SEVERAL or kind in ("split", "chunk"):
-            used = [n.args[1] for n in node.users if n.target in (element, operator.getitem)]
-            used = used if len(used) == len(node.users) else list(range(len(self.shapes[node.name])))
-            self.parts[node.name] = SEVERAL[kind](call) if kind in SEVERAL else write_split(call, used)
-            return
         if kind in ("batch_norm", "instance_norm") and module is not None:
-            self.raw[node.name] = write_norm(call, kind)
+            names: str | list[str] = write_norm_module(call, kind)
         else:
-            self.raw[node.name] = write_op(call, kind, own, self.path(node))
+            names = write_op(call, kind, own, self.path(node))
+        if isinstance(names, list):
+            self.parts[node.name] = names
+            return
+        self.raw[node.name] = names
         self._pair(node)
 
     def _name(self, node: fx.Node) -> str:
@@ -159,7 +152,7 @@ class _Writer:
         unit = next(u for u in self.partition.units if node in u.group.nodes)
         group, coding = unit.group, self.partition.output_coding(unit.group.output)
         rest = group.nodes[1:]
-        if coding is None or self._bare(unit) or any(self.partition.context.kind(n) not in ("relu", "clip") for n in rest):
+        if coding is None or self._bare(unit) or any(self.partition.kinds[n] not in ("relu", "clip") for n in rest):
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
@@ -167,7 +160,7 @@ class _Writer:
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
             )  # fmt: skip
-            tensor = WRITERS[self.partition.context.kind(step)](call)
+            tensor = str(WRITERS[self.partition.kinds[step]](call))
             self.done[step.name] = node.name
         return tensor, coding, name
 
@@ -195,7 +188,7 @@ class _Writer:
         # (WeightBiasQuantization).  Max of one tensor is a copy that it does not look through.
         # It drops a Relu or Clip that the codes' ends imply, so what counts is the op before those.
         source = node
-        while self.partition.context.kind(source) in ("relu", "clip") and isinstance(source.args[0], fx.Node):
+        while self.partition.kinds[source] in ("relu", "clip") and isinstance(source.args[0], fx.Node):
             source = source.args[0]
         units = [u for u in self.partition.units if u.group.output in (node, source)]
         if not any(self._bare(unit) for unit in units):
@@ -213,7 +206,7 @@ class _Writer:
         if producer.op == "get_attr":
             constant = self._constant(producer, coding)
             weight = coding is not None and (("weight", producer) in slots(reader))
-            if weight and self.partition.context.kind(reader) == "matmul" and self._float_input(reader):
+            if weight and self.partition.kinds[reader] == "matmul" and self._float_input(reader):
                 # Else ONNX Runtime makes it MatMulNBits, which quantizes the activation.
                 return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
             return constant
