@@ -24,7 +24,7 @@ _WEIGHTED = ("conv", "conv_transpose", "linear", "lstm", "gru")
 
 @frozen
 class Context:
-    """A graph, the user's own ops, and the root of each node's fused group.
+    """A graph, the user-defined ops, and the root of each node's fused group.
 
     It is for one analysis of a graph: the record and the kinds of nodes are read once.
     """
@@ -168,7 +168,7 @@ def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
 
 
 def non_negative(node: fx.Node) -> bool:
-    """Whether the graph proves that a tensor has no negative value."""
+    """Return True if the graph proves that a tensor has no negative value."""
     kind = kind_of(node)
     if kind in _ALWAYS_NON_NEGATIVE:
         return True

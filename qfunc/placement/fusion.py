@@ -118,7 +118,7 @@ def _joins(node: fx.Node, chain: fx.Node, root: int, order: dict[fx.Node, int]) 
 
 
 def _origin(tensor: fx.Node) -> fx.Node:
-    # Ops that only move values compute nothing: what counts is when their input was ready.
+    # Ops that only move values compute nothing, so the time of their input counts.
     while kind_of(tensor) in MOVES and len(inputs := [n for s, n in slots(tensor) if s == "input"]) == 1:
         tensor = inputs[0]
     return tensor
