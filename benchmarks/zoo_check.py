@@ -21,7 +21,7 @@ from qfunc import targets
 from qfunc.errors import CaptureError
 from qfunc.graph.arguments import flatten
 from qfunc.lowering import OnnxRuntimeRunner
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 from qfunc.targets.onnxruntime import ACTIVATION, WEIGHT

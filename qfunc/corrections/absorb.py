@@ -13,7 +13,7 @@ from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equ
 from qfunc.corrections.norm_weights import moments, store_norm
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 
 def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:

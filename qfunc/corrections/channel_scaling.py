@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from attrs import evolve, frozen
 from torch import fx
 
-from qfunc.ops.vocabulary import attribute, kind_of, op_of
+from qfunc.ops.node import attribute, kind_of, op_of
 
 _ELEMENTWISE = ("relu", "leaky_relu", "prelu", "abs", "neg", "dropout")
 _POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool")
@@ -50,7 +51,7 @@ def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
     if kind in _ELEMENTWISE:
         return layout
     if kind in _POOLS and op is not None:
-        return layout if layout.back > int(op.names[0][-2]) else None
+        return layout if layout.back > (op.spatial or 0) else None
     if kind == "resize":
         return layout if layout.back + 1 == layout.rank else None
     if kind == "pad":
@@ -60,7 +61,7 @@ def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
         return _reduced(layout, attribute(node, "dim"), attribute(node, "keepdim"))
     if kind == "flatten":
         return _flat(layout, attribute(node, "start_dim"), attribute(node, "end_dim"))
-    return _rows(layout, attribute(node, "shape"), node) if op is not None and op.names[0] == "reshape" else None
+    return _rows(layout, attribute(node, "shape"), node) if op is not None and op.call is torch.reshape else None
 
 
 def clips_from_zero(node: fx.Node) -> bool:

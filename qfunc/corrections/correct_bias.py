@@ -16,7 +16,7 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.submodules import require_submodules, with_submodules
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, slots
 from qfunc.transforms.batch_norm import fold_batch_norm
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.linear_op import LinearOp
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, slots
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.pipeline import prepare
 from qfunc.transforms.batch_norm import fold_batch_norm

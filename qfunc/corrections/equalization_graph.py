@@ -21,7 +21,7 @@ from qfunc.graph.linear_op import LINEAR_KINDS
 from qfunc.graph.record import path_of, record_of
 from qfunc.graph.stages import kind_of_model
 from qfunc.graph.submodules import quantized_submodules
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, slots
 
 
 @frozen(eq=False)

@@ -21,7 +21,7 @@ from qfunc.corrections.channel_scaling import Layout, keeps_means, scaled_consum
 from qfunc.corrections.norm_weights import moments
 from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import linear_op
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, slots
 
 
 def clipped_mean(mean: Tensor, deviation: Tensor, low: float, high: float) -> Tensor:

@@ -13,7 +13,7 @@ from qfunc.corrections.scalable_ops import ScalableOps
 from qfunc.errors import a_or_an
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.ops.node import attribute, kind_of
 
 
 @frozen(eq=False)

@@ -13,7 +13,7 @@ from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels import fixed_softmax, integer
 from qfunc.numerics.kernels.activations import along_channels, sloped
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
-from qfunc.ops.vocabulary import attribute, slots
+from qfunc.ops.node import attribute, slots
 from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier
 
 __all__ = ["bits", "hard_swish", "slopes", "softmax", "softmax_fixed"]

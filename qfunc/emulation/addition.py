@@ -12,7 +12,7 @@ from qfunc.emulation.context import UnitContext, both_operands, exponents
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.addition import add_by_shifts, add_scaled, add_shifted
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.specs import Shift, SumScaled, SumShifted
 
 

@@ -19,7 +19,7 @@ from qfunc.numerics.kernels import mlas as mlas_real
 from qfunc.numerics.kernels import ncnn as ncnn_real
 from qfunc.numerics.kernels.pooling import quantize_interior
 from qfunc.numerics.kernels.xnnpack import gelu_in_double, hard_swish_by_sixths, logistic_in_double
-from qfunc.ops.vocabulary import attribute, slots
+from qfunc.ops.node import attribute, slots
 from qfunc.specs import (
     AverageCodes,
     AveragePool,

@@ -12,7 +12,7 @@ from qfunc.emulation.context import UnitContext, each_of, rank_of
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to, mean_scaled
-from qfunc.ops.vocabulary import attribute, slots
+from qfunc.ops.node import attribute, slots
 from qfunc.specs import AverageCodes, AveragePool, FixedPoint, FloatKernel, FloatMultiplier
 
 __all__ = ["average_pool_node", "mean"]

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import fx, nn
 
-from qfunc.ops.index_spellings import dtype_of
-from qfunc.ops.spelling import canonical, short_name
-from qfunc.ops.vocabulary import BY_TARGET
+from qfunc.ops.binding import dtype_of
+from qfunc.ops.canonicalize import canonical, short_name
+from qfunc.ops.opset import BY_TARGET
 
 # Of these PyTorch has none for booleans, whose 0 + x is of another type.
 _NUMBERS = ("conv", "conv_transpose", "linear", "matmul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean", "relu",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.ops.vocabulary import kind_of, op_of
+from qfunc.ops.node import kind_of, op_of
 
 _ARITHMETIC = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "add", "sub", "mul", "div",
                "pow", "sqrt", "rsqrt", "neg", "exp", "abs", "sum", "mean", "guard")  # fmt: skip
@@ -49,7 +49,7 @@ def value_of(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor])
         op = op_of(node)
         assert op is not None
         with torch.no_grad():
-            known[node] = op.target(*fx.map_arg(node.args, lambda n: value_of(model, n, known)))
+            known[node] = op.call(*fx.map_arg(node.args, lambda n: value_of(model, n, known)))
     return known[node]
 
 

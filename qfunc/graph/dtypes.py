@@ -7,8 +7,8 @@ from typing import Any
 from torch import fx, nn
 
 from qfunc.graph.record import Record, record_of
-from qfunc.ops.index_ops import cast_like
-from qfunc.ops.vocabulary import attribute, kind_of, op_of
+from qfunc.ops.creation import cast_like
+from qfunc.ops.node import attribute, kind_of, op_of
 
 _ALWAYS = ("compare", "logic", "not", "argmax", "argmin", "argsort", "one_hot", "isnan", "isinf", "any", "all")
 
@@ -34,7 +34,7 @@ def is_integer(node: fx.Node, record: Record | None) -> bool:
         return False
     if kind in _ALWAYS:
         return True
-    if op.target is cast_like:
+    if op.call is cast_like:
         return is_integer(attribute(node, "like"), record)
     if kind in ("cast", "full", "arange") and attribute(node, "dtype") is not None:
         return not attribute(node, "dtype").is_floating_point

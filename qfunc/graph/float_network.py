@@ -10,7 +10,7 @@ from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.module import CapturedModule, in_evaluation_mode
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 __all__ = ["float_network", "network_so_far", "same_network"]
 

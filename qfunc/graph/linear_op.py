@@ -9,7 +9,7 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.graph.constants import model_path, read_attr, store
-from qfunc.ops.vocabulary import attribute, kind_of, op_of
+from qfunc.ops.node import attribute, kind_of, op_of
 
 LINEAR_KINDS = ("conv", "conv_transpose", "linear")
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from qfunc.errors import SpecError
 from qfunc.graph.record import NodeInfo, record_of
-from qfunc.ops.vocabulary import attribute, is_constant, kind_of, op_of, slots
+from qfunc.ops.node import attribute, is_constant, kind_of, op_of, slots
 from qfunc.specs import selectors as s
 from qfunc.specs.target import OpKind
 
@@ -126,8 +126,8 @@ def attributes(node: fx.Node) -> dict[str, Any]:
     plain = {n: _plain(v) for n, v in zip(op.parameters, node.args, strict=True) if not isinstance(v, fx.Node)}
     if op.kind == "avg_pool":
         plain.setdefault("divisor_override", None)
-    if op.names and op.names[0].endswith(("1d", "2d", "3d")):
-        plain["spatial"] = int(op.names[0][-2])
+    if op.spatial is not None:
+        plain["spatial"] = op.spatial
     weight = attribute(node, "weight") if "weight" in op.parameters else None
     shape = constant_shape(weight) if isinstance(weight, fx.Node) else None
     if op.kind in ("conv", "conv_transpose") and shape:

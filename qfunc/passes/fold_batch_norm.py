@@ -20,7 +20,7 @@ from qfunc.graph.constants import value_of
 from qfunc.graph.linear_op import LINEAR_KINDS, LinearOp, after, before, linear_op
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context, matches
-from qfunc.ops.vocabulary import kind_of, slots
+from qfunc.ops.node import kind_of, slots
 from qfunc.passes.share_folded_constants import SharedConstants
 from qfunc.specs import FusionStep, Target
 

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import fx
 
 from qfunc.graph.constants import read_attr
-from qfunc.ops.index_ops import rms_norm
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.ops.node import attribute, kind_of
+from qfunc.ops.normalization import rms_norm
 
 
 def fuse_norms(network: fx.GraphModule) -> fx.GraphModule:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import fx
 
 from qfunc.graph.dtypes import position_nodes
-from qfunc.ops.float_ops import at_least, guarded
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.ops.arithmetic import at_least, guarded
+from qfunc.ops.node import attribute, kind_of
 
 SMALL = 0.01
 """What guards a division is at most this: layers take 1e-5, 1e-6, 1e-12."""

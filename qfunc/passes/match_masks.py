@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from qfunc.graph.dtypes import position_nodes
-from qfunc.ops.float_ops import masked
-from qfunc.ops.vocabulary import kind_of, op_of, slots
+from qfunc.ops.attention import masked
+from qfunc.ops.node import kind_of, op_of, slots
 
 LOW = -50.0
 """What is added to drop a score is at most this: Swin takes -100, BERT -10000, others the least float."""

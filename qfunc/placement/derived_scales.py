@@ -8,7 +8,7 @@ from torch import fx
 from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import product
-from qfunc.ops.vocabulary import kind_of, slots
+from qfunc.ops.node import kind_of, slots
 from qfunc.specs import DerivedQParams
 
 

@@ -6,7 +6,7 @@ from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.graph.selectors import Context, matches
-from qfunc.ops.vocabulary import kind_of, slots
+from qfunc.ops.node import kind_of, slots
 from qfunc.specs import Fusion
 
 MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "pad", "expand", "dropout")

@@ -15,7 +15,7 @@ from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
-from qfunc.ops.vocabulary import attribute, channel_axis, is_constant, kind_of, slots
+from qfunc.ops.node import attribute, channel_axis, is_constant, kind_of, slots
 from qfunc.placement.derived_scales import derived_qparams
 from qfunc.placement.encoding import Encoding, require_static, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots

@@ -14,7 +14,7 @@ from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, 
 from qfunc.graph.dtypes import is_integer, position_nodes
 from qfunc.graph.record import record_of
 from qfunc.graph.selectors import Context, constant_shape, matches, names_one_op
-from qfunc.ops.vocabulary import channel_axis, is_constant, slots
+from qfunc.ops.node import channel_axis, is_constant, slots
 from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
 from qfunc.placement.slot_values import narrow, with_axis
 from qfunc.placement.ties import with_shared_algorithms

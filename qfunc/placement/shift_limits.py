@@ -11,7 +11,7 @@ from torch import fx
 from qfunc.errors import CalibrationError
 from qfunc.graph.selectors import matches
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Limit, Scheme

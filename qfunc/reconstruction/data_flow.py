@@ -7,7 +7,7 @@ from torch import fx
 
 from qfunc.graph.dtypes import is_integer, position_nodes
 from qfunc.graph.record import record_of
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, slots
 
 __all__ = ["DataFlow", "Region", "LINEAR_KINDS", "dominators", "is_gate", "regions"]
 

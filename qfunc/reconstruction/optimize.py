@@ -13,7 +13,7 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.random_drop import DropRate, mix

@@ -15,7 +15,7 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.record import path_of
 from qfunc.graph.selectors import attributes
 from qfunc.graph.submodules import require_submodules
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.reconstruction.data_flow import DataFlow, Region, is_gate, regions
 from qfunc.specs._check import integer, refuse
 

@@ -18,7 +18,7 @@ from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.placement.tie_parameters import tie_parameters
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten, unflatten

@@ -10,7 +10,7 @@ from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.graph.stages import require_stage
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.placement.derived_scales import derived_qparams, sources
 from qfunc.placement.shift_limits import limit_qparams
 from qfunc.specs import DerivedQParams

@@ -19,7 +19,7 @@ from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.record import record_of
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.submodules import require_submodules
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
 if TYPE_CHECKING:

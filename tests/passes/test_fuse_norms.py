@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.passes.fuse_norms import fuse_norms
 from qfunc.placement.partition import Partition
 

@@ -14,7 +14,7 @@ from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.creation import _promoted, operands
 from qfunc.lowering.onnx.formula import Write, formula
 from qfunc.lowering.onnx.indexing import _element
-from qfunc.ops.float_ops import guarded
+from qfunc.ops.arithmetic import guarded
 
 
 def _compose(op: str, last: str = "") -> Write:

@@ -11,7 +11,7 @@ import torch
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.dynamic_shapes import sizes, vector
-from qfunc.ops.rare_ops import antialiased
+from qfunc.ops.image import antialiased
 
 
 def _shuffle(c: OpContext) -> str:

@@ -24,7 +24,7 @@ from qfunc.lowering.onnx.shape import write_split
 from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.indexing import element
-from qfunc.ops.vocabulary import op_of, slots
+from qfunc.ops.node import op_of, slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 

@@ -30,7 +30,7 @@ from qfunc.corrections.scalable_norms import ScalableNorm
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import LINEAR_KINDS, before, linear_op
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.ops.node import attribute, kind_of
 
 _FLOAT64 = 2.0**-36
 

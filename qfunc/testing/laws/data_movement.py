@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qfunc.numerics.affine import fake_quantize
 from qfunc.numerics.qparams import from_range
-from qfunc.ops.float_ops import repeat_heads
+from qfunc.ops.attention import repeat_heads
 from qfunc.specs import Cases, Int, PerTensor, Scheme, Target
 
 ONE_OF_EACH: dict[str, Callable[[Tensor], Any]] = {

@@ -18,7 +18,7 @@ from qfunc.graph.selectors import matches
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import channel_axis, slots
+from qfunc.ops.node import channel_axis, slots
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.placement.constraints import violations
 from qfunc.placement.encoding import Encoding

@@ -17,7 +17,7 @@ from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.dtypes import position_nodes
 from qfunc.lowering import OnnxRuntimeRunner
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 
