@@ -111,50 +111,56 @@ def _triple(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | Non
     return None if given is None else (op.call, tuple(given.get(n, 1) for n in ("input", "tensor1", "tensor2", "value")))
 
 
-_BINARY = Trait.ELEMENTWISE | Trait.POSITION_IF_INPUTS
+_EACH = Trait.ELEMENTWISE
+_BINARY = _EACH | Trait.POSITION_IF_INPUTS
+_SUM = Trait.HOMOGENEOUS
 _FOUR = _BINARY | Trait.ARITHMETIC | Trait.FOLDABLE
 _INTEGER = Trait.INTEGER_IF_INPUTS
-_QUOTIENT = Trait.ELEMENTWISE | Trait.NEVER_BOOLEAN
+_QUOTIENT = _EACH | Trait.NEVER_BOOLEAN | Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS
+_REAL = _EACH | Trait.NEVER_BOOLEAN
 
 ROWS: tuple[Op, ...] = (
     op("add", torch.add, "input other", "iadd", rewrites={"add": _with_alpha(1)}, neutral=0.0,
-       traits=_FOUR | _INTEGER | Trait.KEEPS_SIGN, example=lambda x: torch.add(x, x.flip(0))),
-    op("sub", torch.sub, "input other", "isub", neutral=0.0, traits=_FOUR | _INTEGER | Trait.NEVER_BOOLEAN,
+       traits=_FOUR | _SUM | _INTEGER | Trait.KEEPS_SIGN, example=lambda x: torch.add(x, x.flip(0))),
+    op("sub", torch.sub, "input other", "isub", neutral=0.0, traits=_FOUR | _SUM | _INTEGER | Trait.NEVER_BOOLEAN,
        rewrites={"sub": _with_alpha(-1), "subtract": _with_alpha(-1), "rsub": _rsub},
        example=lambda x: torch.sub(x, x.flip(0))),
     op("mul", torch.mul, "input other", "imul", "mul", "multiply", neutral=1.0,
        traits=_FOUR | _INTEGER | Trait.KEEPS_SIGN, example=lambda x: torch.mul(x, x.flip(0))),
     op("div", torch.div, "input other", "truediv", "itruediv", "true_divide", rewrites={"div": _div, "divide": _div},
        neutral=1.0, traits=_FOUR | Trait.NEVER_BOOLEAN | Trait.KEEPS_SIGN, example=lambda x: torch.div(x, x.flip(0))),
-    op("pow", torch.pow, "input exponent", "pow", traits=_BINARY | Trait.FOLDABLE | Trait.NEVER_BOOLEAN,
+    op("pow", torch.pow, "input exponent", "pow",
+       traits=_BINARY | _INTEGER | Trait.FOLDABLE | Trait.NEVER_BOOLEAN | Trait.KEEPS_SIGN,
        example=lambda x: torch.pow(x, 3)),
-    op("scaled_add", plus, "input other alpha", traits=Trait.ELEMENTWISE, example=lambda x: plus(x, x.flip(0), -2)),
+    op("scaled_add", plus, "input other alpha", traits=_EACH | _SUM | _INTEGER, example=lambda x: plus(x, x.flip(0), -2)),
     op("trunc_divide", truncated, "input other", traits=_QUOTIENT, example=lambda x: truncated(x, x.flip(0))),
     op("floor_divide", torch.floor_divide, "input other", "floor_divide", "floordiv", "ifloordiv",
-       traits=_QUOTIENT | _INTEGER, example=lambda x: torch.floor_divide(x, x.flip(0))),
-    op("remainder", torch.remainder, "input other", "remainder", "mod", "imod", traits=_QUOTIENT | _INTEGER,
+       traits=_QUOTIENT, example=lambda x: torch.floor_divide(x, x.flip(0))),
+    op("remainder", torch.remainder, "input other", "remainder", "mod", "imod", traits=_QUOTIENT | _SUM,
        example=lambda x: torch.remainder(x, x.flip(0))),
-    op("fmod", torch.fmod, "input other", "fmod", traits=_QUOTIENT, example=lambda x: torch.fmod(x, x.flip(0))),
-    op("addcmul", addcmul, "input tensor1 tensor2 value", rewrites={"addcmul": _triple}, traits=Trait.ELEMENTWISE,
-       example=lambda x: addcmul(x, x.flip(0), x.flip(1), -2)),
-    op("addcdiv", addcdiv, "input tensor1 tensor2 value", rewrites={"addcdiv": _triple}, traits=Trait.ELEMENTWISE,
-       example=lambda x: addcdiv(x, x.flip(0), x.flip(1), -2)),
-    op("lerp", torch.lerp, "input end weight", "lerp", traits=Trait.ELEMENTWISE,
+    op("fmod", torch.fmod, "input other", "fmod", traits=_QUOTIENT | _SUM, example=lambda x: torch.fmod(x, x.flip(0))),
+    op("addcmul", addcmul, "input tensor1 tensor2 value", rewrites={"addcmul": _triple}, traits=_REAL | _INTEGER,
+       example=lambda x: addcmul(x, x.flip(0), x, -2)),
+    op("addcdiv", addcdiv, "input tensor1 tensor2 value", rewrites={"addcdiv": _triple}, traits=_REAL,
+       example=lambda x: addcdiv(x, x.flip(0), 0.7 * x.flip(0), -2)),
+    op("lerp", torch.lerp, "input end weight", "lerp", traits=_REAL | _SUM,
        example=lambda x: torch.lerp(x, x.flip(0), 1.5)),
-    op("hypot", torch.hypot, "input other", "hypot", traits=Trait.ELEMENTWISE, example=lambda x: torch.hypot(x, x.flip(0))),
-    op("logaddexp", torch.logaddexp, "input other", "logaddexp", traits=Trait.ELEMENTWISE,
+    op("hypot", torch.hypot, "input other", "hypot", traits=_REAL | _SUM | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN,
+       example=lambda x: torch.hypot(x, x.flip(0))),
+    op("logaddexp", torch.logaddexp, "input other", "logaddexp", traits=_REAL | Trait.KEEPS_SIGN,
        example=lambda x: torch.logaddexp(x, x.flip(0) - 3)),
-    op("atan2", torch.atan2, "input other", "atan2", "arctan2", traits=Trait.ELEMENTWISE,
+    op("atan2", torch.atan2, "input other", "atan2", "arctan2", traits=_REAL | Trait.KEEPS_SIGN,
        example=lambda x: torch.atan2(x, x.flip(0))),
-    op("xlogy", torch.xlogy, "input other", "xlogy", "special_xlogy", traits=Trait.ELEMENTWISE,
+    op("xlogy", torch.xlogy, "input other", "xlogy", "special_xlogy", traits=_REAL,
        example=lambda x: torch.xlogy(x, x.flip(0))),
-    op("minimum", torch.minimum, "input other", "minimum", traits=_BINARY | _INTEGER | Trait.KEEPS_SIGN,
+    op("minimum", torch.minimum, "input other", "minimum", traits=_BINARY | _SUM | _INTEGER | Trait.KEEPS_SIGN,
        example=lambda x: torch.minimum(x, x.flip(0))),
-    op("maximum", torch.maximum, "input other", "maximum", traits=_BINARY | _INTEGER | Trait.KEEPS_SIGN,
+    op("maximum", torch.maximum, "input other", "maximum", traits=_BINARY | _SUM | _INTEGER | Trait.KEEPS_SIGN,
        example=lambda x: torch.maximum(x, x.flip(0))),
-    op("guard", guarded, "input least", traits=Trait.ELEMENTWISE | Trait.FOLDABLE, example=lambda x: guarded(x, 1e-5)),
-    op("guard", at_least, "input least", traits=Trait.ELEMENTWISE | Trait.FOLDABLE, example=lambda x: at_least(x, 1e-5)),
-    op("round_decimals", rounded, "input decimals", traits=Trait.ELEMENTWISE, example=lambda x: rounded(x, 1)),
-    op("nan_to_num", finite, "input nan=None posinf=None neginf=None", "nan_to_num", traits=Trait.ELEMENTWISE,
+    op("guard", guarded, "input least", traits=_REAL | Trait.KEEPS_SIGN | Trait.FOLDABLE, example=lambda x: guarded(x, 0.1)),
+    op("guard", at_least, "input least", traits=_REAL | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.FOLDABLE,
+       example=lambda x: at_least(x, 0.1)),
+    op("round_decimals", rounded, "input decimals", traits=_REAL | Trait.KEEPS_SIGN, example=lambda x: rounded(x, 1)),
+    op("nan_to_num", finite, "input nan=None posinf=None neginf=None", "nan_to_num", traits=_EACH | _INTEGER,
        example=lambda x: finite(x, -0.5, None, None)),
 )  # fmt: skip

@@ -19,7 +19,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class Trait(Flag):
-    """What is true of an op for all arguments.  tests/ops/test_traits.py checks each of the first ten on every example."""
+    """What is true of an op for all arguments.  tests/ops/test_traits.py checks the first ten on each example."""
 
     NON_NEGATIVE = auto()
     """No value of the result is below 0."""
@@ -30,7 +30,7 @@ class Trait(Flag):
     ELEMENTWISE = auto()
     """Each entry of the result depends on one entry of each input, after broadcasting."""
     HOMOGENEOUS = auto()
-    """op(s x) = s op(x) for s > 0, where x is the first input."""
+    """op(s x) = s op(x) for s > 0, where x is all inputs that are not constants."""
     INTEGER_RESULT = auto()
     """The result is of an integer or boolean type, whatever the inputs are."""
     INTEGER_IF_INPUTS = auto()

@@ -68,6 +68,8 @@ ROWS: tuple[Op, ...] = (
        traits=Trait.NEVER_BOOLEAN | Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS,
        example=lambda x: torch.matmul(x, x.new_ones(6, 4))),
     op("einsum", torch.einsum, "equation operands", rewrites={"einsum": _einsum},
-       example=lambda x: torch.einsum("ijkl,l->ijk", (x, _filter(6)))),
-    op("outer", torch.outer, "input vec2", "outer", "ger", example=lambda x: torch.outer(x[0, 0, 0], _filter(3))),
+       traits=Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS | Trait.NEVER_BOOLEAN,
+       example=lambda x: torch.einsum("ijkl,ijkm->lm", (x, x.flip(0)))),
+    op("outer", torch.outer, "input vec2", "outer", "ger", traits=Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS,
+       example=lambda x: torch.outer(x[0, 0, 0], x[1, 1, 1])),
 )  # fmt: skip

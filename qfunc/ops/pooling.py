@@ -45,22 +45,25 @@ def _adaptive_max(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call
 _MAX = "input kernel_size stride=None padding=0 dilation=1 ceil_mode=False"
 _AVG = "input kernel_size stride=None padding=0 ceil_mode=False count_include_pad=True"
 _LP_POOL = "input norm_type kernel_size stride=None ceil_mode=False"
-_POOL = Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.NEVER_BOOLEAN
-_SCALED = _POOL | Trait.SCALES_WITH_CHANNELS
+_WINDOW = Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.NEVER_BOOLEAN
+_INTEGER = Trait.INTEGER_IF_INPUTS
+_SCALED = _WINDOW | Trait.SCALES_WITH_CHANNELS
 _MEAN = _SCALED | Trait.AVERAGES
 
 ROWS: tuple[Op, ...] = (
     op("max_pool", torch.max_pool1d, _MAX, rewrites={"max_pool1d": _pool}, spatial=1, traits=_SCALED,
        example=lambda x: torch.max_pool1d(x[0], 2, 1, 1)),
-    op("max_pool", torch.max_pool2d, _MAX, rewrites={"max_pool2d": _pool}, spatial=2, traits=_SCALED,
+    op("max_pool", torch.max_pool2d, _MAX, rewrites={"max_pool2d": _pool}, spatial=2, traits=_SCALED | _INTEGER,
        example=lambda x: torch.max_pool2d(x, 2, 1, 1)),
-    op("max_pool", torch.max_pool3d, _MAX, rewrites={"max_pool3d": _pool}, spatial=3, traits=_SCALED,
+    op("max_pool", torch.max_pool3d, _MAX, rewrites={"max_pool3d": _pool}, spatial=3, traits=_SCALED | _INTEGER,
        example=lambda x: torch.max_pool3d(x, 2, 1, 1)),
-    op("avg_pool", F.avg_pool1d, _AVG, rewrites={"avg_pool1d": _pool}, spatial=1, traits=_MEAN,
+    op("avg_pool", F.avg_pool1d, _AVG, rewrites={"avg_pool1d": _pool}, spatial=1, traits=_MEAN | _INTEGER,
        example=lambda x: F.avg_pool1d(x[0], 3)),
-    op("avg_pool", F.avg_pool2d, _AVG + " divisor_override=None", rewrites={"avg_pool2d": _pool}, spatial=2, traits=_MEAN,
+    op("avg_pool", F.avg_pool2d, _AVG + " divisor_override=None", rewrites={"avg_pool2d": _pool}, spatial=2,
+       traits=_MEAN | _INTEGER,
        example=lambda x: F.avg_pool2d(x, 3)),
-    op("avg_pool", F.avg_pool3d, _AVG + " divisor_override=None", rewrites={"avg_pool3d": _pool}, spatial=3, traits=_MEAN,
+    op("avg_pool", F.avg_pool3d, _AVG + " divisor_override=None", rewrites={"avg_pool3d": _pool}, spatial=3,
+       traits=_MEAN | _INTEGER,
        example=lambda x: F.avg_pool3d(x, 3)),
     op("global_avg_pool", global_avg_pool, "input keepdim dim=(-2,-1)", "global_avg_pool", traits=_MEAN,
        example=lambda x: global_avg_pool(x, False)),
@@ -71,9 +74,9 @@ ROWS: tuple[Op, ...] = (
     op("adaptive_avg_pool", F.adaptive_avg_pool3d, "input output_size", "adaptive_avg_pool3d", spatial=3, traits=_MEAN,
        example=lambda x: F.adaptive_avg_pool3d(x, 2)),
     op("adaptive_max_pool", F.adaptive_max_pool1d, "input output_size", rewrites={"adaptive_max_pool1d": _adaptive_max},
-       spatial=1, traits=_POOL, example=lambda x: F.adaptive_max_pool1d(x[0], 2)),
+       spatial=1, traits=_WINDOW, example=lambda x: F.adaptive_max_pool1d(x[0], 2)),
     op("adaptive_max_pool", F.adaptive_max_pool2d, "input output_size", rewrites={"adaptive_max_pool2d": _adaptive_max},
-       spatial=2, traits=_POOL, example=lambda x: F.adaptive_max_pool2d(x, 2)),
-    op("lp_pool", F.lp_pool1d, _LP_POOL, "lp_pool1d", spatial=1, traits=_POOL, example=lambda x: F.lp_pool1d(x[0], 2, 2)),
-    op("lp_pool", F.lp_pool2d, _LP_POOL, "lp_pool2d", spatial=2, traits=_POOL, example=lambda x: F.lp_pool2d(x, 2, 2)),
+       spatial=2, traits=_WINDOW, example=lambda x: F.adaptive_max_pool2d(x, 2)),
+    op("lp_pool", F.lp_pool1d, _LP_POOL, "lp_pool1d", spatial=1, traits=_WINDOW, example=lambda x: F.lp_pool1d(x[0], 1, 2)),
+    op("lp_pool", F.lp_pool2d, _LP_POOL, "lp_pool2d", spatial=2, traits=_WINDOW, example=lambda x: F.lp_pool2d(x, 1, 2)),
 )  # fmt: skip

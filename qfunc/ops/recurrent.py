@@ -110,7 +110,7 @@ _WEIGHTS = "weight_ih weight_hh bias_ih=None bias_hh=None reverse=False"
 
 
 def _gates(count: int) -> tuple[Tensor, Tensor, None, None, bool]:
-    return torch.linspace(-1, 1, 24 * count).reshape(4 * count, 6), torch.zeros(4 * count, 4), None, None, False
+    return torch.linspace(1, -1, 24 * count).reshape(4 * count, 6), torch.zeros(4 * count, 4), None, None, False
 
 
 _LAYER = Trait.RECURRENT | Trait.NEVER_BOOLEAN

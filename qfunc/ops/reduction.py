@@ -168,16 +168,19 @@ _SCALED = Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.SCALES_WITH_CHANNELS
 _SPREAD = Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.NEVER_BOOLEAN
 _PLACE = Trait.INTEGER_RESULT | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.NEVER_BOOLEAN
 _TRUTH = Trait.INTEGER_RESULT | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN
-_ORDER = Trait.KEEPS_SIGN | Trait.HOMOGENEOUS
+_INTEGER = Trait.INTEGER_IF_INPUTS
+_ORDER = Trait.KEEPS_SIGN | _INTEGER
+_MOMENTS = Trait.KEEPS_SIGN | Trait.NEVER_BOOLEAN
 
 ROWS: tuple[Op, ...] = (
     op("mean", torch.mean, "input dim keepdim=False", rewrites={"mean": _mean},
        traits=_SCALED | Trait.AVERAGES | Trait.NEVER_BOOLEAN | Trait.FOLDABLE, example=lambda x: torch.mean(x, 1)),
     op("sum", torch.sum, "input dim keepdim=False", rewrites={"sum": all_axes_or_some},
        traits=_SCALED | Trait.INTEGER_IF_INPUTS | Trait.NEVER_BOOLEAN | Trait.FOLDABLE, example=lambda x: torch.sum(x, 1)),
-    op("prod", torch.prod, "input dim keepdim=False", "prod", traits=Trait.KEEPS_SIGN, example=lambda x: torch.prod(x, 1)),
-    op("amax", torch.amax, "input dim=() keepdim=False", "amax", traits=_SCALED, example=lambda x: torch.amax(x, 1)),
-    op("amin", torch.amin, "input dim=() keepdim=False", "amin", traits=_SCALED, example=lambda x: torch.amin(x, 1)),
+    op("prod", torch.prod, "input dim keepdim=False", "prod",
+       traits=Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS | Trait.NEVER_BOOLEAN, example=lambda x: torch.prod(x, 1)),
+    op("amax", torch.amax, "input dim=() keepdim=False", "amax", traits=_SCALED | _INTEGER, example=lambda x: torch.amax(x, 1)),
+    op("amin", torch.amin, "input dim=() keepdim=False", "amin", traits=_SCALED | _INTEGER, example=lambda x: torch.amin(x, 1)),
     op("max", torch.max, "input dim keepdim=False", rewrites={"max": _extremum(torch.amax, torch.maximum)}, results=2,
        traits=_ORDER, example=lambda x: torch.max(x, 1)),
     op("min", torch.min, "input dim keepdim=False", rewrites={"min": _extremum(torch.amin, torch.minimum)}, results=2,
@@ -186,24 +189,25 @@ ROWS: tuple[Op, ...] = (
     op("argmin", torch.argmin, "input dim=None keepdim=False", "argmin", traits=_PLACE),
     op("any", torch.any, "input dim=None keepdim=False", "any", traits=_TRUTH),
     op("all", torch.all, "input dim=None keepdim=False", "all", traits=_TRUTH),
-    op("logsumexp", torch.logsumexp, "input dim keepdim=False", "logsumexp", example=lambda x: torch.logsumexp(x, 1)),
+    op("logsumexp", torch.logsumexp, "input dim keepdim=False", "logsumexp", traits=_MOMENTS,
+       example=lambda x: torch.logsumexp(x, 1)),
     op("var", variance, "input dim correction keepdim", rewrites={"var": _moments}, traits=_SPREAD,
        example=lambda x: variance(x, (1,), 1, False)),
-    op("std", deviation, "input dim correction keepdim", rewrites={"std": _moments}, traits=_SPREAD,
-       example=lambda x: deviation(x, (1,), 1, False)),
+    op("std", deviation, "input dim correction keepdim", rewrites={"std": _moments},
+       traits=_SPREAD | Trait.HOMOGENEOUS, example=lambda x: deviation(x, (1,), 1, False)),
     op("var_mean", variance_mean, "input dim correction keepdim", rewrites={"var_mean": _moments}, results=2,
-       example=lambda x: variance_mean(x, (1,), 1, False)),
+       traits=_MOMENTS, example=lambda x: variance_mean(x, (1,), 1, False)),
     op("std_mean", deviation_mean, "input dim correction keepdim", rewrites={"std_mean": _moments}, results=2,
-       example=lambda x: deviation_mean(x, (1,), 1, False)),
+       traits=_MOMENTS | Trait.HOMOGENEOUS, example=lambda x: deviation_mean(x, (1,), 1, False)),
     op("vector_norm", torch.linalg.vector_norm, "input ord=2 dim=None keepdim=False", "vector_norm", "linalg_vector_norm",
-       rewrites={"norm": _norm}, traits=_SPREAD, example=lambda x: torch.linalg.vector_norm(x, 2, 1)),
+       rewrites={"norm": _norm}, traits=_SPREAD | Trait.HOMOGENEOUS, example=lambda x: torch.linalg.vector_norm(x, 2, 1)),
     op("topk", topk, "input k dim=-1 largest=True sorted=True", "topk", results=2, traits=_ORDER,
        example=lambda x: topk(x, 2, 2, True, True)),
     op("sort", sorted_by, "input dim=-1 descending=False", rewrites={"sort": _sort}, results=2, traits=_ORDER,
        example=lambda x: sorted_by(x, 2, False)),
     op("argsort", torch.argsort, "input dim=-1 descending=False", "argsort", traits=_PLACE),
     op("cumsum", cumsum, "value dim dtype=None", rewrites={"cumsum": _cumsum},
-       traits=Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS, example=lambda x: cumsum(x, 1, None)),
+       traits=_MOMENTS | Trait.HOMOGENEOUS | _INTEGER | Trait.POSITION_IF_INPUTS, example=lambda x: cumsum(x, 1, None)),
     op("difference", difference, "value dim=-1 prepend=None", rewrites={"diff": _difference},
-       traits=Trait.POSITION_IF_INPUTS, example=lambda x: difference(x, -1, None)),
+       traits=Trait.HOMOGENEOUS | _INTEGER | Trait.POSITION_IF_INPUTS, example=lambda x: difference(x, -1, None)),
 )  # fmt: skip

@@ -80,7 +80,6 @@ def _roll(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
 
 
 _COPY = Trait.MOVES_VALUES | Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS
-_JOIN = Trait.MOVES_VALUES | Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS
 _COPY_OF_POSITIONS = _COPY | Trait.POSITION_IF_INPUTS
 _PART = _COPY | Trait.VIEW
 _VIEW = _COPY_OF_POSITIONS | Trait.VIEW
@@ -118,9 +117,10 @@ ROWS: tuple[Op, ...] = (
     op("chunk", torch.chunk, "input chunks dim=0", "chunk", results=None, traits=_PART,
        example=lambda x: torch.chunk(x, 3, 3)),
     op("unbind", torch.unbind, "input dim=0", "unbind", results=None, traits=_PART, example=lambda x: torch.unbind(x, 1)),
-    op("concat", torch.cat, "tensors dim=0", "cat", "concat", "concatenate", traits=_JOIN,
+    op("concat", torch.cat, "tensors dim=0", "cat", "concat", "concatenate", traits=_COPY_OF_POSITIONS,
        example=lambda x: torch.cat((x, x.flip(1)), 1)),
-    op("stack", torch.stack, "tensors dim=0", "stack", traits=_JOIN, example=lambda x: torch.stack((x, x.flip(1)), 1)),
+    op("stack", torch.stack, "tensors dim=0", "stack", traits=_COPY_OF_POSITIONS,
+       example=lambda x: torch.stack((x, x.flip(1)), 1)),
     op("pad", F.pad, "input pad mode='constant' value=None", "pad", traits=Trait.INTEGER_IF_INPUTS,
        example=lambda x: F.pad(x, (1, 2, 0, 1), "constant", -0.3)),
     op("flip", torch.flip, "input dims", rewrites={"flip": axes("dims")}, traits=_COPY,
@@ -134,5 +134,5 @@ ROWS: tuple[Op, ...] = (
     op("repeat_interleave", torch.repeat_interleave, "input repeats dim=None", "repeat_interleave", traits=_COPY,
        example=lambda x: torch.repeat_interleave(x, 2, 1)),
     op("channel_shuffle", torch.channel_shuffle, "input groups", "channel_shuffle", "native_channel_shuffle", traits=_COPY,
-       example=lambda x: torch.channel_shuffle(x, 3)),
+       example=lambda x: torch.channel_shuffle(torch.cat((x, x), 1), 2)),
 )  # fmt: skip
