@@ -16,7 +16,8 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.submodules import require_submodules, with_submodules
-from qfunc.ops.node import attribute, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, slots
 from qfunc.transforms.batch_norm import fold_batch_norm
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class _Part:
 
 def correctable(node: fx.Node, quantized: Any) -> bool:
     """Return True for a conv or linear with a quantized weight, named in `quantized`, and a bias that nothing else reads."""
-    if kind_of(node) not in ("conv", "linear"):
+    if not has(node, Trait.WEIGHTED) or kind_of(node) == "conv_transpose":  # `shift_of` has no formula for its windows
         return False
     weight, bias = attribute(node, "weight"), attribute(node, "bias")
     has_bias = isinstance(bias, fx.Node) and bias.op == "get_attr" and len(bias.users) == 1

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.ops.node import kind_of, op_of
-
-_ARITHMETIC = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "add", "sub", "mul", "div",
-               "pow", "sqrt", "rsqrt", "neg", "exp", "abs", "sum", "mean", "guard")  # fmt: skip
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, op_of
 
 
 def model_path(node: fx.Node) -> str:
@@ -33,7 +31,7 @@ def computable(graph: fx.Graph) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for node in graph.nodes:
         inputs = node.all_input_nodes
-        if node.op == "get_attr" or (kind_of(node) in _ARITHMETIC and bool(inputs) and found.issuperset(inputs)):
+        if node.op == "get_attr" or (has(node, Trait.FOLDABLE) and bool(inputs) and found.issuperset(inputs)):
             found.add(node)
     return found
 

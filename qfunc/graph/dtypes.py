@@ -8,14 +8,8 @@ from torch import fx, nn
 
 from qfunc.graph.record import Record, record_of
 from qfunc.ops.creation import cast_like
-from qfunc.ops.node import attribute, kind_of, op_of
-
-_ALWAYS = ("compare", "logic", "not", "argmax", "argmin", "argsort", "one_hot", "isnan", "isinf", "any", "all")
-
-
-_AS_INPUTS = ("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "concat", "stack", "reshape", "flatten", "transpose",
-              "squeeze", "unsqueeze", "slice", "expand", "pad", "index", "gather", "where", "roll", "repeat", "tile", "flip",
-              "cumsum", "tril", "triu", "clip", "sum", "remainder", "floor_divide", "repeat_interleave")  # fmt: skip
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, op_of
 
 
 def is_integer(node: fx.Node, record: Record | None) -> bool:
@@ -32,15 +26,15 @@ def is_integer(node: fx.Node, record: Record | None) -> bool:
     kind, op = kind_of(node), op_of(node)
     if op is None:
         return False
-    if kind in _ALWAYS:
+    if Trait.INTEGER_RESULT in op.traits:
         return True
     if op.call is cast_like:
         return is_integer(attribute(node, "like"), record)
-    if kind in ("cast", "full", "arange") and attribute(node, "dtype") is not None:
+    if (kind == "cast" or Trait.CREATES in op.traits) and attribute(node, "dtype") is not None:
         return not attribute(node, "dtype").is_floating_point
     if kind == "arange":
         return not any(isinstance(v, float) for v in node.args[:3])
-    if kind not in _AS_INPUTS:
+    if Trait.INTEGER_IF_INPUTS not in op.traits:
         return False
     given = [
         v for name, v in zip(op.parameters, node.args, strict=True) if name not in ("condition", "dim", "index", "indices")
@@ -59,15 +53,6 @@ def _is_size(node: fx.Node) -> bool:
     return kind_of(node) == "size" or (kind_of(node) == "unknown" and getattr(node.target, "__module__", "") == "_operator")
 
 
-_OF_POSITIONS = (
-    "add", "sub", "mul", "div", "pow", "neg", "abs", "minimum", "maximum", "clip", "where", "cast", "concat", "stack",
-    "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "repeat", "tile", "index", "gather",
-    "full", "arange",
-    "exp", "log", "sqrt", "rsqrt", "sin", "cos", "floor", "tril", "triu", "mask", "roll", "difference", "cumsum", "detach",
-    "matmul",
-)  # fmt: skip
-
-
 def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
     """The ops whose values follow from masks, positions and buffers alone: no activations, whatever their type.
 
@@ -80,9 +65,9 @@ def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
     for node in network.graph.nodes:
         if node.op == "get_attr" and not _trains(node):
             fixed.add(node)
-        elif node.op == "call_function" and (is_integer(node, record) or kind_of(node) in ("full", "arange")):
+        elif node.op == "call_function" and (is_integer(node, record) or has(node, Trait.CREATES)):
             found.add(node)
-        elif kind_of(node) in _OF_POSITIONS:
+        elif has(node, Trait.POSITION_IF_INPUTS):
             tensors = [n for n in node.all_input_nodes if kind_of(n) != "size"]
             made = [n in found or is_integer(n, record) for n in tensors]
             if all(m or n in fixed for m, n in zip(made, tensors, strict=True)):

@@ -114,6 +114,7 @@ def _triple(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | Non
 _EACH = Trait.ELEMENTWISE
 _BINARY = _EACH | Trait.POSITION_IF_INPUTS
 _SUM = Trait.HOMOGENEOUS
+_EITHER = Trait.COMMUTATIVE
 _FOUR = _BINARY | Trait.ARITHMETIC | Trait.FOLDABLE
 _INTEGER = Trait.INTEGER_IF_INPUTS
 _QUOTIENT = _EACH | Trait.NEVER_BOOLEAN | Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS
@@ -121,12 +122,12 @@ _REAL = _EACH | Trait.NEVER_BOOLEAN
 
 ROWS: tuple[Op, ...] = (
     op("add", torch.add, "input other", "iadd", rewrites={"add": _with_alpha(1)}, neutral=0.0,
-       traits=_FOUR | _SUM | _INTEGER | Trait.KEEPS_SIGN, example=lambda x: torch.add(x, x.flip(0))),
+       traits=_FOUR | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN, example=lambda x: torch.add(x, x.flip(0))),
     op("sub", torch.sub, "input other", "isub", neutral=0.0, traits=_FOUR | _SUM | _INTEGER | Trait.NEVER_BOOLEAN,
        rewrites={"sub": _with_alpha(-1), "subtract": _with_alpha(-1), "rsub": _rsub},
        example=lambda x: torch.sub(x, x.flip(0))),
     op("mul", torch.mul, "input other", "imul", "mul", "multiply", neutral=1.0,
-       traits=_FOUR | _INTEGER | Trait.KEEPS_SIGN, example=lambda x: torch.mul(x, x.flip(0))),
+       traits=_FOUR | _EITHER | _INTEGER | Trait.KEEPS_SIGN, example=lambda x: torch.mul(x, x.flip(0))),
     op("div", torch.div, "input other", "truediv", "itruediv", "true_divide", rewrites={"div": _div, "divide": _div},
        neutral=1.0, traits=_FOUR | Trait.NEVER_BOOLEAN | Trait.KEEPS_SIGN, example=lambda x: torch.div(x, x.flip(0))),
     op("pow", torch.pow, "input exponent", "pow",
@@ -145,17 +146,17 @@ ROWS: tuple[Op, ...] = (
        example=lambda x: addcdiv(x, x.flip(0), 0.7 * x.flip(0), -2)),
     op("lerp", torch.lerp, "input end weight", "lerp", traits=_REAL | _SUM,
        example=lambda x: torch.lerp(x, x.flip(0), 1.5)),
-    op("hypot", torch.hypot, "input other", "hypot", traits=_REAL | _SUM | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN,
+    op("hypot", torch.hypot, "input other", "hypot", traits=_REAL | _EITHER | _SUM | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN,
        example=lambda x: torch.hypot(x, x.flip(0))),
-    op("logaddexp", torch.logaddexp, "input other", "logaddexp", traits=_REAL | Trait.KEEPS_SIGN,
+    op("logaddexp", torch.logaddexp, "input other", "logaddexp", traits=_REAL | _EITHER | Trait.KEEPS_SIGN,
        example=lambda x: torch.logaddexp(x, x.flip(0) - 3)),
     op("atan2", torch.atan2, "input other", "atan2", "arctan2", traits=_REAL | Trait.KEEPS_SIGN,
        example=lambda x: torch.atan2(x, x.flip(0))),
     op("xlogy", torch.xlogy, "input other", "xlogy", "special_xlogy", traits=_REAL,
        example=lambda x: torch.xlogy(x, x.flip(0))),
-    op("minimum", torch.minimum, "input other", "minimum", traits=_BINARY | _SUM | _INTEGER | Trait.KEEPS_SIGN,
+    op("minimum", torch.minimum, "input other", "minimum", traits=_BINARY | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN,
        example=lambda x: torch.minimum(x, x.flip(0))),
-    op("maximum", torch.maximum, "input other", "maximum", traits=_BINARY | _SUM | _INTEGER | Trait.KEEPS_SIGN,
+    op("maximum", torch.maximum, "input other", "maximum", traits=_BINARY | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN,
        example=lambda x: torch.maximum(x, x.flip(0))),
     op("guard", guarded, "input least", traits=_REAL | Trait.KEEPS_SIGN | Trait.FOLDABLE, example=lambda x: guarded(x, 0.1)),
     op("guard", at_least, "input least", traits=_REAL | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.FOLDABLE,

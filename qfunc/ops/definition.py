@@ -19,7 +19,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class Trait(Flag):
-    """What is true of an op for all arguments.  tests/ops/test_traits.py checks the first ten on each example."""
+    """What is true of an op for all arguments.  tests/ops/test_traits.py checks the first eleven on each example."""
 
     NON_NEGATIVE = auto()
     """No value of the result is below 0."""
@@ -39,6 +39,8 @@ class Trait(Flag):
     """The result is not boolean: PyTorch refuses booleans, or gives numbers."""
     VIEW = auto()
     """The result may share the storage of its input."""
+    COMMUTATIVE = auto()
+    """op(x, y) = op(y, x), of ops with the parameters "input" and "other"."""
     SCALES_WITH_CHANNELS = auto()
     """op(s x) = s op(x) for one s > 0 a channel, as long as the op does not mix channels."""
 

@@ -47,6 +47,12 @@ def kind_of(node: fx.Node) -> str:
     return op.kind if op else "unknown"
 
 
+def parameters_of(node: fx.Node) -> tuple[str, ...]:
+    """Return the canonical parameter names of a captured node; none for a module or an unknown op."""
+    op = op_of(node)
+    return () if op is None else op.parameters
+
+
 def attribute(node: fx.Node, name: str) -> Any:
     """Return an argument of a captured op by its canonical name."""
     op = BY_TARGET[node.target]

@@ -6,12 +6,12 @@ from torch import fx
 
 from qfunc.graph.dtypes import position_nodes
 from qfunc.ops.arithmetic import at_least, guarded
-from qfunc.ops.node import attribute, kind_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of
 
 SMALL = 0.01
 """What guards a division is at most this: layers take 1e-5, 1e-6, 1e-12."""
 
-_MOVES = ("reshape", "transpose", "expand", "unsqueeze", "squeeze", "slice", "flatten", "cast", "detach")
 _DIVIDE = ("sqrt", "rsqrt", "reciprocal", "log")
 
 
@@ -60,7 +60,7 @@ def _divides(node: fx.Node) -> bool:
     # Whether each reader divides by it, perhaps behind moves.
     def divided(user: fx.Node) -> bool:
         kind = kind_of(user)
-        if kind in _MOVES:
+        if has(user, Trait.VIEW) or kind == "cast":
             return _divides(user)
         return kind in _DIVIDE or (kind == "div" and user.args[1] is node and user.args[0] is not node)
 

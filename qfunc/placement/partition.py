@@ -15,7 +15,8 @@ from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
-from qfunc.ops.node import attribute, channel_axis, is_constant, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, channel_axis, has, is_constant, kind_of, op_of, slots
 from qfunc.placement.derived_scales import derived_qparams
 from qfunc.placement.encoding import Encoding, require_static, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
@@ -163,14 +164,12 @@ class Partition:
         if unit.kind == "cast" or (unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)) or _constant(node):
             return True
         given = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
-        if unit.kind in ("relu", "clip"):
+        if has(node, Trait.CLAMPS):
             after = [self.coding(node, reader) for reader in node.users]
             return any(c is not None and _inside(node, c, self.context) for c in (given, *after[:1]))
         output = self.output_coding(unit.group.output)
         rest = unit.group.nodes[1:]
-        return _neutral(node, unit.kind) and (
-            not rest or (output is not None and all(_inside(n, output, self.context) for n in rest))
-        )
+        return _neutral(node) and (not rest or (output is not None and all(_inside(n, output, self.context) for n in rest)))
 
     def _unit(self, group: FusedGroup) -> Unit:
         kernel, reason = self._kernel(group)
@@ -228,7 +227,7 @@ class Partition:
             kind = self.context.kind(node)
             if kind == "add" and sums:
                 sums = 0
-            elif kind not in ("relu", "clip"):
+            elif not has(node, Trait.CLAMPS):
                 return node
         return None
 
@@ -243,7 +242,7 @@ class Partition:
 
     def _bare_numbers(self, node: fx.Node) -> int:
         # x + 1: a number among the operands has no qparams.
-        if self.context.kind(node) not in ("add", "mul", "sub", "div", "matmul"):
+        if not has(node, Trait.ARITHMETIC):
             return 0
         return sum(isinstance(a, int | float) for a in node.args)
 
@@ -261,24 +260,25 @@ class Partition:
 
 
 def _constant(node: fx.Node) -> bool:
-    if kind_of(node) in ("arange", "full", "size"):  # of their input they read where it stands, and its size
+    if kind_of(node) == "size" or has(node, Trait.CREATES):  # of their input they read where it stands, and its size
         return True
     return node.op == "get_attr" or (bool(node.all_input_nodes) and all(_constant(n) for n in node.all_input_nodes))
 
 
-def _neutral(node: fx.Node, kind: str) -> bool:
+def _neutral(node: fx.Node) -> bool:
     # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1
-    numbers = {"add": 0, "sub": 0, "mul": 1, "div": 1}
-    first = 1 if kind in ("sub", "div") else 0
-    return kind in numbers and any(isinstance(a, int | float) and a == numbers[kind] for a in node.args[first:])
+    op = op_of(node)
+    if op is None or op.neutral is None:
+        return False
+    given = node.args if Trait.COMMUTATIVE in op.traits else node.args[1:]
+    return any(isinstance(a, int | float) and a == op.neutral for a in given)
 
 
 def _inside(node: fx.Node, output: Encoding, context: Context) -> bool:
     # The activation's bounds, as codes, lie at or beyond the ends of the range: clamping does its work.
-    kind = context.kind(node)
-    if kind not in ("relu", "clip"):
+    if not has(node, Trait.CLAMPS):
         return True
-    low, high = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max"))
+    low, high = (0, None) if kind_of(node) == "relu" else (attribute(node, "min"), attribute(node, "max"))
     scale, zero = output.qparams.scale, output.qparams.zero_point
 
     def code(bound: float) -> Tensor:

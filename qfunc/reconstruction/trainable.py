@@ -22,7 +22,7 @@ from qfunc.ops.node import kind_of
 from qfunc.placement.tie_parameters import tie_parameters
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten, unflatten
-from qfunc.reconstruction.data_flow import LINEAR_KINDS
+from qfunc.reconstruction.data_flow import has_rounding
 from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain, learned_qparams, mix
 from qfunc.reconstruction.rounding import Rounding
 from qfunc.specs import Int, Override, Scheme, edit
@@ -152,7 +152,7 @@ def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> lis
         and seat.module.site.slot == "weight"
         and isinstance(seat.module.site.value, Scheme)
         and isinstance(seat.module.scheme.format, Int)
-        and all(kind_of(nodes[reader]) in LINEAR_KINDS for reader in seat.readers)
+        and all(has_rounding(nodes[reader]) for reader in seat.readers)
     ]
 
 

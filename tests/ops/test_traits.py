@@ -112,6 +112,11 @@ def view(op: Op) -> bool:
     return all(t.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for t in tensors(op.example(x)))
 
 
+def commutative(op: Op) -> bool:
+    x = draws()[1][0, 0, :, :5]
+    return op.parameters == ("input", "other") and close(op.call(x, 0.3 + x.flip(0)), [op.call(0.3 + x.flip(0), x)])
+
+
 LAWS: dict[Trait, Callable[[Op], bool]] = {
     Trait.NON_NEGATIVE: non_negative,
     Trait.KEEPS_SIGN: keeps_sign,
@@ -122,6 +127,7 @@ LAWS: dict[Trait, Callable[[Op], bool]] = {
     Trait.INTEGER_IF_INPUTS: integer_if_inputs,
     Trait.NEVER_BOOLEAN: never_boolean,
     Trait.VIEW: view,
+    Trait.COMMUTATIVE: commutative,
 }
 
 
