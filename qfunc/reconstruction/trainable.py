@@ -143,7 +143,7 @@ _JUST = 1e-4  # |v| that determines the rounding but can change sign in the firs
 
 
 def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> list[QuantizerNode]:
-    """Return the weights with a rounding to learn: integers with their own scale, read only by ops that `has_rounding` names."""
+    """Return the weights with a rounding to learn: integers with their own scale, read only by ops that pass `has_rounding`."""
     nodes = {n.name: n for n in network.graph.nodes}
     return [
         seat
