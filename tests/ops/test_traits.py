@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
+from qfunc.graph.selectors import Context
+from qfunc.graph.selectors import non_negative as non_negative_node
 from qfunc.ops.definition import Op, Trait
 from qfunc.ops.opset import BY_NAME, OPS, kinds
+from qfunc.specs import OpKind
 
 # Traits that an example appears to show or to lack.
 EXCEPTIONS: dict[tuple[str, Trait], str] = {
@@ -180,3 +183,19 @@ def test_kinds_by_meaning() -> None:
     assert kinds(Trait.CREATES) == {"arange", "full"}
     assert kinds(Trait.NORM) == {"batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"}
     assert kinds(Trait.AVERAGES) == {"avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean"}
+
+
+def smooth(x: Tensor) -> Tensor:
+    """An op of a user's."""
+    return torch.nn.functional.softplus(x)
+
+
+def test_a_users_op_has_the_traits_of_the_kind_that_it_behaves_like() -> None:
+    graph = fx.Graph()
+    node = graph.call_function(smooth, (graph.placeholder("x"),))
+    graph.output(node)
+    model = fx.GraphModule(torch.nn.Module(), graph)
+    spelled = f"{smooth.__module__}.smooth"
+    assert non_negative_node(node, Context(model, (OpKind("smooth", spelled, behaves_like="softplus"),)))
+    assert not non_negative_node(node, Context(model, (OpKind("smooth", spelled, onnx="Softplus x"),)))
+    assert not non_negative_node(node, Context(model))
