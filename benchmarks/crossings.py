@@ -31,7 +31,7 @@ from qfunc import specs, targets
 
 WATCHED = {
     "evaluation form": "qfunc.graph.evaluation_form:evaluation_form",
-    "quantizers stripped": "qfunc.graph.float_network:float_network",
+    "quantizers stripped": "qfunc.graph.float_network:without_quantizers",
     "fusions matched": "qfunc.placement.fusion:match_fusions",
 }
 """The functions whose calls are counted: a title, and module:name. Edit the names when they change."""

@@ -33,6 +33,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.analysis.report_format import table
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 
@@ -99,7 +100,7 @@ def on_onnxruntime(name: str, model: Any, calib: Tensor, test: Any, count: int) 
     differences = [paired(whole[0], w) for w in whole[1:]]
     size = 20 if x[0].numel() > 3 * 64 * 64 else 100
     report = qfunc.verify(target)(quantized, tqdm(x.split(size), "verify", leave=False, disable=not sys.stderr.isatty()))
-    predicted = {u.tensor for u in Partition(quantized, target).units if u.integer}
+    predicted = {u.tensor for u in Partition(QuantizedModel(quantized), target).units if u.integer}
     compared = {r.name for r in report.of("codes")}
     complaints = [f"{name}: {d}" for d in report.disagreements]
     complaints += [f"{name}: {report.verdict}"] if report.mismatches else []

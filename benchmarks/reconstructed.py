@@ -28,6 +28,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import lowering, targets
 from qfunc.analysis.report_format import table
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from qfunc.specs import Target, edit
@@ -47,7 +48,7 @@ def row(model: fx.GraphModule, target: Target, stored: str, x: Tensor, y: Tensor
     """Return the row of a model, and the number of codes of integer units that differ."""
     report = qfunc.verify(target)(model, tqdm(x.split(100), "verify", leave=False, disable=not sys.stderr.isatty()))
     session = OnnxRuntimeRunner().session(qfunc.deploy(target)(model).files["model.onnx"])
-    predicted = {u.tensor for u in Partition(model, target).units if u.integer}
+    predicted = {u.tensor for u in Partition(QuantizedModel(model), target).units if u.integer}
     of_integers = [r for r in report.of("codes") if r.name in predicted]
     outputs = report.of("output")
     right = [

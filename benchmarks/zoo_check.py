@@ -20,6 +20,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
 from qfunc.graph.arguments import flatten
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
@@ -69,7 +70,7 @@ def shares(partition: Partition, inputs: tuple[Tensor, ...]) -> tuple[int, float
     quantized = {n for n in found if operands[n] and all(partition.coding(p, n) is not None for p in operands[n])}
     total = sum(found.values())
     rest = sorted((n for n in found if n not in quantized), key=lambda n: -found[n])
-    left = [f"{partition.path(n)} ({partition.context.kind(n)}, {found[n] / total:.1%}): "
+    left = [f"{partition.paths[n]} ({partition.kinds[n]}, {found[n] / total:.1%}): "
             f"{reasons.get(n, 'not an op of its own')}" for n in rest]  # fmt: skip
     share = [sum(found[n] for n in found if n in chosen) / max(total, 1) for chosen in (quantized, integer)]
     return total, share[0], share[1], left
@@ -127,7 +128,7 @@ def _checked(entry: Entry, row: Row) -> None:
         row["emulation"] = min(cosine(a, b) for a, b in zip(runtime, exact, strict=True))
     row["cosine_float"] = min(cosine(a, b) for a, b in zip(real, simulated, strict=False))
     row["alike"] = min((cosine(v[0], v[1]) for v in real if v.ndim and len(v) == 2), default=1.0)
-    partition = Partition(calibrated, target)
+    partition = Partition(QuantizedModel(calibrated), target)
     row["macs"], row["quantized"], row["integer"], row["left"] = stage("count", lambda: shares(partition, held[0]))
     row["units"] = sum(u.integer for u in partition.units)
     row["float_units"] = [f"{u.path} ({u.kind}): {u.reason}" for u in partition.float_units]

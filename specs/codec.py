@@ -89,6 +89,8 @@ class Codec:
         return self._names.get(thing) or f"{thing.__module__}:{thing.__qualname__}"
 
     def _encode(self, value: Any) -> Any:
+        if value is None or type(value) in (bool, int, str):
+            return value
         if type(value) is tuple:
             return [self._encode(v) for v in value]
         if isinstance(value, FunctionType):

@@ -32,17 +32,15 @@ class Int:
     low: int | None = field(default=None, validator=integer(optional=True))
     high: int | None = field(default=None, validator=integer(optional=True))
 
-    @property
-    def qmin(self) -> int:
-        """The smallest code."""
-        return self.low if self.low is not None else -(1 << self.bits - 1) if self.signed else 0
-
-    @property
-    def qmax(self) -> int:
-        """The largest code."""
-        return self.high if self.high is not None else (1 << self.bits - self.signed) - 1
+    qmin: int = field(init=False, eq=False)
+    """The smallest code."""
+    qmax: int = field(init=False, eq=False)
+    """The largest code."""
 
     def __attrs_post_init__(self) -> None:
+        low = -(1 << self.bits - 1) if self.signed else 0
+        object.__setattr__(self, "qmin", low if self.low is None else self.low)
+        object.__setattr__(self, "qmax", (1 << self.bits - self.signed) - 1 if self.high is None else self.high)
         if self.low is None and self.high is None:
             return
         full = Int(self.bits, self.signed)

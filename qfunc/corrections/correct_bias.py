@@ -12,10 +12,9 @@ from qfunc.execution.batches import require_batches
 from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.graph.constants import read_attr
-from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
-from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.submodules import require_submodules, with_submodules
+from qfunc.graph.view import QuantizedModel
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of, slots
 from qfunc.transforms.batch_norm import fold_batch_norm
@@ -62,7 +61,7 @@ def correct_bias(
         with torch.no_grad():
             with propagate_errors(all_of):
                 count = feed_all(calibrated, {path: p.see for path, p in parts.items()}, batches, "correct_bias", progress)
-            sites = [s.module.site.name for result in results.values() for s in quantizer_nodes(result)]
+            sites = [name for part in parts.values() for name in part.sites]
             states, _ = of_ranks({path: p.sums for path, p in parts.items()}, count, sites, all_of, "correct_bias")
             for path, part in parts.items():
                 part.correct([state[path] for state in states])
@@ -76,8 +75,9 @@ class _Part:
     """A quantized graph, with the sum and count per channel of the input of each op that can be corrected."""
 
     def __init__(self, result: fx.GraphModule) -> None:
-        self.network = float_network(result)
-        self.quantized = {s.tensor: s.module for s in quantizer_nodes(result) if s.module.site.slot == "weight"}
+        view = QuantizedModel(result)
+        self.network, self.sites = view.float_network, [s.module.site.name for s in view.quantizers]
+        self.quantized = {s.tensor: s.module for s in view.quantizers if s.module.site.slot == "weight"}
         self.ops = [n for n in self.network.graph.nodes if correctable(n, self.quantized.keys())]
         # The channel axis: axis 1 of a convolution's input, the last axis of a linear layer's.
         self.axes = {slots(op)[0][1].name: 1 if kind_of(op) == "conv" else -1 for op in self.ops}

@@ -12,10 +12,9 @@ from qfunc.corrections.equalization_graph import capture_for_equalization
 from qfunc.corrections.expected_means import expected_means
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.constants import read_attr
-from qfunc.graph.float_network import float_network
 from qfunc.graph.linear_op import LinearOp
-from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
+from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import attribute, kind_of, slots
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.pipeline import prepare
@@ -59,8 +58,9 @@ def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.Gra
         with torch.inference_mode(False), torch.no_grad():
             before = prepare(capture_for_equalization(model, step), target)
             folded, result = fold_batch_norms(before, target), fold_batch_norm(quantized)
-            network = float_network(result)
-            modules = {s.tensor: s.module for s in quantizer_nodes(result) if s.module.site.slot == "weight"}
+            view = QuantizedModel(result)
+            network = view.float_network
+            modules = {s.tensor: s.module for s in view.quantizers if s.module.site.slot == "weight"}
             ops = [n for n in network.graph.nodes if correctable(n, modules.keys())]
             _require_same(folded, network, ops)
             nodes, corrected = {n.name: n for n in before.graph.nodes}, 0

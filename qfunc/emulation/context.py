@@ -1,4 +1,4 @@
-"""One unit on its way into the emulation graph."""
+"""What the emulation of one unit is written from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from attrs import frozen
+from attrs import field, frozen
 from torch import Tensor, fx
 
 from qfunc.emulation.builder import Codes, EmulationBuilder, Value
@@ -21,29 +21,30 @@ from qfunc.specs import Bounds
 
 @frozen(eq=False)
 class UnitContext:
-    """One unit of a kernel to be written: its inputs' values by node name, its output's coding (None: it stays real)."""
+    """One unit of a kernel to be written: the values of its inputs by node name, the encoding of its output.
+
+    `made` is None if the output stays real.
+    """
 
     unit: Unit
     partition: Partition
     emitter: EmulationBuilder
     inputs: dict[str, Value]
     made: Encoding | None
+    root: fx.Node = field(init=False)
+    """The unit's op."""
+    name: str = field(init=False)
+    """The node name of the unit's result: that of the float tensor."""
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "root", self.unit.group.root)
+        object.__setattr__(self, "name", self.unit.group.output.name)
 
     @property
     def output(self) -> Encoding:
-        """The coding of an output that has one."""
+        """The encoding of an output that has one."""
         assert self.made is not None
         return self.made
-
-    @property
-    def root(self) -> fx.Node:
-        """The unit's op."""
-        return self.unit.group.root
-
-    @property
-    def name(self) -> str:
-        """The node name of the unit's result: that of the float tensor."""
-        return self.unit.group.output.name
 
     def given(self, producer: fx.Node) -> Codes:
         """The codes of an activation input."""
@@ -98,11 +99,11 @@ class UnitContext:
     def _around_the_sum(self) -> tuple[list[fx.Node], list[fx.Node]]:
         # The activations fused with the root: those before a fused addition, and those that bound the output.
         fused = list(self.unit.group.nodes[1:])
-        at = next((i for i, n in enumerate(fused) if self.partition.context.kind(n) == "add"), None)
+        at = next((i for i, n in enumerate(fused) if self.partition.kinds[n] == "add"), None)
         return ([], fused) if at is None else (fused[:at], fused[at + 1 :])
 
     def _bounds(self, node: fx.Node) -> tuple[float | None, float | None]:
-        match self.partition.context.kind(node):
+        match self.partition.kinds[node]:
             case "relu":
                 return 0.0, None
             case "clip":

@@ -14,7 +14,6 @@ from tqdm import tqdm
 
 from qfunc.errors import CalibrationError, QfuncError, a_or_an, first_line
 from qfunc.execution.batches import Binder, as_list
-from qfunc.graph.float_network import float_network
 from qfunc.graph.submodules import run_submodules
 
 Observe = Callable[[tuple[Any, ...], int], Any]
@@ -22,7 +21,7 @@ Observe = Callable[[tuple[Any, ...], int], Any]
 
 
 def feed_all(model: nn.Module, see: Mapping[str, Observe], batches: Iterable[Any], step: str, progress: bool) -> int:
-    """Shows the arguments of each quantized submodule (of the model itself: "") to a function; returns how many batches.
+    """Call a function with the arguments of each quantized submodule (of the model itself: ""); return how many batches.
 
     The rest of an outer module runs on what the functions return, as its forward says, in evaluation mode.
 
@@ -36,14 +35,14 @@ def feed_all(model: nn.Module, see: Mapping[str, Observe], batches: Iterable[Any
 
 
 def progress_bar(batches: Iterable[Any], step: str, progress: bool) -> Iterable[Any]:
-    """The batches, with a progress bar if standard error is a terminal."""
+    """Return the batches, with a progress bar if standard error is a terminal."""
     return tqdm(batches, desc=step, unit="batch", disable=not progress or not sys.stderr.isatty())
 
 
 def feeder(model: nn.Module, see: Mapping[str, Observe], step: str) -> Callable[[Any, int], None]:
-    """As `feed_all`, one batch with its number at a time."""
+    """Return a function that does as `feed_all` with one batch and its number."""
     if isinstance(model, fx.GraphModule) and "" in see:
-        bind = Binder(float_network(model))
+        bind = Binder(model)
 
         def give(batch: Any, number: int) -> None:
             see[""](bind(batch, step), number)
@@ -124,7 +123,7 @@ class _Outer:
 
 
 def positional(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The arguments of a call, all of them positional.
+    """Return the arguments of a call as positional ones.
 
     >>> positional(inspect.signature(lambda x, gain=1.0, bias=0.0: x), (5,), {"bias": 2.0})
     (5, 1.0, 2.0)

@@ -64,7 +64,8 @@ class _Builder:
         self.storage = Storage(traced)
         self.facts: dict[str, NodeInfo] = {}
         self.paths: set[str] = set()
-        self.last = {stack[-1][0]: n for n in traced.nodes if n.op.startswith("call") and (stack := module_stack(n))}
+        self.stacks = {n: module_stack(n) for n in traced.nodes}
+        self.last = {stack[-1][0]: n for n, stack in self.stacks.items() if n.op.startswith("call") and stack}
 
     def require(self, node: fx.Node) -> None:
         """Emits one traced node and what it reads, unless that is done."""
@@ -213,7 +214,8 @@ class _Builder:
         made = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
         held = dtype_of(node)
         whole = held is not None and not held.is_floating_point and not held.is_complex
-        self.facts[made.name] = NodeInfo(path, tuple(kind for _, _, kind in module_stack(node)), source_line(node), whole)
+        modules = tuple(kind for _, _, kind in self._stack(node))
+        self.facts[made.name] = NodeInfo(path, modules, source_line(node), whole)
         return made
 
     def _path(self, node: fx.Node) -> str:
@@ -221,12 +223,16 @@ class _Builder:
             return self._unique(str(node.target))
         if node.op in ("placeholder", "get_attr"):
             return str(node.target)
-        key, inner, kind = module_stack(node)[-1] if module_stack(node) else ("", "", "")
+        key, inner, kind = (self._stack(node) or [("", "", "")])[-1]
         if inner and has_module_name(kind) and self.last[key] is node:
             return self._unique(inner)
         word = short_name(node) or str(getattr(node.target, "__name__", node.target))
         word = word.removeprefix("i" if word in IN_PLACE_FUNCTIONS else "sym_")
         return self._unique(".".join(filter(None, (inner, word.strip("_")))))
+
+    def _stack(self, node: fx.Node) -> list[tuple[str, str, str]]:
+        # The modules around a traced node; a node that was added to the traced graph since has none.
+        return self.stacks.get(node, [])
 
     def _unique(self, path: str) -> str:
         free = unique_name(path, self.paths)

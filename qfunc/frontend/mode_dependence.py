@@ -79,7 +79,7 @@ def norms_as_modules(graph: fx.Graph, owner: nn.Module) -> None:
     the statistics of the batch.
     """
     made: dict[str, nn.Module] = {}
-    for node in list(graph.nodes):
+    for node in [n for n in graph.nodes if n.op == "call_function"]:
         given = batch_norm_arguments(node) or {}
         mean = given.get("running_mean")
         if not isinstance(mean, fx.Node) or mean.op != "get_attr":

@@ -1,38 +1,73 @@
-"""Which tensors hold whole numbers or booleans (positions, token ids, masks), and are no activations."""
+"""Tensors that are no activations: integers and booleans, such as token ids, masks and positions."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
+import torch
+from attrs import frozen
 from torch import fx, nn
 
-from qfunc.graph.record import Record, record_of
+from qfunc.graph.record import record_of
 from qfunc.ops.creation import cast_like
-from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, has, kind_of, op_of
+from qfunc.ops.definition import Op, Trait
+from qfunc.ops.node import attribute, op_of
 
 
-def is_integer(node: fx.Node, record: Record | None) -> bool:
-    """Whether the graph proves that a tensor is of an integer or boolean type; torch.export tells it of every tensor.
+@frozen
+class NodeTypes:
+    """The nodes of a graph whose values are no activations.
+
+    `integers` are of an integer or boolean type; `positions` are ops whose values follow from masks, positions and
+    buffers alone, of any type.
+    """
+
+    integers: frozenset[fx.Node]
+    positions: frozenset[fx.Node]
+
+
+def node_types(network: fx.GraphModule) -> NodeTypes:
+    """Return the nodes whose values are no activations, as the graph or torch.export's record proves.
 
     >>> from qfunc.frontend.capture import capture
-    >>> graph = capture()(fx.symbolic_trace(lambda x: x + (x > 0).long() * 2)).graph
-    >>> [n.name for n in graph.nodes if is_integer(n, None)]
-    ['gt', 'long', 'mul']
+    >>> made = capture()(fx.symbolic_trace(lambda x, m: x + (1.0 - (m > 0).float()) * -1e4))
+    >>> types = node_types(made)
+    >>> [n.name for n in types.integers], sorted(n.name for n in types.positions)
+    (['gt'], ['float_1', 'gt', 'mul', 'sub'])
     """
-    fact = record.facts.get(node.name) if record else None
-    if fact is not None and fact.whole:
-        return True
-    kind, op = kind_of(node), op_of(node)
-    if op is None:
-        return False
+    record = record_of(network)
+    facts = record.facts if record else {}
+    integers, positions, fixed = set[fx.Node](), set[fx.Node](), set[fx.Node]()
+    for node in network.graph.nodes:
+        fact, op = facts.get(node.name), op_of(node) if node.op == "call_function" else None
+        if (fact is not None and fact.whole) or (op is not None and _gives_integers(node, op, integers)):
+            integers.add(node)
+        if node.op == "get_attr" and not _trains(node):
+            fixed.add(node)
+        elif node.op == "call_function" and (node in integers or (op is not None and Trait.CREATES in op.traits)):
+            positions.add(node)
+        elif op is not None and Trait.POSITION_IF_INPUTS in op.traits:
+            tensors = [n for n in node.all_input_nodes if n.target is not torch.Tensor.size]
+            known = [n in positions or n in integers for n in tensors]
+            if all(k or n in fixed for k, n in zip(known, tensors, strict=True)):
+                (positions if any(known) else fixed).add(node)
+    return NodeTypes(frozenset(integers), frozenset(positions))
+
+
+def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
+    """Return the ops whose values follow from masks, positions and buffers alone; they are no activations."""
+    return node_types(network).positions
+
+
+def _gives_integers(node: fx.Node, op: Op, known: Set[fx.Node]) -> bool:
     if Trait.INTEGER_RESULT in op.traits:
         return True
     if op.call is cast_like:
-        return is_integer(attribute(node, "like"), record)
-    if (kind == "cast" or Trait.CREATES in op.traits) and attribute(node, "dtype") is not None:
+        return attribute(node, "like") in known
+    if (op.kind == "cast" or Trait.CREATES in op.traits) and attribute(node, "dtype") is not None:
         return not attribute(node, "dtype").is_floating_point
-    if kind == "arange":
+    if op.kind == "arange":
         return not any(isinstance(v, float) for v in node.args[:3])
     if Trait.INTEGER_IF_INPUTS not in op.traits:
         return False
@@ -40,7 +75,7 @@ def is_integer(node: fx.Node, record: Record | None) -> bool:
         v for name, v in zip(op.parameters, node.args, strict=True) if name not in ("condition", "dim", "index", "indices")
     ]
     tensors = [n for n in _nodes(given) if not _is_size(n)]
-    return bool(tensors) and not any(isinstance(v, float) for v in given) and all(is_integer(n, record) for n in tensors)
+    return bool(tensors) and not any(isinstance(v, float) for v in given) and all(n in known for n in tensors)
 
 
 def _nodes(values: Any) -> list[fx.Node]:
@@ -50,29 +85,9 @@ def _nodes(values: Any) -> list[fx.Node]:
 
 
 def _is_size(node: fx.Node) -> bool:
-    return kind_of(node) == "size" or (kind_of(node) == "unknown" and getattr(node.target, "__module__", "") == "_operator")
-
-
-def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
-    """The ops whose values follow from masks, positions and buffers alone: no activations, whatever their type.
-
-    >>> from qfunc.frontend.capture import capture
-    >>> made = capture()(fx.symbolic_trace(lambda x, m: x + (1.0 - (m > 0).float()) * -1e4))
-    >>> sorted(n.name for n in position_nodes(made))
-    ['float_1', 'gt', 'mul', 'sub']
-    """
-    record, found, fixed = record_of(network), set[fx.Node](), set[fx.Node]()
-    for node in network.graph.nodes:
-        if node.op == "get_attr" and not _trains(node):
-            fixed.add(node)
-        elif node.op == "call_function" and (is_integer(node, record) or has(node, Trait.CREATES)):
-            found.add(node)
-        elif has(node, Trait.POSITION_IF_INPUTS):
-            tensors = [n for n in node.all_input_nodes if kind_of(n) != "size"]
-            made = [n in found or is_integer(n, record) for n in tensors]
-            if all(m or n in fixed for m, n in zip(made, tensors, strict=True)):
-                (found if any(made) else fixed).add(node)
-    return frozenset(found)
+    # The size of an axis, or arithmetic of Python on sizes.
+    by_python = node.op == "call_function" and getattr(node.target, "__module__", "") == "_operator"
+    return node.target is torch.Tensor.size or (by_python and op_of(node) is None)
 
 
 def _trains(node: fx.Node) -> bool:

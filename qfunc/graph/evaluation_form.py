@@ -1,8 +1,8 @@
-"""Models whose BatchNorms train, as evaluation computes them: an ordinary quantized model."""
+"""The evaluation form of a model whose BatchNorms train, and the nodes that such a BatchNorm adds."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, fx, nn
 
@@ -10,15 +10,41 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.module import CapturedModule, in_evaluation_mode
 from qfunc.graph.names import unique_name
 from qfunc.graph.record import attach, record_of
-from qfunc.ops.node import attribute, kind_of
+from qfunc.ops.node import attribute
 from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
+from qfunc.quantizers.fake_quantize import FakeQuantize
+
+
+class TrainedWeight(NamedTuple):
+    """The arguments of a weight's quantizer if a BatchNorm trains behind the op: w and the norm's node.
+
+    `groups` is 0, or the groups of a transposed convolution.
+    """
+
+    weight: fx.Node
+    norm: fx.Node
+    groups: int
+
+
+def trained_weight(model: fx.GraphModule, node: fx.Node) -> TrainedWeight | None:
+    """Return what a weight's quantizer reads if its op trains beside a BatchNorm, else None."""
+    if node.op != "call_module" or len(node.args) == 1:
+        return None
+    is_quantizer = isinstance(model.get_submodule(str(node.target)), FakeQuantize)
+    return TrainedWeight(*cast(tuple[fx.Node, fx.Node, int], node.args)) if is_quantizer else None
+
+
+def trained_weights(model: fx.GraphModule) -> dict[fx.Node, TrainedWeight]:
+    """Return what the quantizers of weights read that train beside a BatchNorm, by node."""
+    found = ((node, trained_weight(model, node)) for node in model.graph.nodes if node.op == "call_module")
+    return {node: trained for node, trained in found if trained is not None}
 
 
 def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
-    """The model with its BatchNorms folded by their running statistics: what evaluation computes, and the chip.
+    """Fold the BatchNorms of a model by their running statistics, as evaluation and the hardware compute it.
 
-    It shares the quantizers and all tensors but the folded ones with the model, which is unchanged; a model
-    without BatchNorms that train is returned as it is.
+    The result shares the quantizers and all tensors but the folded ones with the model, which is unchanged.  A model
+    without BatchNorms that train is returned itself.
     """
     results = [n for n in model.graph.nodes if n.target is normalized]
     if not results:
@@ -42,7 +68,7 @@ def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
             env[node] = graph.create_node("get_attr", fixed[node][0], name=node.name)
         elif node.target in (normalized, unfolded_weight, unfolded_bias, folded_weight):
             env[node] = env[node.all_input_nodes[0]]
-        elif kind_of(node) == "fake_quantize":
+        elif trained_weight(model, node) is not None:
             env[node] = graph.create_node("call_module", node.target, (env[node.all_input_nodes[0]],), name=node.name)
         elif node.op != "get_attr" or isinstance(_get(model, node), Tensor):  # else a BatchNorm
             env[node] = graph.node_copy(node, env.__getitem__)
@@ -57,14 +83,14 @@ def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
 
 
 def trained_norms(model: nn.Module) -> list[Any]:
-    """The BatchNorms of a model, or of its parts, that train beside their ops."""
+    """Return the BatchNorms of a model or of its submodules that train."""
     graphs = [m for m in model.modules() if isinstance(m, fx.GraphModule)]
     found = [g.get_submodule(str(n.args[1].target)) for g in graphs for n in g.graph.nodes if n.target is normalized]
     return list(dict.fromkeys(found))
 
 
 def _folding(node: fx.Node) -> fx.Node:
-    # The node with the arguments (weight, norm, groups).
+    # The node whose arguments are (weight, norm, groups).
     return node.all_input_nodes[0] if node.target is unfolded_weight else node
 
 
@@ -85,4 +111,4 @@ def _get(model: fx.GraphModule, node: fx.Node) -> Any:
     return read_attr(model, node) if node.op == "get_attr" else model.get_submodule(str(node.target))
 
 
-__all__ = ["evaluation_form", "trained_norms"]
+__all__ = ["TrainedWeight", "evaluation_form", "trained_norms", "trained_weight", "trained_weights"]

@@ -1,4 +1,4 @@
-"""The float network inside a quantized model."""
+"""The float network inside a quantized model: its graph without quantizers and dropouts."""
 
 from __future__ import annotations
 
@@ -9,45 +9,54 @@ from torch import Tensor, fx, nn
 from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.module import CapturedModule, in_evaluation_mode
 from qfunc.graph.record import attach, record_of
-from qfunc.graph.sites import quantizer_nodes
 from qfunc.ops.node import kind_of
+from qfunc.quantizers.fake_quantize import FakeQuantize
 
-__all__ = ["float_network", "network_so_far", "same_network"]
+__all__ = ["float_network", "network_so_far", "same_network", "without_quantizers"]
 
 
 def float_network(model: fx.GraphModule) -> fx.GraphModule:
-    """The float network in evaluation form: no FakeQuantize, no dropout; tensors are shared with the model.
+    """Return the float network in evaluation form: no FakeQuantize, no dropout; it shares its tensors with the model.
 
-    Node names are those of the model.
+    Nodes keep the names that they have in the model.
     """
-    model = evaluation_form(model)
-    return _network(model, {str(n.target) for n in model.graph.nodes if kind_of(n) == "fake_quantize"})
+    return without_quantizers(evaluation_form(model))
 
 
 def network_so_far(model: fx.GraphModule) -> fx.GraphModule:
-    """As `float_network`, but with every FakeQuantize that is ready."""
-    return _network(evaluation_form(model), {s.path for s in quantizer_nodes(model) if not s.module.ready})
+    """Return the network as `float_network` does, but with the quantizers that have qparams."""
+    return without_quantizers(evaluation_form(model), keep_ready=True)
 
 
-def _network(model: fx.GraphModule, left_out: set[str]) -> fx.GraphModule:
+def without_quantizers(form: fx.GraphModule, *, keep_ready: bool = False) -> fx.GraphModule:
+    """Return a copy of an evaluation form without its quantizers and dropouts, which shares its tensors.
+
+    Args:
+        form: From `evaluation_form`.
+        keep_ready: Whether quantizers that have qparams stay.
+    """
     graph = fx.Graph()
-    graph.set_codegen(model.graph._codegen)
+    graph.set_codegen(form.graph._codegen)
     env: dict[fx.Node, fx.Node] = {}
     leaves: dict[str, nn.Module] = {}
-    for node in model.graph.nodes:
-        if kind_of(node) == "dropout" or (node.op == "call_module" and node.target in left_out):
+    for node in form.graph.nodes:
+        if node.op != "call_module":
+            env[node] = graph.node_copy(node, env.__getitem__)
+            continue
+        module = form.get_submodule(str(node.target))
+        quantizer = isinstance(module, FakeQuantize)
+        if not (keep_ready and module.ready) if quantizer else kind_of(node) == "dropout":
             env[node] = env[node.all_input_nodes[0]]
             continue
         env[node] = graph.node_copy(node, env.__getitem__)
-        if node.op == "call_module":
-            leaves[str(node.target)] = in_evaluation_mode(model.get_submodule(str(node.target)))
-    network = CapturedModule(_Root(model, leaves), graph)
-    record = record_of(model)
+        leaves[str(node.target)] = in_evaluation_mode(module)
+    network = CapturedModule(_Root(form, leaves), graph)
+    record = record_of(form)
     return attach(network, evolve(record, stage="captured", target=None)) if record else network
 
 
 class _Root(nn.Module):
-    """A view of a model whose called submodules are replaced by evaluation copies."""
+    """The tensors of a model at their paths, and copies of the modules that its graph calls, in evaluation mode."""
 
     def __init__(self, model: nn.Module, leaves: dict[str, nn.Module]) -> None:
         super().__init__()
@@ -77,7 +86,7 @@ def _descend(root: nn.Module, path: str) -> nn.Module:
 
 
 def same_network(a: fx.GraphModule, b: fx.GraphModule) -> bool:
-    """Whether two float networks are one: equal graphs and bit-equal tensors."""
+    """Return True if two float networks have equal graphs and bit-equal tensors."""
     described = [[(n.op, str(n.target), str(n.args), str(n.kwargs)) for n in m.graph.nodes] for m in (a, b)]
     if described[0] != described[1]:
         return False

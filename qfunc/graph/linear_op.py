@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from torch import Tensor, fx
 
 from qfunc.graph.constants import model_path, read_attr, store
@@ -27,16 +27,22 @@ class LinearOp:
 
     model: fx.GraphModule
     node: fx.Node
+    kind: str = field(init=False)
+    """conv, conv_transpose or linear."""
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "kind", kind_of(self.node))
 
     @property
-    def kind(self) -> str:
-        """conv, conv_transpose or linear."""
-        return kind_of(self.node)
+    def constants(self) -> tuple[fx.Node, fx.Node | None]:
+        """The nodes of the weight and of the bias (None if the op has none): each of these ops reads (x, w, b, ...)."""
+        _, weight, bias, *_ = self.node.args
+        return weight, bias  # type: ignore[return-value]
 
     @property
     def stored(self) -> Tensor:
         """The weight as the model holds it."""
-        return read_attr(self.model, attribute(self.node, "weight"))
+        return read_attr(self.model, self.constants[0])
 
     @property
     def groups(self) -> int:
@@ -68,7 +74,7 @@ class LinearOp:
 
     def bias(self) -> Tensor:
         """b in float64, a copy; zeros if the op has none."""
-        node = attribute(self.node, "bias")
+        _, node = self.constants
         if node is None:
             outputs = self.stored.shape[1] * self.groups if self.kind == "conv_transpose" else self.stored.shape[0]
             return torch.zeros(outputs, dtype=torch.float64, device=self.stored.device)
@@ -78,7 +84,7 @@ class LinearOp:
         """Gives the op another weight and bias (None: its own), rounded once to its dtype; a tensor that others read stays."""
         spec = op_of(self.node)
         assert spec is not None
-        weight_node, bias_node = attribute(self.node, "weight"), attribute(self.node, "bias")
+        weight_node, bias_node = self.constants
         held, path = self.stored, model_path(weight_node)
         turned = self._turned(weight, self.groups) if self.kind == "conv_transpose" else weight
         place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
@@ -100,7 +106,7 @@ def linear_op(model: fx.GraphModule, node: fx.Node) -> LinearOp | None:
     """The op that a node is, if it is one with a constant weight and no bias that is computed."""
     if not has(node, Trait.WEIGHTED):
         return None
-    weight, bias = attribute(node, "weight"), attribute(node, "bias")
+    _, weight, bias, *_ = node.args
     constant = all(w is None or (isinstance(w, fx.Node) and w.op == "get_attr") for w in (weight, bias))
     return LinearOp(model, node) if constant and weight is not None else None
 

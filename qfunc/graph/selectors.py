@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.record import NodeInfo, record_of
+from qfunc.graph.record import NodeInfo, Record, record_of
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, is_constant, kind_of, op_of
 from qfunc.ops.opset import traits_of
@@ -20,32 +20,42 @@ from qfunc.specs.target import OpKind
 
 @frozen
 class Context:
-    """A graph, the user's own ops, and the root of each node's fused group."""
+    """A graph, the user's own ops, and the root of each node's fused group.
+
+    It is for one analysis of a graph: the record and the kinds of nodes are read once.
+    """
 
     model: fx.GraphModule
     ops: tuple[OpKind, ...] = ()
     roots: dict[fx.Node, fx.Node] = field(factory=dict)
+    record: Record | None = field(init=False, eq=False, repr=False)
+    _kinds: dict[fx.Node, str] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "record", record_of(self.model))
 
     def fact(self, node: fx.Node) -> NodeInfo:
-        """Where the node comes from; a constant's path is its attribute."""
-        record = record_of(self.model)
+        """Return where the node comes from; a constant's path is its attribute."""
+        record = self.record
         found = record.facts.get(node.name) if record else None
         found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
         return evolve(found, path=self.path(found.path)) if record and record.within else found
 
     def path(self, own: str) -> str:
-        """A path of the graph's as the user knows it, who may have an outer module around it."""
-        record = record_of(self.model)
-        return record.path(own) if record else own
+        """Return the user's path for a path in the graph's model, which may be a part of an outer module."""
+        return self.record.path(own) if self.record else own
 
     def own(self, node: fx.Node) -> OpKind | None:
         """Return the user's record of a node, or None."""
-        return next((own for own in self.ops if _qualified(self.model, node) in own.spellings), None)
+        spelling = _qualified(self.model, node) if self.ops else ""
+        return next((own for own in self.ops if spelling in own.spellings), None)
 
     def kind(self, node: fx.Node) -> str:
-        """Return the node's kind, the user's own kinds first."""
-        own = self.own(node)
-        return kind_of(node) if own is None else own.name
+        """Return the node's kind; the user's own kinds come first."""
+        if node not in self._kinds:
+            own = self.own(node)
+            self._kinds[node] = kind_of(node) if own is None else own.name
+        return self._kinds[node]
 
     def has(self, node: fx.Node, trait: Trait) -> bool:
         """Return True if a node has a trait; an op of the user's has those of the kind that it behaves like."""

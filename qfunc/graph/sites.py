@@ -1,4 +1,4 @@
-"""Quantizer nodes: the FakeQuantize modules of a graph, with their producers and readers."""
+"""The quantizers of a graph, each with the tensor that it quantizes and the ops that read its value."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
-__all__ = ["QuantizerNode", "quantizer_nodes"]
+__all__ = ["QuantizerNode", "find_quantizers", "quantizer_nodes"]
 
 
 @frozen
 class QuantizerNode:
-    """A FakeQuantize in a model: where it sits, the float node whose value it quantizes, and who reads that.
+    """A FakeQuantize: its path in the model, the node that it quantizes, and the nodes that read its value.
 
-    Both are named as in `float_network`: dropouts are looked through.
+    The nodes are given by their names in `float_network`, which has no dropouts.
     """
 
     path: str
@@ -26,18 +26,26 @@ class QuantizerNode:
 
 
 def quantizer_nodes(model: fx.GraphModule) -> tuple[QuantizerNode, ...]:
-    """Every FakeQuantize of a model in graph order."""
-    model, found = evaluation_form(model), []
-    for node in model.graph.nodes:
-        if kind_of(node) == "fake_quantize":
-            module = model.get_submodule(str(node.target))
-            assert isinstance(module, FakeQuantize)
+    """Return the quantizers of a model in the order of its graph."""
+    return find_quantizers(evaluation_form(model))
+
+
+def find_quantizers(form: fx.GraphModule) -> tuple[QuantizerNode, ...]:
+    """Return the quantizers of an evaluation form in the order of its graph."""
+    found = []
+    for node in form.graph.nodes:
+        module = form.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(module, FakeQuantize):
             tensor = node.all_input_nodes[0]
-            while kind_of(tensor) == "dropout":
+            while _is_dropout(tensor):
                 tensor = tensor.all_input_nodes[0]
             found.append(QuantizerNode(str(node.target), module, tensor.name, tuple(_readers(node))))
     return tuple(found)
 
 
 def _readers(node: fx.Node) -> list[str]:
-    return [name for user in node.users for name in (_readers(user) if kind_of(user) == "dropout" else [user.name])]
+    return [name for user in node.users for name in (_readers(user) if _is_dropout(user) else [user.name])]
+
+
+def _is_dropout(node: fx.Node) -> bool:
+    return node.op == "call_module" and kind_of(node) == "dropout"

@@ -1,4 +1,4 @@
-"""The stages of a model: captured, quantized, calibrated. Transforms refuse models at the wrong stage."""
+"""The stages of a model (captured, quantized, calibrated), and errors for models at another stage."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from torch import fx, nn
 
 from qfunc.errors import CalibrationError, a_or_an
 from qfunc.graph.record import Record, record_of
-from qfunc.graph.sites import quantizer_nodes
+from qfunc.quantizers.fake_quantize import FakeQuantize
 
 __all__ = ["kind_of_model", "require_stage", "require_unwrapped"]
 
 
 def require_stage(model: Any, stage: str, step: str) -> Record:
-    """The record of a model that has reached `stage` ("quantized" or "calibrated").
+    """Return the record of a model that has reached `stage` ("quantized" or "calibrated").
 
     Raises:
-        CalibrationError: it has not; the message names the step that is missing.
+        CalibrationError: the model has not; the message names the step that is missing.
     """
     require_unwrapped(model, stage, step)
     record = record_of(model) if isinstance(model, fx.GraphModule) else None
     reached = record is not None and record.stage in (stage, "quantized", "calibrated")
     # Qparams may also have come from a state_dict, or have left with one.
-    unready = (
-        [s.module.site.name for s in quantizer_nodes(model) if not s.module.ready] if reached and stage == "calibrated" else []
-    )
+    unready = _without_qparams(model) if reached and stage == "calibrated" else []
     if record is None or not reached or unready:
         before = {"quantized": "qfunc.quantize(target)(model)", "calibrated": "qfunc.calibrate(batches)(quantized)"}[stage]
         found = kind_of_model(record) if record else f"{a_or_an(type(model))} that is not quantized"
@@ -34,11 +32,17 @@ def require_stage(model: Any, stage: str, step: str) -> Record:
     return record
 
 
+def _without_qparams(model: fx.GraphModule) -> list[str]:
+    # The names of the sites in the order of the graph.
+    modules = (model.get_submodule(str(n.target)) for n in model.graph.nodes if n.op == "call_module")
+    return [m.site.name for m in modules if isinstance(m, FakeQuantize) and not m.ready]
+
+
 def require_unwrapped(model: Any, stage: str, step: str) -> None:
-    """Refuses the wrappers of training, which have a quantized model inside.
+    """Raise if a model is a wrapper that training puts around a quantized model.
 
     Raises:
-        CalibrationError: names the cure.
+        CalibrationError: it is one; the message names the model to pass.
     """
     compiled = isinstance(model, nn.Module) and isinstance(getattr(model, "_orig_mod", None), nn.Module)
     if compiled or isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -48,5 +52,5 @@ def require_unwrapped(model: Any, stage: str, step: str) -> None:
 
 
 def kind_of_model(record: Record) -> str:
-    """What a model is, in words; an emulation is captured and yet knows its target."""
+    """Return a phrase for the stage of a model; an emulation is captured and has a target."""
     return "an emulation" if record.target and record.stage == "captured" else f"a {record.stage} model"

@@ -84,12 +84,12 @@ def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...])
     coding = partition.at_path[path]
     seat, site = coding.seat, coding.seat.module.site
     producer = nodes[seat.tensor]
-    readers = tuple(partition.path(nodes[r]) if r in nodes else r for r in seat.readers)
+    readers = tuple(partition.paths[nodes[r]] if r in nodes else r for r in seat.readers)
     role = site.slot if is_constant(producer) else "activation"
     scale, zero = coding.qparams.scale, coding.qparams.zero_point.flatten()
     axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim else None
     scales, zeros = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
-    made = partition.path(producer)
+    made = partition.paths[producer]
     return QuantizedTensor(
         site.name, role, made, readers, site.scheme.format, scales, zeros, site.scheme.rounding, places, axis
     )

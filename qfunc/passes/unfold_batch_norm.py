@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
 from qfunc.graph.channel_affine import ChannelAffines
+from qfunc.graph.evaluation_form import trained_weight
 from qfunc.graph.linear_op import linear_op
 from qfunc.graph.module import ensure_submodule
 from qfunc.graph.record import attach, record_of
@@ -126,12 +127,13 @@ def _train(network: fx.GraphModule, each: TrainedBatchNorm, op: fx.Node, weight:
         attach(network, evolve(record, facts={**record.facts, result.name: record.facts[op.name]}))
 
 
-def unquantized(graph: fx.Graph, quantizer: fx.Node) -> fx.Node:
-    """What a quantizer's readers get in its place, where it is taken out."""
-    if len(quantizer.args) == 1:
+def unquantized(model: fx.GraphModule, quantizer: fx.Node) -> fx.Node:
+    """Return the node that the readers of a quantizer read once it is removed."""
+    trained = trained_weight(model, quantizer)
+    if trained is None:
         return quantizer.all_input_nodes[0]
-    with graph.inserting_before(quantizer):
-        return _plain(graph, quantizer.args)
+    with model.graph.inserting_before(quantizer):
+        return _plain(model.graph, trained)
 
 
 def _plain(graph: fx.Graph, args: tuple[Any, ...]) -> fx.Node:

@@ -1,4 +1,4 @@
-"""Whether the hardware takes what placement decided: every site and op of a plan against target.legality."""
+"""Check every site and op of a plan against the legality of its target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import fx
 
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
-from qfunc.graph.selectors import Context, attributes, constant_shape, matches, names_one_op
+from qfunc.graph.selectors import attributes, constant_shape, matches
 from qfunc.ops.node import channel_axis, kind_of, slots
 from qfunc.placement.feasibility import infeasibility
 from qfunc.placement.fusion import FusedGroup
@@ -22,7 +22,6 @@ from qfunc.specs import (
     Attr,
     Format,
     Int,
-    KeepFloat,
     Not,
     PerTensor,
     PerToken,
@@ -58,7 +57,7 @@ class Violation:
 
 
 def require_legal(plan: Plan, target: Target) -> None:
-    """Refuses what the target's `legality` or its lowering does, and what is not feasible at all.
+    """Raise if the target's `legality` or its lowering refuses a part of a plan, or if a part is not feasible.
 
     Raises:
         SpecError: names every op and tensor that is refused (a handful, then a count), the vendor's rule and the
@@ -89,7 +88,7 @@ def _places(found: Sequence[Violation]) -> str:
 
 
 def violations(plan: Plan, target: Target) -> tuple[Violation, ...]:
-    """Everything that the hardware refuses, in the order of the graph; a tensor once for each reason.
+    """Return all that the hardware refuses, in the order of the graph; a tensor once for each reason.
 
     >>> from qfunc.frontend.capture import capture
     >>> from qfunc.placement.place import plan
@@ -119,9 +118,9 @@ def _all(plan: Plan, target: Target) -> Iterator[Violation]:
 
 class _Check:
     def __init__(self, plan: Plan, target: Target) -> None:
-        self.context: Context = plan.context
-        self.target = target
+        self.context, self.rules, self.target = plan.context, plan.rules, target
         self.overridden = any(o.bits for o in target.overrides)
+        self.refused: dict[tuple[Scheme, bool], str] = {}
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
 
     def read_by(self, reader: fx.Node, tensor: fx.Node) -> PlacedSite | None:
@@ -136,15 +135,14 @@ class _Check:
     def op(self, group: FusedGroup, node: fx.Node) -> Iterator[Violation]:
         if _counts(node):
             return
-        elsewhere = self._kept(group, "input") and self._kept(group, "output")
+        # Where both are kept in float, the op runs elsewhere, on purpose.
+        elsewhere = self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output")
         lowering = self.target.lowering
-        said = (
-            (self.target.legality, "an op that it runs", ""),
-            (lowering.legality if isinstance(lowering, LimitedLowering) else (), f"an op that {lowering!r} writes", _ALONE),
-        )
-        for rules, asked, more in said if not elsewhere else ():
+        by_whom = ((self.target.legality, False), (lowering.legality if isinstance(lowering, LimitedLowering) else (), True))
+        for rules, by_file in by_whom if not elsewhere else ():
             refused = [r for r in rules if isinstance(r, Refuse) and matches(r.select, node, self.context)]
             for rule in refused:
+                asked, more = (f"an op that {lowering!r} writes", _ALONE) if by_file else ("an op that it runs", "")
                 yield Violation(
                     self._path(node), "", "", self._what(node, rule.select), f"{asked}: {rule.because}", rule.do + more
                 )  # fmt: skip
@@ -161,12 +159,12 @@ class _Check:
 
     def tensor(self, group: FusedGroup, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[Violation]:
         """What is wrong with a site as one slot of an op, or of a fused group."""
-        if self._kept(group, slot):
+        if self.rules.keep_float(group, slot):
             return
-        site, op = placed.site, self._path(nodes[0])
+        site = placed.site
         found = [*self._by_rules(nodes, slot, placed)] or [*infeasibility(site, placed.tensor, self.target)]
         for had, wanted, do in found or self._by_lowering(site):
-            yield Violation(op, slot, site.name, had, wanted, do)
+            yield Violation(self._path(nodes[0]), slot, site.name, had, wanted, do)
 
     def _by_rules(self, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[tuple[str, str, str]]:
         for rule in self.target.legality:
@@ -177,30 +175,21 @@ class _Check:
                     yield found, f"{wanted}: {rule.because}", _cure(edit, slot, placed.site.value)
 
     def _by_lowering(self, site: Site) -> Iterator[tuple[str, str, str]]:
-        lowering = self.target.lowering
-        if isinstance(lowering, RefusingLowering) and (wanted := lowering.refuses(site.scheme, site.constant)):
+        lowering, key = self.target.lowering, (site.scheme, site.constant)
+        if key not in self.refused:
+            self.refused[key] = lowering.refuses(*key) if isinstance(lowering, RefusingLowering) else ""
+        if wanted := self.refused[key]:
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
             yield found, wanted, "Give edit.deploy(...) that, or edit the scheme."
-
-    def _kept(self, group: FusedGroup, slot: str) -> bool:
-        # The first rule that speaks for the whole slot is KeepFloat: the op runs in float, elsewhere, on purpose.
-        for rule in self.target.rules:
-            nodes = group.nodes if names_one_op(rule.select) else (group.root,)
-            if getattr(rule, slot) is None or rule.edges is not None:
-                continue
-            if any(matches(rule.select, n, self.context) for n in nodes):
-                return isinstance(getattr(rule, slot), KeepFloat)
-        return False
 
     def _path(self, node: fx.Node) -> str:
         return self.context.fact(node).path
 
 
 def _counts(node: fx.Node) -> bool:
-    # Arithmetic of sizes, which no chip is asked for: the op and all that it reads are numbers of the graph.
-    return kind_of(node) == "size" or (
-        kind_of(node) == "unknown" and bool(node.all_input_nodes) and all(map(_counts, node.all_input_nodes))
-    )
+    # Arithmetic on sizes, which the hardware never runs: the op and all that it reads are numbers of the graph.
+    kind = kind_of(node)
+    return kind == "size" or (kind == "unknown" and bool(node.all_input_nodes) and all(map(_counts, node.all_input_nodes)))
 
 
 def _named(select: Selector) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Derived sites: biases whose scale is the product of other scales."""
+"""Derived sites: biases whose scale is the product of the scales of the input and of the weight."""
 
 from __future__ import annotations
 
@@ -6,38 +6,48 @@ import torch
 from torch import fx
 
 from qfunc.graph.sites import QuantizerNode
+from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import product
-from qfunc.ops.node import kind_of, slots
+from qfunc.ops.node import slots
 from qfunc.specs import DerivedQParams
 
 
-def derived_qparams(model: fx.GraphModule, places: tuple[QuantizerNode, ...], qparams: dict[str, Affine]) -> dict[str, Affine]:
-    """The qparams of every derived site by seat path: s = float32(s_input * s_weight), z = 0, one for each channel.
+def derived_qparams(view: QuantizedModel, qparams: dict[str, Affine]) -> dict[str, Affine]:
+    """Return the qparams of every derived site by path: s = float32(s_input * s_weight), z = 0, one for each channel.
 
     Args:
-        qparams: Those of the sites that it is derived from, by seat path.
+        view: The model.
+        qparams: Those of the other sites, by path.
     """
-    found = {}
-    for seat in places:
-        if isinstance(seat.module.site.value, DerivedQParams):
-            scale = product([qparams[path].scale for path in sources(model, seat).values()], seat.module.held[0])
-            found[seat.path] = Affine(scale, torch.zeros_like(scale))
+    found, held = {}, {seat.path: seat.module.held[0] for seat in view.quantizers if _is_derived(seat)}
+    for path, sources in derivations(view).items():
+        scale = product([qparams[source].scale for source in sources.values()], held[path])
+        found[path] = Affine(scale, torch.zeros_like(scale))
     return found
 
 
-def sources(model: fx.GraphModule, seat: QuantizerNode) -> dict[str, str]:
-    """Slot -> seat path of what a derived site is derived from."""
-    value = seat.module.site.value
-    if not isinstance(value, DerivedQParams):
+def derivations(view: QuantizedModel) -> dict[str, dict[str, str]]:
+    """Return for each derived site, by path, the paths of the sites whose scales it multiplies, by slot."""
+    seats = [seat for seat in view.quantizers if _is_derived(seat)]
+    if not seats:
         return {}
-    bias = next(iter(model.graph.find_nodes(op="call_module", target=seat.path)))
-    return {slot: _quantizer_of(bias, slot) for slot in value.of}
+    called = {str(n.target): n for n in view.evaluation_form.graph.nodes if n.op == "call_module"}
+    quantizers = {called[seat.path] for seat in view.quantizers}
+    found = {}
+    for seat in seats:
+        value = seat.module.site.value
+        read = dict(reversed(slots(next(iter(called[seat.path].users)))))
+        assert isinstance(value, DerivedQParams)
+        found[seat.path] = {slot: _quantizer_of(read[slot], quantizers) for slot in value.of}
+    return found
 
 
-def _quantizer_of(bias: fx.Node, slot: str) -> str:
-    op = next(iter(bias.users))
-    node = next(n for s, n in slots(op) if s == slot)
-    while kind_of(node) != "fake_quantize":  # behind ops that only move codes
-        node = next(n for s, n in slots(node) if s == "input")
-    return str(node.target)
+def _is_derived(seat: QuantizerNode) -> bool:
+    return isinstance(seat.module.site.value, DerivedQParams)
+
+
+def _quantizer_of(tensor: fx.Node, quantizers: set[fx.Node]) -> str:
+    while tensor not in quantizers:  # behind ops that only move codes
+        tensor = next(n for slot, n in slots(tensor) if slot == "input")
+    return str(tensor.target)

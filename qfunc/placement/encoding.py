@@ -1,6 +1,8 @@
-"""Codings: how the codes of one tensor stand for values."""
+"""Encodings: the qparams and the scheme that map the codes of one tensor to values."""
 
 from __future__ import annotations
+
+from functools import cached_property
 
 from attrs import frozen
 from torch import Tensor
@@ -19,30 +21,30 @@ class Encoding:
     qparams: Affine
     seat: QuantizerNode
 
-    @property
+    @cached_property
     def format(self) -> Int:
-        """Its number format."""
+        """The number format."""
         fmt = self.seat.module.site.scheme.format
         assert isinstance(fmt, Int)
         return fmt
 
-    @property
+    @cached_property
     def scale(self) -> float:
-        """The scale of a per-tensor coding."""
+        """The scale, if there is one for the tensor."""
         return float(self.qparams.scale)
 
-    @property
+    @cached_property
     def zero_point(self) -> int:
-        """The zero point of a per-tensor coding."""
+        """The zero point, if there is one for the tensor."""
         return int(self.qparams.zero_point)
 
     def of_outputs(self, axis: int) -> bool:
-        """Whether a weight with output channels along `axis` has one scale, or one for each: sums of products have one then."""
+        """Return True if a weight with output channels along `axis` has one scale, or one for each output channel."""
         scale = self.qparams.scale
         return scale.numel() == 1 or scale.shape[axis] == scale.numel()
 
     def codes(self, constant: Tensor) -> Tensor:
-        """The integers that the hardware stores for a weight or bias."""
+        """Return the integers that the hardware stores for a weight or bias."""
         site, value = self.seat.module.site, constant.detach()
         return (
             quantize(value, self.qparams, site.scheme)
@@ -51,7 +53,7 @@ class Encoding:
         )
 
     def same(self, other: Encoding) -> bool:
-        """Whether both map codes to the same values."""
+        """Return True if both map codes to the same values."""
         ours, theirs = (c.seat.module.site.scheme.format for c in (self, other))
         return ours == theirs and _equal(self.qparams, other.qparams)
 
@@ -61,34 +63,24 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 
 def takes_float_bias(arithmetic: object) -> bool:
-    """Whether an arithmetic adds the bias as a real number."""
+    """Return True if an arithmetic adds the bias as a real number."""
     return isinstance(arithmetic, FloatRequantize | FloatKernel) or (
         isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias
     )
 
 
 def is_integer_encoding(seat: QuantizerNode) -> bool:
-    """Whether a site holds integers with one static scale a tensor or channel, which units compute with."""
+    """Return True if a site holds integers with one static scale for the tensor or for each channel."""
     scheme = seat.module.site.scheme
     shared = isinstance(scheme.scale.shared, PerTensor | PerChannel)
     return isinstance(scheme.format, Int) and shared and not seat.module.dynamic
 
 
-def require_static(seat: QuantizerNode) -> None:
-    """Refuses a site whose scales are found at run time.
-
-    Raises:
-        SpecError: names the site.
-    """
-    if seat.module.dynamic:
-        require_integers(seat)
-
-
 def require_codes(seat: QuantizerNode) -> None:
-    """Refuses a site that is neither integers nor logarithms with one static scale a tensor.
+    """Raise if a site is neither of integers nor of logarithms with one static scale.
 
     Raises:
-        SpecError: names the site.
+        SpecError: it is not; the message names the site.
     """
     scheme = seat.module.site.scheme
     logarithms = isinstance(scheme.format, Log) and isinstance(scheme.scale.shared, PerTensor) and not seat.module.dynamic
@@ -97,10 +89,10 @@ def require_codes(seat: QuantizerNode) -> None:
 
 
 def require_integers(seat: QuantizerNode) -> None:
-    """Refuses a site that is simulated only.
+    """Raise if a site is not of integers, so that it can only be simulated.
 
     Raises:
-        SpecError: names the site.
+        SpecError: it is not; the message names the site.
     """
     if not is_integer_encoding(seat):
         site = seat.module.site

@@ -17,16 +17,14 @@ class FusedGroup:
 
     nodes: tuple[fx.Node, ...]
     fusion: Fusion | None = None
+    root: fx.Node = field(init=False, eq=False, repr=False)
+    """The op that names the unit."""
+    output: fx.Node = field(init=False, eq=False, repr=False)
+    """The node whose value the unit produces."""
 
-    @property
-    def root(self) -> fx.Node:
-        """The op that names the unit."""
-        return self.nodes[0]
-
-    @property
-    def output(self) -> fx.Node:
-        """The node whose value the unit produces."""
-        return self.nodes[-1]
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "root", self.nodes[0])
+        object.__setattr__(self, "output", self.nodes[-1])
 
 
 @frozen
@@ -92,20 +90,20 @@ def _follow(
     for place, step in enumerate(steps):
         users = list(joined[-1].users)
         fitting = [u for u in users if matches(step.op, u, context)]
-        reason = "" if fitting else f"{step.op!r} must stand between them"
+        reason = ""
         if fitting and len(users) > 1:
             reason = f"{joined[-1].name!r} is read {len(users)} times, and a fused op may be read once"
         elif fitting and fitting[0] in taken:
             reason = f"{fitting[0].name!r} is part of another unit"
         elif fitting and not _joins(fitting[0], joined[-1], order[root], order):
             reason = f"another input of {fitting[0].name!r} is not computed before {root.name!r}"
-        if not reason:
+        if fitting and not reason:
             joined.append(fitting[0])
             continue
-        # What does not follow is missed only where the chain cannot go on without it.
+        # A node that does not follow is a near miss only if the chain cannot go on without it.
         near = fitting or ([] if step.optional else [u for u in users if any(matches(s.op, u, context) for s in steps[place:])])
         if near:
-            misses.append(NearMiss(root, near[0], reason))
+            misses.append(NearMiss(root, near[0], reason or f"{step.op!r} must stand between them"))
         if not step.optional:
             return None
     return tuple(joined)

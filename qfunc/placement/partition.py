@@ -1,4 +1,4 @@
-"""Units: what the runtime executes as one op, and whether on integers; from graph, target and qparams alone."""
+"""The units that a runtime executes as one op each, integer or float, from graph, target and qparams alone."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from attrs import field, frozen
 from torch import Tensor, fx
 
 from qfunc.graph.data_movement import only_moves_codes
-from qfunc.graph.evaluation_form import evaluation_form
-from qfunc.graph.float_network import float_network
 from qfunc.graph.selectors import Context, matches
-from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.rounding import round_by
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, channel_axis, has, is_constant, kind_of, op_of, slots
 from qfunc.placement.derived_scales import derived_qparams
-from qfunc.placement.encoding import Encoding, require_static, takes_float_bias
+from qfunc.placement.encoding import Encoding, require_integers, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.specs import (
     FLOAT32,
@@ -44,9 +42,9 @@ INNER_PREFIX = "inner"
 
 @frozen(eq=False)
 class Unit:
-    """One unit: its nodes in the float network, the kernel that runs it, and why it is none on integers.
+    """One unit: its nodes in the float network, the kernel that runs it, and the reason if that is none on integers.
 
-    `integer`: the kernel reads or makes codes; one that does not computes in float32, bit for bit as the runtime.
+    `integer`: the kernel reads or writes codes; another computes in float32, bit for bit as the runtime.
     """
 
     group: FusedGroup
@@ -63,34 +61,39 @@ class Unit:
 
 
 class Partition:
-    """The float network of a calibrated model, the coding of each edge, and the units in execution order.
+    """The float network of a calibrated model, the encoding of each edge, and the units in execution order.
 
     Args:
-        found: Qparams by seat path in place of those that the model holds; derived ones are derived anew.
+        view: The model.
+        target: Its target.
+        found: Qparams by path in place of those that the model holds; derived ones are derived anew.
 
     >>> import qfunc, torch
     >>> from qfunc import targets
     >>> model = qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))
-    >>> partition = Partition(qfunc.calibrate([torch.ones(1, 3)])(model), targets.onnxruntime)
+    >>> view = QuantizedModel(qfunc.calibrate([torch.ones(1, 3)])(model))
+    >>> partition = Partition(view, targets.onnxruntime)
     >>> [(u.path, u.integer) for u in partition.units]
     [('linear', True)]
     """
 
-    def __init__(self, model: fx.GraphModule, target: Target, found: dict[str, Affine] | None = None) -> None:
-        self.target, model = target, evaluation_form(model)
-        self.network = float_network(model)
+    def __init__(self, view: QuantizedModel, target: Target, found: dict[str, Affine] | None = None) -> None:
+        self.target, self.network = target, view.float_network
         bare = Context(self.network, target.ops)
         groups = match_fusions(bare, target.fusions)
         self.context = with_roots(bare, groups)
+        self.kinds = {node: self.context.kind(node) for node in self.network.graph.nodes}
+        self.paths = {node: self.context.fact(node).path for node in self.network.graph.nodes}
         self._at_edge: dict[tuple[str, str], Encoding] = {}
         self._of_output: dict[str, Encoding] = {}
         self.at_path: dict[str, Encoding] = {}
-        places = quantizer_nodes(model)
+        places = view.quantizers
         for seat in places:
-            require_static(seat)
+            if seat.module.dynamic:
+                require_integers(seat)
         qparams = {s.path: s.module.qparams() for s in places if found is None}
         qparams.update(found or {})
-        qparams.update(derived_qparams(model, places, qparams))  # the scales that they derive from may have been trained
+        qparams.update(derived_qparams(view, qparams))  # the scales that they derive from may have been trained
         for seat in places:
             coding = self.at_path[seat.path] = Encoding(qparams[seat.path], seat)
             if seat.module.site.slot == "output":
@@ -99,20 +102,16 @@ class Partition:
                 self._at_edge[seat.tensor, reader] = coding
         self.units = tuple(self._unit(g) for g in groups.groups)
 
-    def path(self, node: fx.Node) -> str:
-        """The user's path of a node of the network."""
-        return self.context.fact(node).path
-
     def coding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
-        """The coding of a tensor as a reader sees it: its own, or that of the tensor whose codes it carries."""
+        """Return the encoding of a tensor as a reader sees it: its own, or that of the tensor whose codes it carries."""
         found = self._at_edge.get((producer.name, reader.name)) or self.output_coding(producer)
         return found
 
     def output_coding(self, node: fx.Node) -> Encoding | None:
-        """The coding that a node's value has for every reader: by its own site, or one before all its readers."""
+        """Return the encoding of a node's value that all readers share: of its own site, or of one before all of them."""
         if node.name in self._of_output:
             return self._of_output[node.name]
-        if self.context.kind(node) in self.target.commuting and only_moves_codes(node):
+        if self.kinds[node] in self.target.commuting and only_moves_codes(node):
             inputs = [n for s, n in slots(node) if s == "input"]
             carried = self.coding(inputs[0], node) if len(inputs) == 1 else None
             # The channels of an activation may lie along another axis behind the op.
@@ -124,16 +123,16 @@ class Partition:
         return read[0] if read and all(c is not None and c is read[0] for c in read) else None
 
     def computes_on(self, coding: Encoding) -> bool:
-        """Whether a runtime may compute on the codes of an activation: no kernel of the target's takes others in bytes."""
+        """Return True if a runtime may compute on the codes of an activation: its kernels take no other codes in bytes."""
         fmt, wanted = coding.seat.module.site.scheme.format, [dict(k.formats) for k in self.target.kernels]
         known = not wanted or any(not w or any(fmt in formats for formats in w.values()) for w in wanted)
         return not coding.seat.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
 
     def exact(self, unlike: Sequence[str] = ()) -> set[fx.Node]:
-        """The values of which emulation gives every bit, once the codes before them are the runtime's: those of kernels.
+        """Return the nodes whose values emulation computes bit for bit if the codes before them are the runtime's.
 
         Args:
-            unlike: Kinds of ops that the runtime computes otherwise in float, on this CPU say.
+            unlike: Kinds of ops that the runtime computes in another way in float, for example on this CPU.
         """
         found = {n for n in self.network.graph.nodes if n.op in ("placeholder", "get_attr")}
         for unit in self.units:
@@ -146,17 +145,17 @@ class Partition:
 
     @property
     def float_units(self) -> tuple[Unit, ...]:
-        """The units that have no integer kernel; arithmetic on sizes is none."""
+        """The units without an integer kernel, apart from arithmetic on sizes."""
         return tuple(u for u in self.units if u.reason and not self._on_sizes(u.group.root))
 
     def _on_sizes(self, node: fx.Node) -> bool:
         inputs = node.all_input_nodes
-        return self.context.kind(node) == "size" or (bool(inputs) and all(self._on_sizes(n) for n in inputs))
+        return self.kinds[node] == "size" or (bool(inputs) and all(self._on_sizes(n) for n in inputs))
 
     def vanishes(self, unit: Unit) -> bool:
-        """Whether a runtime may leave a unit out, because it changes no code.
+        """Return True if a runtime may leave a unit out, because it changes no code.
 
-        Casts, ops that only move codes (transposes that cancel, slices over everything), a Relu or Clip whose
+        These are casts, ops that only move codes (transposes that cancel, slices over everything), a Relu or Clip whose
         bounds lie at or beyond the codes' ends before or after it, arithmetic with a neutral number, with or without
         such a Relu behind it, and what is computed from constants alone.
         """
@@ -166,18 +165,18 @@ class Partition:
         given = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
         if has(node, Trait.CLAMPS):
             after = [self.coding(node, reader) for reader in node.users]
-            return any(c is not None and _inside(node, c, self.context) for c in (given, *after[:1]))
+            return any(c is not None and self._inside(node, c) for c in (given, *after[:1]))
         output = self.output_coding(unit.group.output)
         rest = unit.group.nodes[1:]
-        return _neutral(node) and (not rest or (output is not None and all(_inside(n, output, self.context) for n in rest)))
+        return _neutral(node) and (not rest or (output is not None and all(self._inside(n, output) for n in rest)))
 
     def _unit(self, group: FusedGroup) -> Unit:
         kernel, reason = self._kernel(group)
         if kernel is None:
             kernel = next((k for k in self.target.kernels if _in_float(k) and self._whole(group, k)), None)
         codes = kernel is None or (not _in_float(kernel) and any(coding is not None for _, coding in self._codings(group)))
-        kind = self.context.kind(group.root)
-        return Unit(group, self.path(group.root), self.path(group.output), kind, kernel, reason, codes)
+        root, output = group.root, group.output
+        return Unit(group, self.paths[root], self.paths[output], self.kinds[root], kernel, reason, codes)
 
     def _kernel(self, group: FusedGroup) -> tuple[Kernel | None, str]:
         codings = self._codings(group)
@@ -212,7 +211,7 @@ class Partition:
             elif isinstance(kernel.arithmetic, Unknown):
                 reason = kernel.arithmetic.reason
             elif (left := self._left(group, kernel)) is not None:
-                reason = f"its integer kernel does not compute {self.context.kind(left)}, which is fused with it"
+                reason = f"its integer kernel does not compute {self.kinds[left]}, which is fused with it"
             else:
                 return kernel, ""
         return None, reason
@@ -224,7 +223,7 @@ class Partition:
         # Kernels compute their root; of what is fused with it they know bounds on the codes, and one sum in real units.
         sums = int(isinstance(kernel.arithmetic, FloatRequantize))
         for node in group.nodes[1:]:
-            kind = self.context.kind(node)
+            kind = self.kinds[node]
             if kind == "add" and sums:
                 sums = 0
             elif not has(node, Trait.CLAMPS):
@@ -256,7 +255,11 @@ class Partition:
             chosen = [c for slot, c in codings if slot in condition.slots]
             return all(chosen[0].same(c) for c in chosen[1:])
         output = next(c for slot, c in codings if slot == "output")
-        return all(_inside(node, output, self.context) for node in group.nodes[1:])
+        return all(self._inside(node, output) for node in group.nodes[1:])
+
+    def _inside(self, node: fx.Node, output: Encoding) -> bool:
+        # The activation's bounds, as codes, lie at or beyond the ends of the range, so that clamping replaces it.
+        return not has(node, Trait.CLAMPS) or _is_clamped(node, output)
 
 
 def _constant(node: fx.Node) -> bool:
@@ -274,10 +277,7 @@ def _neutral(node: fx.Node) -> bool:
     return any(isinstance(a, int | float) and a == op.neutral for a in given)
 
 
-def _inside(node: fx.Node, output: Encoding, context: Context) -> bool:
-    # The activation's bounds, as codes, lie at or beyond the ends of the range: clamping does its work.
-    if not has(node, Trait.CLAMPS):
-        return True
+def _is_clamped(node: fx.Node, output: Encoding) -> bool:
     low, high = (0, None) if kind_of(node) == "relu" else (attribute(node, "min"), attribute(node, "max"))
     scale, zero = output.qparams.scale, output.qparams.zero_point
 
@@ -312,5 +312,5 @@ def _fits(fmt: Int, wanted: tuple[Format, ...], offline: bool) -> bool:
 
 
 def summary(units: tuple[Unit, ...]) -> list[dict[str, Any]]:
-    """The units as plain data, for reports."""
+    """Return the units as plain data, for reports."""
     return [{"path": u.path, "tensor": u.tensor, "kind": u.kind, "integer": u.integer, "reason": u.reason} for u in units]

@@ -1,4 +1,4 @@
-"""Placement: from a float graph and a target to groups and sites, as one frozen plan."""
+"""Placement: the groups and the quantized tensors of a float graph on a target, as one frozen plan."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from torch import fx
 from qfunc import functions
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, only_moves_codes
-from qfunc.graph.dtypes import is_integer, position_nodes
-from qfunc.graph.record import record_of
-from qfunc.graph.selectors import Context, constant_shape, matches, names_one_op
+from qfunc.graph.dtypes import node_types
+from qfunc.graph.selectors import Context, constant_shape, matches
 from qfunc.ops.node import channel_axis, is_constant, slots
 from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
-from qfunc.placement.slot_values import narrow, with_axis
+from qfunc.placement.rules import GroupRules, narrow, with_axis
 from qfunc.placement.ties import with_shared_algorithms
 from qfunc.placement.unmatched_selectors import require_matches
 from qfunc.quantizers.site import Site
-from qfunc.specs import Cases, DerivedQParams, FixedQParams, Override, Rule, Scheme, Target
+from qfunc.specs import Cases, DerivedQParams, FixedQParams, Override, Scheme, Target
 
 
 @frozen
@@ -34,15 +33,16 @@ class PlacedSite:
 
 @frozen
 class Plan:
-    """Everything that placement decided."""
+    """The groups of a graph, the tensors that are quantized, and the rules that select each group."""
 
     groups: FusedGroups
     placed: tuple[PlacedSite, ...]
     context: Context = field(eq=False)
+    rules: GroupRules = field(eq=False)
 
 
 def plan(model: fx.GraphModule, target: Target) -> Plan:
-    """The groups and sites of a float graph on a target.
+    """Return the groups and sites of a float graph on a target.
 
     First fusion, then the outputs of groups, then their inputs, weights and biases; a tensor that already
     has a site, perhaps behind ops that only move codes, gets no second one.
@@ -56,19 +56,24 @@ def plan(model: fx.GraphModule, target: Target) -> Plan:
 
 
 def plans(models: Sequence[fx.GraphModule], target: Target) -> list[Plan]:
-    """As `plan`, of several float graphs of one model, in some of which a selector of the user's may match nothing."""
-    bare = [Context(model, target.ops) for model in models]
-    found = [(context, match_fusions(context, target.fusions)) for context in bare]
-    fused = [(groups, with_roots(context, groups)) for context, groups in found]
-    return [Plan(groups, _Placement(context, target, groups).sites(), context) for groups, context in fused]
+    """Return the plans of several float graphs of one model, in some of which a selector may match nothing."""
+    return [_plan(Context(model, target.ops), target) for model in models]
+
+
+def _plan(bare: Context, target: Target) -> Plan:
+    groups = match_fusions(bare, target.fusions)
+    context = with_roots(bare, groups)
+    rules = GroupRules(context, target)
+    return Plan(groups, _Placement(context, target, groups, rules).sites(), context, rules)
 
 
 class _Placement:
-    def __init__(self, context: Context, target: Target, groups: FusedGroups) -> None:
-        self.context, self.target, self.groups = context, target, groups
+    def __init__(self, context: Context, target: Target, groups: FusedGroups, rules: GroupRules) -> None:
+        self.context, self.target, self.groups, self.rules = context, target, groups, rules
         self.made: dict[tuple[fx.Node, Any], PlacedSite] = {}
         self.of_tensor: dict[fx.Node, PlacedSite] = {}
-        self.positions, self.record = position_nodes(context.model), record_of(context.model)
+        self.types = node_types(context.model)
+        self.paths: dict[fx.Node, str] = {}
 
     def sites(self) -> tuple[PlacedSite, ...]:
         for node in self.context.model.graph.nodes:
@@ -91,25 +96,25 @@ class _Placement:
         return not _is_number(node) and any(s == "input" and n is node for user in node.users for s, n in slots(user))
 
     def _output(self, group: FusedGroup) -> None:
-        value, rule = self._speaks("output", group)
+        value, rule = self._wanted("output", group)
         if isinstance(value, Scheme | FixedQParams) and group.output.users and not self._of_no_data(group.output):
             placed = self._place(group.output, group, "output", value, rule, tuple(group.output.users))
             self.of_tensor[group.output] = placed
 
     def _inputs(self, group: FusedGroup, node: fx.Node) -> None:
         # What follows from masks and positions alone is no activation, unless one that is reads it.
-        for slot, producer in slots(node) if node not in self.positions else ():
-            if producer in group.nodes or _is_number(producer) or is_integer(producer, self.record):
+        for slot, producer in slots(node) if node not in self.types.positions else ():
+            if producer in group.nodes or _is_number(producer) or producer in self.types.integers:
                 continue
             source = self.source(producer)
-            value, rule = self._speaks(slot, group, source if slot == "input" else None, producer)
+            value, rule = self._wanted(slot, group, source if slot == "input" else None, producer)
             if slot == "bias":
                 self._bias(group, node, producer, value, rule)
             elif isinstance(value, Scheme | FixedQParams):
                 self._edge(group, node, slot, producer, source, value, rule)
 
     def _of_no_data(self, node: fx.Node) -> bool:
-        return node in self.positions or is_integer(node, self.record)
+        return node in self.types.positions or node in self.types.integers
 
     def _edge(
         self, group: FusedGroup, node: fx.Node, slot: str, producer: fx.Node, source: fx.Node, value: Any, rule: int
@@ -119,8 +124,8 @@ class _Placement:
             have, want = there.site.scheme.format, value.scheme.format if isinstance(value, FixedQParams) else value.format
             if have != want and not isinstance(there.site.value, FixedQParams):  # what the hardware fixes is read as it is
                 raise SpecError(
-                    where=f"target {self.target.name!r}, tensor {self.context.fact(source).path!r}",
-                    found=f"{have} by its producer's rule and {want} by the rule of {self.context.fact(node).path!r}",
+                    where=f"target {self.target.name!r}, tensor {self._path(source)!r}",
+                    found=f"{have} by its producer's rule and {want} by the rule of {self._path(node)!r}",
                     wanted="one format, for no two quantizers stand in series",
                     do="Edit one of the two rules.",
                 )
@@ -140,7 +145,7 @@ class _Placement:
         chain = movement_chain(source, producer)
         group = {n: g for g in self.groups.groups for n in g.nodes}
         readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in slots(u))]
-        wanted = [self._speaks("input", group[u], source, producer)[0] if u in group else None for u in readers]
+        wanted = [self._wanted("input", group[u], source, producer)[0] if u in group else None for u in readers]
         return all(len(n.users) == 1 for n in chain[1:]) and all(w == value for w in wanted)
 
     def _bias(self, group: FusedGroup, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
@@ -174,7 +179,7 @@ class _Placement:
         return self.made[key]
 
     def _site(self, tensor: fx.Node, group: FusedGroup, slot: str, value: Any, rule: int) -> Site:
-        constant = is_constant(tensor)
+        constant = tensor.op == "get_attr"
         role = slot if slot in ("weight", "bias") else "activation"
         algorithm = getattr(self.target, role) or self.target.weight
         estimator, function = algorithm.estimator, algorithm.function
@@ -186,16 +191,21 @@ class _Placement:
         value = value if bits is None else narrow(value, bits)
         if isinstance(value, FixedQParams | DerivedQParams):  # the hardware dictates these scales: nothing trains them
             function = functions.Fixed()
-        path = self.context.fact(tensor).path if tensor.op != "get_attr" else self.context.path(str(tensor.target))
-        taken = {p.site.name for p in self.made.values()}
-        name = path if path not in taken else f"{path}@{self.context.fact(group.root).path}"
-        return Site(name, self.context.fact(group.root).path, slot, value, rule, estimator, function, constant)
+        path = self._path(tensor) if tensor.op != "get_attr" else self.context.path(str(tensor.target))
+        taken, op = {p.site.name for p in self.made.values()}, self._path(group.root)
+        name = path if path not in taken else f"{path}@{op}"
+        return Site(name, op, slot, value, rule, estimator, function, constant)
+
+    def _path(self, node: fx.Node) -> str:
+        if node not in self.paths:
+            self.paths[node] = self.context.fact(node).path
+        return self.paths[node]
 
     def _touches(self, change: Override, tensor: fx.Node, group: FusedGroup) -> bool:
         return any(matches(change.select, n, self.context) for n in (*group.nodes, tensor))
 
     def source(self, tensor: fx.Node) -> fx.Node:
-        """The tensor whose codes this one carries: behind every op that only moves them."""
+        """Return the tensor whose codes this one carries: the one behind every op that only moves them."""
         while self.context.kind(tensor) in (*self.target.commuting, *TRANSPARENT) and tensor not in self.of_tensor:
             inputs = [n for s, n in slots(tensor) if s == "input"]
             if len(inputs) != 1 or not only_moves_codes(tensor):
@@ -203,17 +213,13 @@ class _Placement:
             tensor = inputs[0]
         return tensor
 
-    def _speaks(
+    def _wanted(
         self, slot: str, group: FusedGroup, edge: fx.Node | None = None, tensor: fx.Node | None = None
     ) -> tuple[Any, int]:
-        for index, rule in enumerate(self.target.rules):
-            value = getattr(rule, slot)
-            if value is None or not applies_to(rule, group, self.context):
-                continue
-            if rule.edges is not None and edge is not None and not matches(rule.edges, edge, self.context):
-                continue
-            return self._case(value, tensor if tensor is not None else group.output), index
-        return None, -1
+        index = self.rules.first(group, slot, edge)
+        if index is None:
+            return None, -1
+        return self._case(getattr(self.target.rules[index], slot), group.output if tensor is None else tensor), index
 
     def _case(self, value: Any, tensor: fx.Node) -> Any:
         if not isinstance(value, Cases):
@@ -233,7 +239,7 @@ class _Placement:
                 self._tie([m for m in members if m is not None and not m.site.by_channel], group.root.name, tie.leader)
 
     def of_input(self, tensor: fx.Node, reader: fx.Node) -> PlacedSite | None:
-        """The site of a tensor as a reader sees it."""
+        """Return the site of a tensor as a reader sees it."""
         source, edges = self.source(tensor), [(tensor, reader)]
         for node in movement_chain(source, tensor):
             edges.append((moved_input(node), node))
@@ -252,15 +258,9 @@ class _Placement:
                     self.of_tensor[placed.tensor] = self.made[key]
 
 
-def applies_to(rule: Rule, group: FusedGroup, context: Context) -> bool:
-    """Whether a rule speaks of a group: names may point at any node of it, kinds at its root."""
-    nodes = group.nodes if names_one_op(rule.select) else (group.root,)
-    return any(matches(rule.select, n, context) for n in nodes)
-
-
 def _is_number(node: fx.Node) -> bool:
     # def forward(self, x, gain=1.0): what has a number as default is no tensor.
     return node.op == "placeholder" and any(isinstance(default, int | float) for default in node.args)
 
 
-__all__ = ["PlacedSite", "Plan", "plan", "plans", "applies_to"]
+__all__ = ["PlacedSite", "Plan", "plan", "plans"]

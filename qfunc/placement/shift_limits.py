@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from attrs import frozen
-from torch import fx
 
 from qfunc.errors import CalibrationError
 from qfunc.graph.selectors import matches
+from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
@@ -45,8 +45,8 @@ class Bound:
         return max(self.limit.low - value, value - self.limit.high, 0)
 
 
-def limit_qparams(model: fx.GraphModule, target: Target, found: dict[str, Affine]) -> dict[str, Affine]:
-    """The qparams by seat path with every `specs.Limit` of the target kept.
+def limit_qparams(view: QuantizedModel, target: Target, found: dict[str, Affine]) -> dict[str, Affine]:
+    """Return the qparams by path with every `specs.Limit` of the target kept.
 
     A limit that is not kept moves a position of its `adjust` by one after the other: to coarser scales rather than
     finer ones, which clip; tied sites move together; scales stay within their schemes.
@@ -56,7 +56,7 @@ def limit_qparams(model: fx.GraphModule, target: Target, found: dict[str, Affine
     """
     if not target.limits:
         return found
-    partition = Partition(model, target, found)
+    partition = Partition(view, target, found)
     names, limits, positions, spans = _laid(partition)
     moved = adjusted(limits, positions, spans)
     result = dict(found)

@@ -11,7 +11,7 @@ from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import Context, matches
 from qfunc.ops.node import slots
 from qfunc.placement.fusion import FusedGroup
-from qfunc.placement.place import Plan, applies_to
+from qfunc.placement.place import Plan
 from qfunc.placement.ties import leader_of
 from qfunc.placement.unmatched_selectors import atoms, require_matches
 from qfunc.specs import (
@@ -81,12 +81,13 @@ def _of_no_op(selector: Selector) -> bool:
     return False
 
 
-def _spoken(rule: Rule, plans: Sequence[Plan]) -> list[tuple[Plan, FusedGroup]]:
-    return [(plan, group) for plan in plans for group in plan.groups.groups if applies_to(rule, group, plan.context)]
+def _selected(rule: Rule, plans: Sequence[Plan], target: Target) -> list[tuple[Plan, FusedGroup]]:
+    index = target.rules.index(rule)
+    return [(plan, group) for plan in plans for group in plan.groups.groups if plan.rules.applies(index, group)]
 
 
 def _require_slot(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
-    found = [{"output", *(slot for node in g.nodes for slot, _ in slots(node))} for _, g in _spoken(rule, plans)]
+    found = [{"output", *(slot for node in g.nodes for slot, _ in slots(node))} for _, g in _selected(rule, plans, target)]
     said = [slot for slot in SLOTS if getattr(rule, slot) is not None]
     if found and not set(said) & set().union(*found):
         what, do = f"speaks of their {', '.join(said)} alone", f"They have: {', '.join(sorted(set().union(*found)))}."
@@ -126,11 +127,11 @@ def _some(paths: Sequence[str]) -> str:
 
 
 def _require_edge(rule: Rule, edges: Selector, plans: Sequence[Plan], target: Target) -> None:
-    spoken = _spoken(rule, plans)
+    selected = _selected(rule, plans, target)
     read = [
-        (plan, n) for plan, g in spoken for node in g.nodes for slot, n in slots(node) if slot == "input" and n not in g.nodes
+        (plan, n) for plan, g in selected for node in g.nodes for slot, n in slots(node) if slot == "input" and n not in g.nodes
     ]
-    if spoken and not any(matches(edges, t, plan.context) for plan, n in read for t in _carried(n, plan, target)):
+    if selected and not any(matches(edges, t, plan.context) for plan, n in read for t in _carried(n, plan, target)):
         paths = sorted({plan.context.fact(n).path for plan, n in read})
         found, do = "matches nothing that the ops of its rule read", f"They read: {', '.join(paths[:6]) or 'nothing'}."
         raise _error(target, edges, found, "edges of those ops", do)

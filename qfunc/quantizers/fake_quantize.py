@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 from zlib import crc32
 
@@ -54,10 +55,9 @@ class FakeQuantize(nn.Module):
         late = self.dynamic or self.by_channel
         self.held: tuple[int, ...] = () if late else qparams_shape(site.scheme, self.like)
         function: Any = site.function
-        params = self._unknown(like.detach())
-        self.template = template(params)
+        self.template, tensors = self._unknown(like.detach())
         learned = function.learned(site.scheme) if isinstance(function, LearnedFunction) else ()
-        for name, value in () if self.dynamic else flatten(params):
+        for name, value in {} if self.dynamic else tensors.items():
             if name in learned:
                 self.register_parameter(name, nn.Parameter(value))
             else:
@@ -70,16 +70,16 @@ class FakeQuantize(nn.Module):
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
         self.of: tuple[FakeQuantize, ...] = ()  # a derived scale is the product of their scales; not submodules
-        self.odd = is_odd(self.scheme) and not self.relaxed
         self.norm: tuple[Any, ...] = ()  # the BatchNorm that the scales follow; not a submodule either
+        self.odd = False  # whether Q(-x) = -Q(x), if the scales follow a BatchNorm
         self.kept = CachedValue()
 
-    def _unknown(self, like: Tensor) -> Any:
-        # Parameters in their final shapes, without values.
+    def _unknown(self, like: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        # The template of the parameters, and tensors of their final shapes by name, without values.
         nothing = torch.zeros(self.held, device=like.device)
         params = self.site.function.init(from_range(nothing, nothing, self.site.scheme), like, self.site.scheme)
         tensors = {n: torch.full_like(t, torch.nan if t.is_floating_point() else 0).detach() for n, t in flatten(params)}
-        return unflatten(template(params), tensors.__getitem__)
+        return template(params), tensors
 
     def forward(self, x: Tensor, norm: nn.Module | None = None, groups: int = 0) -> Tensor:
         """Return the quantized value of x, in real units and in the dtype of x.
@@ -151,7 +151,7 @@ class FakeQuantize(nn.Module):
 
     def own(self) -> Any:
         """Return the stored parameters: if they follow a BatchNorm, those of the weight before folding."""
-        return unflatten(self.template, lambda name: getattr(self, name))
+        return unflatten(self.template, partial(getattr, self))
 
     def _scaled(self, params: Any, factor: Tensor) -> Any:
         function: Any = self.site.function  # `can_track_batch_norm` requires `scaled`
@@ -163,7 +163,7 @@ class FakeQuantize(nn.Module):
             before = self._scaled(self.own(), 1 / batch_norm_factor(norm, self.held))
             if before is not None:
                 self._store(before)
-                self.norm = (norm,)
+                self.norm, self.odd = (norm,), is_odd(self.scheme) and not self.relaxed
 
     def settle(self) -> None:
         """Stop following the BatchNorm: fix the scales at their current values."""
@@ -177,8 +177,11 @@ class FakeQuantize(nn.Module):
 
     def export(self, x: Tensor) -> tuple[Tensor, Affine]:
         """Return the codes of x and their qparams."""
+        return self._exported(self.params(), x)
+
+    def _exported(self, params: Any, x: Tensor) -> tuple[Tensor, Affine]:
         with torch.no_grad():
-            codes, qparams = self.site.function.export(self.params(), x.detach(), self.site.scheme)
+            codes, qparams = self.site.function.export(params, x.detach(), self.site.scheme)
         return codes, qparams
 
     def qparams(self) -> Affine:
@@ -191,13 +194,16 @@ class FakeQuantize(nn.Module):
             do = "Use a target with static scales; only the simulation computes scales at run time."
             raise CalibrationError(where=self._where, found="a dynamic scale", wanted="static qparams", do=do)
         # Qparams do not depend on x.  For one scale one element suffices, which avoids slow functions of large tensors.
-        zero = torch.zeros((), device=flatten(self.params())[0][1].device)
-        return self.export(zero if isinstance(self.site.scheme.scale.shared, PerTensor) else zero.expand(self.like))[1]
+        params = self.params()
+        zero = torch.zeros((), device=flatten(params)[0][1].device)
+        like = zero if isinstance(self.site.scheme.scale.shared, PerTensor) else zero.expand(self.like)
+        return self._exported(params, like)[1]
 
     def scales(self) -> Tensor:
         """Return the current scales without gradient: one, or one per channel."""
-        like = torch.zeros((), device=flatten(self.params())[0][1].device).expand(self.held)
-        return self.export(like)[1].scale
+        params = self.params()
+        like = torch.zeros((), device=flatten(params)[0][1].device).expand(self.held)
+        return self._exported(params, like)[1].scale
 
     def hold(self, qparams: Affine, x: Tensor | None = None) -> None:
         """Set the parameters from qparams, and from x if it is a constant; only for transforms that own the model."""
@@ -226,7 +232,7 @@ class FakeQuantize(nn.Module):
             return
         self.held = self.like = shape
         device = flatten(self.params())[0][1].device
-        for name, value in flatten(self._unknown(torch.zeros(shape, device=device))):
+        for name, value in self._unknown(torch.zeros(shape, device=device))[1].items():
             getattr(self, name).data = value
 
     @property

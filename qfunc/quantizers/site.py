@@ -1,8 +1,8 @@
-"""Sites: the quantized tensors of a model."""
+"""Sites: the quantized tensors of a model, and what a target decides for each."""
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 from torch import nn
 
 from qfunc.specs import DerivedQParams, FixedQParams, PerChannel, PerTensor, Scale, Scheme
@@ -28,34 +28,37 @@ class Site:
     tie: str | None = None
     leader: str = ""
 
-    @property
-    def scheme(self) -> Scheme:
-        """The scheme of the tensor; a derived bias is symmetric per channel."""
-        match self.value:
-            case Scheme():
-                return self.value
-            case FixedQParams(scheme=scheme):
-                return scheme
-            case DerivedQParams():
-                return Scheme(self.value.format, Scale(PerChannel(0)), rounding=self.value.rounding)
+    scheme: Scheme = field(init=False, eq=False, repr=False)
+    """The scheme of the tensor; a derived bias is symmetric per channel."""
+    dynamic: bool = field(init=False, eq=False, repr=False)
+    """True for an activation with scales that are computed at run time."""
+    by_channel: bool = field(init=False, eq=False, repr=False)
+    """True for an activation with a static scale per channel; calibration determines the number of channels."""
 
-    @property
-    def dynamic(self) -> bool:
-        """True for an activation with scales that are computed at run time."""
-        return self.scheme.scale.dynamic and not self.constant
-
-    @property
-    def by_channel(self) -> bool:
-        """True for an activation with a static scale per channel; calibration determines the number of channels."""
-        shared = self.scheme.scale.shared
-        static = isinstance(self.value, Scheme) and not self.constant and not self.dynamic
-        return static and isinstance(shared, PerChannel) and shared.axis != "channel"
+    def __attrs_post_init__(self) -> None:
+        scheme = _scheme_of(self.value)
+        dynamic = scheme.scale.dynamic and not self.constant
+        static = isinstance(self.value, Scheme) and not self.constant and not dynamic
+        shared = scheme.scale.shared
+        object.__setattr__(self, "scheme", scheme)
+        object.__setattr__(self, "dynamic", dynamic)
+        object.__setattr__(self, "by_channel", static and isinstance(shared, PerChannel) and shared.axis != "channel")
 
     def of_outputs(self, axis: int, rank: int) -> bool:
-        """Return True if a weight has one scale, or one per output channel, so that it can be factored out of the sum."""
+        """Return True if a weight has one scale, or one for each output channel: a factor of a sum of products."""
         shared = self.scheme.scale.shared
         along = isinstance(shared, PerChannel) and (shared.axis == "channel" or int(shared.axis) % rank == axis % rank)
         return along or isinstance(shared, PerTensor)
+
+
+def _scheme_of(value: Scheme | FixedQParams | DerivedQParams) -> Scheme:
+    match value:
+        case Scheme():
+            return value
+        case FixedQParams(scheme=scheme):
+            return scheme
+        case DerivedQParams():
+            return Scheme(value.format, Scale(PerChannel(0)), rounding=value.rounding)
 
 
 def quantizer_path(name: str, constant: bool) -> str:

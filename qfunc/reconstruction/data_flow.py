@@ -5,8 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 from torch import fx
 
-from qfunc.graph.dtypes import is_integer, position_nodes
-from qfunc.graph.record import record_of
+from qfunc.graph.dtypes import node_types
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of, slots
 
@@ -37,10 +36,10 @@ class DataFlow:
     def __init__(self, network: fx.GraphModule) -> None:
         self.network = network
         self.order = {n: i for i, n in enumerate(network.graph.nodes)}
-        record, positions = record_of(network), position_nodes(network)
+        types = node_types(network)
         self.free: set[fx.Node] = set()
         for node in self.order:
-            if node in positions or is_integer(node, record) or _follows(node, self.free):
+            if node in types.positions or node in types.integers or _follows(node, self.free):
                 self.free.add(node)
         self.free |= self._beside()
         self.nodes = [n for n in self.order if n not in self.free and n.op != "output"]

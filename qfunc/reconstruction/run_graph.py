@@ -10,10 +10,10 @@ from torch import Tensor, fx
 
 from qfunc import specs
 from qfunc.graph.constants import read_attr
-from qfunc.graph.float_network import float_network, network_so_far
 from qfunc.graph.record import path_of, record_of
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import kind_of
 from qfunc.reconstruction.cache import Cache, Inputs, Key
@@ -43,12 +43,13 @@ class Subgraph:
     def __init__(self, model: fx.GraphModule, method: Method, inputs: Inputs, select: Selector | None, memory: int) -> None:
         self.model, self.method, self.inputs, self.select, self.memory = model, method, inputs, select, memory
         self.before = self._digest()
-        network = float_network(model)
-        flow, record = DataFlow(network), record_of(model)
+        view = QuantizedModel(model)
+        network, record = view.float_network, record_of(model)
+        flow = DataFlow(network)
         self.units = units_of(flow, method.unit)
         context = Context(network, record.target.ops if record and record.target else ())
         nodes = {n.name: n for n in network.graph.nodes}
-        rounded = roundable(network, quantizer_nodes(model))
+        rounded = roundable(network, view.quantizers)
         self.ops = list(dict.fromkeys(path_of(network, nodes[reader]) for s in rounded for reader in s.readers))
         chosen = [s for s in rounded if select is None or any(matches(select, nodes[r], context) for r in s.readers)]
         of_unit = {name: unit for unit in self.units for name in unit.nodes}
@@ -80,12 +81,13 @@ class Subgraph:
     def run(self, finished: Checkpoint, report: Observe) -> None:
         """Round the weights of all units."""
         with_adaround(self.model, {path for paths in self.weights.values() for path in paths})
-        flow, quantized = DataFlow(float_network(self.model)), network_so_far(self.model)
+        view = QuantizedModel(self.model)
+        flow, quantized = DataFlow(view.float_network), view.network_so_far
         self.layout = layouts(flow.network, self.inputs.few(), set(self.inputs.split))
         inline = frozenset(name for name, layout in self.layout.items() if isinstance(layout, NoTensor))
         ordered = steps(flow, quantized, self.units, inline)
         last = {name: step for step in ordered for name in step.inputs}
-        places = {s.path: s for s in quantizer_nodes(self.model)}
+        places = {s.path: s for s in view.quantizers}
         learned: set[str] = set()
         with Cache(self.inputs.images, self.memory) as cache:
             self._fill(cache)

@@ -19,7 +19,7 @@ from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import kind_of
-from qfunc.placement.tie_parameters import tie_parameters
+from qfunc.placement.ties import tie_parameters
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten, unflatten
 from qfunc.reconstruction.data_flow import has_rounding

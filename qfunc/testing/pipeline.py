@@ -11,7 +11,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, fx, nn
 
-from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
 from qfunc.placement.partition import Partition
 from qfunc.specs import Scheme, Target, Unknown
@@ -63,7 +63,7 @@ class Pipeline:
     @cached_property
     def partition(self) -> Partition:
         """The units and encodings of a copy of the calibrated model."""
-        return Partition(copy.deepcopy(self.calibrated), self.target)
+        return Partition(QuantizedModel(copy.deepcopy(self.calibrated)), self.target)
 
     @cached_property
     def emulation(self) -> fx.GraphModule:
@@ -89,13 +89,12 @@ class Pipeline:
 
 def _rounded(calibrated: fx.GraphModule) -> fx.GraphModule:
     twin = copy.deepcopy(calibrated)
-    places = quantizer_nodes(twin)
-    powers = {}
-    for seat in places:
+    view, powers = QuantizedModel(twin), {}
+    for seat in view.quantizers:
         if isinstance(seat.module.site.value, Scheme):
             qparams = seat.module.qparams()
             powers[seat.path] = qparams._replace(scale=torch.exp2(torch.ceil(torch.log2(qparams.scale))))
-    set_qparams(twin, powers)
+    set_qparams(view, powers)
     return twin
 
 

@@ -1,4 +1,4 @@
-"""What `quantize` makes of BatchNorms, and what becomes of those that train."""
+"""The BatchNorm modes of `quantize`; freezing and folding of BatchNorms that train."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.evaluation_form import evaluation_form, trained_norms
 from qfunc.graph.module import require_both_modes
-from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.sites import find_quantizers
 from qfunc.graph.stages import require_stage
 from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, trained_batch_norms
@@ -32,7 +32,7 @@ class FoldBatchNorm:
     """
 
     def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
-        """The BatchNorms that stay: none."""
+        """Return the BatchNorms that stay: none."""
         return ()
 
 
@@ -61,7 +61,7 @@ class TrainBatchNorm:
     """
 
     def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
-        """The BatchNorms that stay.
+        """Return the BatchNorms that stay.
 
         Raises:
             CaptureError: the model is a program that was exported in evaluation mode.
@@ -71,10 +71,10 @@ class TrainBatchNorm:
 
 
 def require_batch_norm(value: Any) -> None:
-    """Refuses what is neither of the two.
+    """Raise if a value is neither FoldBatchNorm nor TrainBatchNorm.
 
     Raises:
-        SpecError: another value.
+        SpecError: it is neither.
     """
     if not isinstance(value, FoldBatchNorm | TrainBatchNorm):
         found = value.__name__ if isinstance(value, type) else repr(value)
@@ -83,7 +83,7 @@ def require_batch_norm(value: Any) -> None:
 
 
 def freeze_batch_norm(model: nn.Module, after: int = 0, optimizer: Optimizer | None = None) -> nn.Module:
-    """Lets BatchNorms that train normalise by their running statistics from now on, or after some steps.
+    """Let BatchNorms that train normalise by their running statistics from now on, or after some steps.
 
     As `.eval()` of a BatchNorm of torch.nn does; but a later `.train()` of the model keeps them frozen.  Statistics
     are no more updated; gamma and beta train on.  The state_dict says which BatchNorms are frozen, so that a model into
@@ -138,7 +138,7 @@ def freeze_batch_norm(model: nn.Module, after: int = 0, optimizer: Optimizer | N
 
 
 def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
-    """A quantized model whose BatchNorms, trained with `TrainBatchNorm`, are folded into its weights for good.
+    """Return a quantized model whose BatchNorms, trained with `TrainBatchNorm`, are folded into its weights for good.
 
     It computes what the given one computes in evaluation, bit for bit; a model without such BatchNorms is copied.
 
@@ -157,7 +157,7 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
         if folded is model:
             return copy.deepcopy(model)
         made = copy_user_attributes(copy.deepcopy(folded), model)
-        for seat in quantizer_nodes(made):
+        for seat in find_quantizers(made):
             if seat.module.norm:
                 seat.module.settle()
         return made

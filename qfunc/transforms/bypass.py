@@ -10,18 +10,17 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import SpecError
-from qfunc.graph.evaluation_form import evaluation_form
-from qfunc.graph.float_network import float_network
 from qfunc.graph.record import attach
 from qfunc.graph.selectors import Context, matches
-from qfunc.graph.sites import QuantizerNode, quantizer_nodes
+from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import require_submodules, with_submodules
+from qfunc.graph.view import QuantizedModel
 from qfunc.passes.unfold_batch_norm import unquantized
-from qfunc.placement.derived_scales import sources
+from qfunc.placement.derived_scales import derivations
 from qfunc.placement.fusion import FusedGroups, match_fusions, with_roots
 from qfunc.placement.unmatched_selectors import require_match
-from qfunc.specs import DerivedQParams, Selector
+from qfunc.specs import Selector
 from qfunc.specs.selectors import require_selector
 
 ROLES = ("weight", "activation", "bias")
@@ -59,9 +58,10 @@ def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[Mode
 
     def transform(quantized: Model) -> Model:
         each = require_submodules(quantized, "quantized", "bypass")
-        scenes = {path: _scene(part) for path, part in each.items()}
+        views = {path: QuantizedModel(part) for path, part in each.items()}
+        scenes = {path: _scene(view) for path, view in views.items()}
         require_match(selector, [context for context, _ in scenes.values()], "bypass")
-        chosen = {path: _chosen(part, selector, roles, *scenes[path]) for path, part in each.items()}
+        chosen = {path: _chosen(view, selector, roles, *scenes[path]) for path, view in views.items()}
         if not any(chosen.values()):
             raise SpecError(
                 where="bypass",
@@ -81,7 +81,7 @@ def _without(model: fx.GraphModule, chosen: list[QuantizerNode]) -> fx.GraphModu
     paths = {seat.path for seat in chosen}
     for node in list(made.graph.nodes):
         if node.op == "call_module" and node.target in paths:
-            node.replace_all_uses_with(unquantized(made.graph, node))
+            node.replace_all_uses_with(unquantized(made, node))
             made.graph.erase_node(node)
             made.delete_submodule(str(node.target))
     made.recompile()
@@ -89,30 +89,26 @@ def _without(model: fx.GraphModule, chosen: list[QuantizerNode]) -> fx.GraphModu
     return attach(made, evolve(record, facts={k: v for k, v in record.facts.items() if k in names}))
 
 
-def _scene(model: fx.GraphModule) -> tuple[Context, FusedGroups]:
-    target = require_stage(model, "quantized", "bypass").target
+def _scene(view: QuantizedModel) -> tuple[Context, FusedGroups]:
+    target = view.record.target
     assert target is not None
-    bare = Context(float_network(model), target.ops)
+    bare = Context(view.float_network, target.ops)
     found = match_fusions(bare, target.fusions)
     return with_roots(bare, found), found
 
 
 def _chosen(
-    model: fx.GraphModule, selector: Selector, roles: tuple[str, ...], context: Context, found: FusedGroups
+    view: QuantizedModel, selector: Selector, roles: tuple[str, ...], context: Context, found: FusedGroups
 ) -> list[QuantizerNode]:
     nodes = {n.name: n for n in context.model.graph.nodes}
     groups = {context.fact(g.root).path: g.nodes for g in found.groups}
-    model = evaluation_form(model)
-    places = quantizer_nodes(model)
 
     def touched(seat: QuantizerNode) -> bool:
         site = seat.module.site
         role = site.slot if site.slot in ROLES else "activation"
         return role in roles and any(matches(selector, n, context) for n in (*groups.get(site.op, ()), nodes[seat.tensor]))
 
-    chosen = [s for s in places if touched(s)]
+    chosen = [s for s in view.quantizers if touched(s)]
     paths = {s.path for s in chosen}
-    followers = [
-        s for s in places if isinstance(s.module.site.value, DerivedQParams) and paths & set(sources(model, s).values())
-    ]
-    return [*chosen, *(s for s in followers if s.path not in paths)]
+    followers = {path for path, sources in derivations(view).items() if paths & set(sources.values())}
+    return [*chosen, *(s for s in view.quantizers if s.path in followers - paths)]

@@ -16,9 +16,8 @@ from qfunc.execution.distributed import merge, propagate_errors, ranks, require_
 from qfunc.execution.feed import feeder, progress_bar
 from qfunc.execution.observers import Observer, statistics
 from qfunc.graph.record import TensorInfo, attach
-from qfunc.graph.sites import quantizer_nodes
-from qfunc.graph.stages import require_stage
-from qfunc.graph.submodules import quantized_submodules, require_submodules, same_outer_model, with_submodules
+from qfunc.graph.submodules import require_submodules, same_outer_model, with_submodules
+from qfunc.graph.view import QuantizedModel
 from qfunc.transforms.calibration_source import FloatPass, QuantizedPass, other_networks, require_through
 from qfunc.transforms.reconcile import set_qparams
 
@@ -30,7 +29,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class Calibration:
-    """What `calibrate(batches)` returns: a transform of one quantized model or of a tuple of them."""
+    """A transform of one quantized model, or of a tuple of them, that `calibrate(batches)` returns."""
 
     def __init__(
         self, batches: Iterable[Any], progress: bool, through: FloatPass | QuantizedPass, group: ProcessGroup | None
@@ -42,7 +41,7 @@ class Calibration:
     @overload
     def __call__(self, quantized: tuple[Model, ...]) -> tuple[Model, ...]: ...
     def __call__(self, quantized: Any) -> Any:
-        """New models whose sites all have qparams; the given ones are unchanged."""
+        """Return new models whose sites all have qparams; the given ones are unchanged."""
         models = quantized if isinstance(quantized, tuple) else (quantized,)
         # Under the caller's inference_mode the copies would be tensors that no training could use.
         with torch.inference_mode(False), torch.no_grad():
@@ -52,7 +51,8 @@ class Calibration:
     def _calibrated(self, models: tuple[Any, ...]) -> tuple[Any, ...]:
         count, group = 0, ranks(self.group)
         with propagate_errors(group):
-            runs = _runs(models, self.through)
+            views = _views(models)
+            runs = _runs(models, views, self.through)
             observers = [o for of_run in runs.values() for o in of_run.values()]
             require_mergeable(observers, group)
             feeds = [feeder(models[i], {p: o.read for p, o in of_run.items()}, "calibrate") for i, of_run in runs.items()]
@@ -65,7 +65,7 @@ class Calibration:
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
         for path, o in ((p, o) for of_run in runs.values() for p, o in of_run.items()):
             for i, qparams in zip(o.served, o.qparams(path), strict=True):
-                found[i][path] = _hold(quantized_submodules(models[i])[path], qparams, o.inputs)
+                found[i][path] = _hold(views[i][path], qparams, o.inputs)
         return tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
 
 
@@ -113,29 +113,34 @@ def calibrate(
     return Calibration(batches, progress, through, group)
 
 
-def _runs(models: tuple[Any, ...], through: FloatPass | QuantizedPass) -> dict[int, dict[str, Observer]]:
-    # For each model that runs (by index), what observes each of its quantized parts.
+def _views(models: tuple[Any, ...]) -> list[dict[str, QuantizedModel]]:
+    # For each model its quantized parts by path.
     if not models:
         do = "Pass a quantized model or a tuple of them."
         raise CalibrationError(where="calibrate", found="an empty tuple", wanted="at least one model", do=do)
-    of_models = [require_submodules(model, "quantized", "calibrate") for model in models]
-    if any(of_model.keys() != of_models[0].keys() for of_model in of_models):
+    parts = [require_submodules(model, "quantized", "calibrate") for model in models]
+    if any(each.keys() != parts[0].keys() for each in parts):
         raise other_networks()
+    return [{path: QuantizedModel(part) for path, part in each.items()} for each in parts]
+
+
+def _runs(
+    models: tuple[Any, ...], views: list[dict[str, QuantizedModel]], through: FloatPass | QuantizedPass
+) -> dict[int, dict[str, Observer]]:
+    # For each model that runs (by index), the observers of its quantized parts.
     runs: dict[int, dict[str, Observer]] = {}
-    for path in of_models[0]:
-        same = tuple(of_model[path] for of_model in of_models)
+    for path in views[0]:
+        same = tuple(of_model[path] for of_model in views)
         for network, served in through.passes(same):
-            runs.setdefault(served[0], {})[path] = Observer(
-                network, served, statistics([quantizer_nodes(same[i]) for i in served])
-            )
+            observer = Observer(network, served, statistics([same[i].quantizers for i in served]))
+            runs.setdefault(served[0], {})[path] = observer
     pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.served]
     if not all(same_outer_model(models[index], models[other]) for index, other in pairs):
         raise other_networks()
     return runs
 
 
-def _hold(model: fx.GraphModule, found: dict[str, Any], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:
-    calibrated = copy.deepcopy(model)
-    set_qparams(calibrated, found)
-    record = require_stage(model, "quantized", "calibrate")
-    return attach(calibrated, evolve(record, stage="calibrated", inputs=inputs))
+def _hold(view: QuantizedModel, found: dict[str, Any], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:
+    calibrated = copy.deepcopy(view.model)
+    set_qparams(QuantizedModel(calibrated), found)
+    return attach(calibrated, evolve(view.record, stage="calibrated", inputs=inputs))

@@ -1,4 +1,4 @@
-"""Which network the values of a calibration pass come from."""
+"""The networks whose values calibrate: the float network, or the network as quantized so far."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.graph.float_network import float_network, network_so_far, same_network
+from qfunc.graph.float_network import same_network
+from qfunc.graph.view import QuantizedModel
 
-Models = tuple[fx.GraphModule, ...]
+Models = tuple[QuantizedModel, ...]
 Pass = tuple[fx.GraphModule, tuple[int, ...]]
 """A network to run, and the models (by index) that its values serve."""
 
@@ -21,16 +22,16 @@ class FloatPass:
 
     >>> import qfunc
     >>> qfunc.calibrate([], through=qfunc.FloatPass()).through
-    Float()
+    FloatPass()
     """
 
     def passes(self, models: Models) -> tuple[Pass, ...]:
-        """One pass for all models.
+        """Return one pass for all models.
 
         Raises:
             CalibrationError: models of different networks.
         """
-        networks = [float_network(m) for m in models]
+        networks = [model.float_network for model in models]
         if not all(same_network(networks[0], n) for n in networks[1:]):
             raise other_networks()
         return ((networks[0], tuple(range(len(models)))),)
@@ -54,21 +55,21 @@ class QuantizedPass:
     """
 
     def passes(self, models: Models) -> tuple[Pass, ...]:
-        """A pass for each model, all over the same batches."""
-        return tuple((network_so_far(model), (index,)) for index, model in enumerate(models))
+        """Return a pass for each model, all over the same batches."""
+        return tuple((model.network_so_far, (index,)) for index, model in enumerate(models))
 
 
 def other_networks() -> CalibrationError:
-    """What is wrong with a tuple of models that one pass cannot serve."""
+    """Return the error for a tuple of models that one pass cannot serve."""
     found, do = "quantized models of different networks", "Calibrate them one by one."
     return CalibrationError(where="calibrate", found=found, wanted="one network", do=do)
 
 
 def require_through(value: Any) -> None:
-    """Refuses what is neither of the two.
+    """Raise if a value is neither a FloatPass nor a QuantizedPass.
 
     Raises:
-        SpecError: another value.
+        SpecError: it is neither.
     """
     if not isinstance(value, FloatPass | QuantizedPass):
         found = value.__name__ if isinstance(value, type) else repr(value)

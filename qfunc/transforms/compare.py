@@ -15,12 +15,9 @@ from qfunc.analysis.metrics import Sums
 from qfunc.execution.batches import require_batches
 from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
-from qfunc.graph.evaluation_form import evaluation_form
-from qfunc.graph.float_network import float_network
 from qfunc.graph.selectors import Context
-from qfunc.graph.sites import quantizer_nodes
-from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import require_submodules
+from qfunc.graph.view import QuantizedModel
 from qfunc.placement.fusion import FusedGroup, match_fusions
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.transforms.explain import explain
@@ -65,12 +62,13 @@ def compare(
 
     def transform(calibrated: nn.Module) -> LayerErrors:
         each = require_submodules(calibrated, "calibrated", "compare")
-        comparisons, count, all_of = {path: _Comparison(part) for path, part in each.items()}, 0, ranks(group)
+        views = {path: QuantizedModel(part) for path, part in each.items()}
+        comparisons, count, all_of = {path: _Comparison(view) for path, view in views.items()}, 0, ranks(group)
         with torch.inference_mode():
             with propagate_errors(all_of):
                 count = feed_all(calibrated, {path: c.add for path, c in comparisons.items()}, batches, "compare", progress)
             own = {path: c.state() for path, c in comparisons.items()}
-            sites = [s.module.site.name for part in each.values() for s in quantizer_nodes(part)]
+            sites = [s.module.site.name for view in views.values() for s in view.quantizers]
             states, count = of_ranks(own, count, sites, all_of, "compare")
             rows = [row for path, c in comparisons.items() for row in c.join([state[path] for state in states])]
         explanation = explain(calibrated)
@@ -114,9 +112,9 @@ class _Row:
 
 
 class _Comparison:
-    def __init__(self, model: fx.GraphModule) -> None:
-        self.model, self.record = evaluation_form(model), require_stage(model, "calibrated", "compare")
-        network = float_network(model)
+    def __init__(self, view: QuantizedModel) -> None:
+        self.model, self.record = view.evaluation_form, view.record
+        network, model = view.float_network, view.evaluation_form
         assert self.record.target is not None
         self.context = Context(network, self.record.target.ops)
         self.nodes = {n.name: n for n in network.graph.nodes}

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+from attrs import frozen
 from torch import Tensor, fx
 from torch.optim.swa_utils import AveragedModel
 
@@ -17,9 +18,10 @@ from qfunc.errors import DeployError, a_or_an
 from qfunc.execution.batches import Binder, infos
 from qfunc.execution.evaluate import RoundHalfEven, run_in_evaluation_mode
 from qfunc.graph.arguments import dict_key, fixed_arguments
-from qfunc.graph.record import Record, TensorInfo
+from qfunc.graph.record import Record, TensorInfo, record_of
 from qfunc.graph.stages import require_stage, require_unwrapped
 from qfunc.graph.submodules import quantized_submodules
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
@@ -56,37 +58,75 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
     def transform(model: fx.GraphModule) -> Artifact:
         require_whole(model, "deploy")
         require_stage(model, "calibrated", "deploy")
-        record = require_target(model, target, "deploy")
-        if target.lowering is None:
-            do = "Give it one: edit.deploy(QdqLowering())."
-            raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
-        # onnx is imported here, where it is first needed: `import qfunc` stays light.
-        from qfunc.lowering.onnx.opset import OPSET
-        from qfunc.lowering.onnx.writer import write_model
-
-        model = _without_fixed(model)
-        inputs = _inputs(model, record, example_inputs)
-        _require_float32(model, inputs)
-        partition = Partition(_without_options(copy.deepcopy(model), len(inputs)), target)
-        require_limits(partition)
-        whole = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
-        axes = None if whole else record.axes
-        opset = target.lowering.opset if isinstance(target.lowering, VersionedLowering) else OPSET
-        proto, tensors = write_model(partition, inputs, opset, axes)
-        _check(proto, tensors, model, inputs)
-        files = dict(target.lowering.lower(proto, tensors))
-        report = _report(target, inputs, tensors, partition)
-        files[REPORT] = (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()
-        return Artifact(files)
+        require_target(model, target, "deploy")
+        return write_artifact(deployment(model, target, example_inputs))
 
     return transform
 
 
-def require_whole(model: Any, step: str) -> None:
-    """Refuses an outer module of quantized submodules.
+@frozen(eq=False)
+class Deployment:
+    """A calibrated model as its artifact computes it, without the inputs that are fixed, and its partition.
+
+    `inputs` are the shapes of the inputs that the artifact takes; optional ones that were not given have their defaults
+    in the partition.
+    """
+
+    model: fx.GraphModule
+    inputs: tuple[TensorInfo, ...]
+    partition: Partition
+
+
+def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any, ...] | None = None) -> Deployment:
+    """Partition a calibrated model for its artifact; the model is unchanged.
 
     Raises:
-        DeployError: names them; or it is an AveragedModel.  CalibrationError: a compiled or data parallel one.
+        DeployError: the target has no lowering, or the artifact cannot hold the inputs.
+        SpecError: a site whose scales are found at run time.
+    """
+    if target.lowering is None:
+        do = "Give it one: edit.deploy(QdqLowering())."
+        raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
+    record = record_of(model)
+    assert record is not None
+    model = _without_fixed(model)
+    inputs = _inputs(model, record, example_inputs)
+    _require_float32(model, inputs)
+    return Deployment(model, inputs, Partition(QuantizedModel(_without_options(model, len(inputs))), target))
+
+
+def write_artifact(deployed: Deployment) -> Artifact:
+    """Write the artifact of a partitioned model.
+
+    Raises:
+        DeployError: an op that cannot be written, or an artifact that computes something else.
+        CalibrationError: scales that training has moved beyond a limit of the target.
+    """
+    # onnx is imported here, where it is first needed: `import qfunc` stays light.
+    from qfunc.lowering.onnx.opset import OPSET
+    from qfunc.lowering.onnx.writer import write_model
+
+    partition, inputs, record = deployed.partition, deployed.inputs, record_of(deployed.model)
+    lowering = partition.target.lowering
+    assert record is not None
+    assert lowering is not None
+    require_limits(partition)
+    whole = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
+    axes = None if whole else record.axes
+    opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
+    proto, tensors = write_model(partition, inputs, opset, axes)
+    _check(proto, tensors, deployed.model, inputs)
+    files = dict(lowering.lower(proto, tensors))
+    report = _report(partition.target, inputs, tensors, partition)
+    files[REPORT] = (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()
+    return Artifact(files)
+
+
+def require_whole(model: Any, step: str) -> None:
+    """Raise if a model is an outer module of quantized submodules.
+
+    Raises:
+        DeployError: it is one, or an AveragedModel.  CalibrationError: a compiled or data parallel model.
     """
     require_unwrapped(model, "calibrated", step)
     if isinstance(model, AveragedModel):
@@ -104,7 +144,11 @@ def require_whole(model: Any, step: str) -> None:
 
 
 def _inputs(model: fx.GraphModule, record: Record, example_inputs: Any) -> tuple[TensorInfo, ...]:
-    """The shapes of the inputs; what the artifact's format cannot hold is refused here, by name."""
+    """Return the shapes of the inputs.
+
+    Raises:
+        DeployError: there are none, or the artifact's format cannot hold an input.
+    """
     placeholders = _placeholders(model)
     given = record.inputs if example_inputs is None else infos(Binder(model)(example_inputs, "deploy"))
     needed = [n.name for n in placeholders if not n.args]
@@ -136,7 +180,7 @@ def _placeholders(model: fx.GraphModule) -> list[fx.Node]:
 
 
 def _without_fixed(model: fx.GraphModule) -> fx.GraphModule:
-    # Inputs that example_inputs fixed, to None or a number, are none of the artifact.
+    # The artifact has no inputs for what example_inputs fixed to None or a number.
     unused = [n.name for n in _placeholders(model) if n.target in fixed_arguments(model) and not n.users]
     if not unused:
         return model
@@ -148,6 +192,9 @@ def _without_fixed(model: fx.GraphModule) -> fx.GraphModule:
 
 def _without_options(model: fx.GraphModule, inputs: int) -> fx.GraphModule:
     # Optional inputs that were not given have their defaults: def forward(self, x, gain=1.0).
+    if len(_placeholders(model)) == inputs:
+        return model
+    model = copy.deepcopy(model)
     for node in _placeholders(model)[inputs:]:
 
         def bound(n: fx.Node, node: fx.Node = node) -> Any:
@@ -162,7 +209,7 @@ def _without_options(model: fx.GraphModule, inputs: int) -> fx.GraphModule:
 
 
 def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) -> None:
-    """The ONNX checker, and one run without optimisation against the simulation.
+    """Run the ONNX checker, and compare one run without optimisation with the simulation.
 
     Both compute the same formulas in float32 with other orders of summation, so single codes may differ
     and spread.  Outputs that are not alike are therefore no proof: the tensors are then compared one by one.  The
@@ -177,7 +224,7 @@ def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[Tensor
     if len(session.names) != len(inputs):
         do = "Return what the unused inputs compute, or drop them."
         raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(inputs)}", do=do)
-    given, simulated = _tried(model, inputs, [_follows(v) for v in proto.graph.input])
+    given, simulated = _tried(model, inputs, [_is_batched(v) for v in proto.graph.input])
     got = [torch.from_numpy(v) for v in session.run(given)]
     if all(allclose(a, b) for a, b in zip(got, simulated, strict=True)):
         return
@@ -192,8 +239,8 @@ def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[Tensor
 
 
 def _tried(model: fx.GraphModule, inputs: tuple[TensorInfo, ...], batched: list[bool]) -> tuple[list[Tensor], list[Tensor]]:
-    # Random inputs and what the simulation makes of them.  A mask of all True may leave attention nothing to see, or
-    # one of all False: one that gives numbers is taken.
+    # Random inputs and the simulation's outputs.  Attention may be left nothing by a mask of all True, or by one of all
+    # False: the one that gives numbers is taken.
     for mask in (True, False):
         generator = torch.Generator().manual_seed(0)
         given = [_sample(i, generator, b, mask) for i, b in zip(inputs, batched, strict=True)]
@@ -203,8 +250,8 @@ def _tried(model: fx.GraphModule, inputs: tuple[TensorInfo, ...], batched: list[
     return given, simulated
 
 
-def _follows(info: Any) -> bool:
-    # Whether the first axis of a graph's input is the batch.
+def _is_batched(info: Any) -> bool:
+    # True if the first axis of a graph's input is the batch.
     dims = info.type.tensor_type.shape.dim
     return bool(dims) and dims[0].HasField("dim_param")
 

@@ -1,4 +1,4 @@
-"""emulate: the integer arithmetic of the runtime, bit for bit, from the graph and the target alone."""
+"""emulate: the integer arithmetic of the runtime, bit for bit, from the graph and the target."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from qfunc.emulation.emulation import build_emulation
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.user_attributes import copy_user_attributes
+from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from qfunc.specs import Target
 from qfunc.transforms.validate import require_public, require_target, require_target_value
@@ -48,10 +49,9 @@ def emulate(target: Target) -> Callable[[Model], Model]:
         for part in each.values():
             require_target(part, target, "emulate")
         require_public(target)
-        exact = {
-            path: copy_user_attributes(build_emulation(Partition(copy.deepcopy(part), target)), part)
-            for path, part in each.items()
-        }
+        # The emulation holds the tensors of the network that it is built from: those of a copy.
+        partitions = {path: Partition(QuantizedModel(copy.deepcopy(part)), target) for path, part in each.items()}
+        exact = {path: copy_user_attributes(build_emulation(partitions[path]), part) for path, part in each.items()}
         made: Any = with_submodules(model, exact).eval()
         return made  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""explain: what was quantized by which rule, what was not, and why."""
+"""explain: the quantized tensors and their rules, and the ops that stay float and why."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from torch import Tensor, fx, nn
 
 from qfunc.analysis.explanation import Explanation, FloatRow, SiteRow
 from qfunc.analysis.histogram import Counter, Histogram
-from qfunc.graph.float_network import float_network
 from qfunc.graph.selectors import Context
-from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import outer_model, require_submodules
+from qfunc.graph.view import QuantizedModel
 from qfunc.placement.encoding import is_integer_encoding
 from qfunc.placement.fusion import FusedGroup, match_fusions
 from qfunc.placement.partition import Partition
-from qfunc.placement.place import applies_to
+from qfunc.placement.rules import GroupRules
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.specs import KeepFloat, PerTensor, Rule, Unknown
+from qfunc.specs import KeepFloat, PerTensor, Unknown
 
 
 def explain(model: nn.Module) -> Explanation:
-    """What `quantize` did to a model; of one with quantized submodules also what is around them.
+    """Return what `quantize` did to a model, or to the submodules of a model and what is around them.
 
     Returns:
         An `Explanation`: data, and a table when printed.
@@ -60,11 +59,12 @@ def _explained(model: fx.GraphModule) -> Explanation:
     record = require_stage(model, "quantized", "explain")
     target = record.target
     assert target is not None
-    network = float_network(model)
+    view = QuantizedModel(model)
+    network = view.float_network
     context = Context(network, target.ops)
     nodes = {n.name: n for n in network.graph.nodes}
     rows = []
-    for seat in quantizer_nodes(model):
+    for seat in view.quantizers:
         site, module = seat.module.site, seat.module
         scale, zero = _shown(module)
         shared = site.scheme.scale.shared
@@ -74,18 +74,16 @@ def _explained(model: fx.GraphModule) -> Explanation:
         rows.append(SiteRow(site.name, site.slot, site.op, text, where, scale, zero, site.rule, source, drawn))
     found = match_fusions(context, target.fusions)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
-    if public and all(s.module.ready and is_integer_encoding(s) for s in quantizer_nodes(model)):
-        units = Partition(model, target).float_units
+    if public and all(s.module.ready and is_integer_encoding(s) for s in view.quantizers):
+        units = Partition(view, target).float_units
         bare = {u.path: (nodes[u.group.root.name], u.reason) for u in units}
     else:
-        quantized = {s.module.site.op for s in quantizer_nodes(model)}
+        quantized = {s.module.site.op for s in view.quantizers}
         roots = [g.root for g in found.groups if context.kind(g.root) not in target.commuting]
         bare = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
-    groups = {g.root: g for g in found.groups}
+    groups, rules_of = {g.root: g for g in found.groups}, GroupRules(context, target)
     floats = tuple(
-        FloatRow(
-            path, context.kind(node), _why(groups[node], context, target.rules) or reason or _GONE, context.fact(node).source
-        )
+        FloatRow(path, context.kind(node), _why(groups[node], rules_of) or reason or _GONE, context.fact(node).source)
         for path, (node, reason) in bare.items()
     )
     unfused = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in found.misses)
@@ -100,13 +98,13 @@ _GONE = "its quantizers were bypassed"
 _OUTSIDE = "it is outside of the submodules that were quantized"
 
 
-def _why(group: FusedGroup, context: Context, rules: tuple[Rule, ...]) -> str:
-    # Why placement left an op alone, or "" where it did not.
-    for index, rule in enumerate(rules):
+def _why(group: FusedGroup, rules: GroupRules) -> str:
+    # The reason why placement left an op alone, or "" if it did not.
+    for index, rule in enumerate(rules.rules):
         asked = [v for v in (rule.input, rule.weight, rule.bias, rule.output) if v is not None]
-        if asked and applies_to(rule, group, context):
+        if asked and rules.applies(index, group):
             return f"rule {index} keeps it in float: {rule.select!r}" if all(isinstance(v, KeepFloat) for v in asked) else ""
-    if context.kind(group.root) == "unknown":
+    if rules.context.kind(group.root) == "unknown":
         return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
     return "no rule of the target quantizes it"
 

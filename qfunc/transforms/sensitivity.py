@@ -15,10 +15,8 @@ from qfunc.analysis.site_losses import SiteLoss, SiteLosses
 from qfunc.execution.batches import require_batches
 from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
-from qfunc.graph.evaluation_form import evaluation_form
-from qfunc.graph.record import record_of
-from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.submodules import require_submodules
+from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
@@ -61,13 +59,14 @@ def sensitivity(
 
     def transform(calibrated: nn.Module) -> SiteLosses:
         each = require_submodules(calibrated, "calibrated", "sensitivity")
-        trials, all_of = {path: _Sites(part) for path, part in each.items()}, ranks(group)
+        views = {path: QuantizedModel(part) for path, part in each.items()}
+        trials, all_of = {path: _Sites(view) for path, view in views.items()}, ranks(group)
         with torch.inference_mode(), propagate_errors(all_of):
             count = feed_all(calibrated, {path: t.trials.add for path, t in trials.items()}, batches, "sensitivity", progress)
-        sites = [s.module.site.name for part in each.values() for s in quantizer_nodes(part)]
+        sites = [s.module.site.name for view in views.values() for s in view.quantizers]
         states, count = of_ranks({path: t.state() for path, t in trials.items()}, count, sites, all_of, "sensitivity")
         rows = [row for path, t in trials.items() for row in t.rows([state[path] for state in states])]
-        targets = dict.fromkeys(r.target.name for r in map(record_of, each.values()) if r and r.target)
+        targets = dict.fromkeys(view.record.target.name for view in views.values() if view.record.target)
         return SiteLosses(", ".join(targets), count, tuple(rows), sum(t.naive() for t in trials.values()))
 
     return transform
@@ -76,9 +75,9 @@ def sensitivity(
 class _Sites:
     """One trial a site: its quantizer, alone."""
 
-    def __init__(self, model: fx.GraphModule) -> None:
-        ops = Ops(evaluation_form(model))
-        modules = {s.path: s.module for s in quantizer_nodes(model)}
+    def __init__(self, view: QuantizedModel) -> None:
+        ops = Ops(view.evaluation_form)
+        modules = {s.path: s.module for s in view.quantizers}
         self.sites: dict[fx.Node, FakeQuantize] = {n: modules[str(n.target)] for n in ops.nodes if n.target in modules}
         self.trials = Replays(ops, {n: (n, ops.module(n)) for n in self.sites}, "sensitivity")
 

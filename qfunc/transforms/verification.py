@@ -1,4 +1,4 @@
-"""One model, its artifact in the real runtime and its emulation, compared tensor by tensor."""
+"""Compare a model's artifact in the real runtime with its emulation, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
 from qfunc.graph.data_movement import only_moves_codes
-from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
+from qfunc.placement.partition import INNER_PREFIX, Unit
 from qfunc.specs import Target
 from qfunc.specs.protocols import ConditionalRunner, InspectableRunner, ReorderingRunner, Runner
-from qfunc.transforms.deploy import deploy
+from qfunc.transforms.deploy import deployment, write_artifact
 from qfunc.transforms.scores import Scores
 from qfunc.transforms.validate import describe, require_public
 
@@ -32,8 +31,8 @@ class Verification:
 
     def __init__(self, model: fx.GraphModule, target: Target, runner: Any, scores: Scores | None = None) -> None:
         self.model, self.target, self.runner, self.scores = model, target, runner, scores
-        self.artifact = deploy(target)(model)
-        self.partition = Partition(model, target)
+        deployed = deployment(model, target)
+        self.artifact, self.partition = write_artifact(deployed), deployed.partition
         self.unlike: tuple[str, ...] = runner.unlike() if isinstance(runner, ReorderingRunner) else ()
         self.exact = self.partition.exact(self.unlike)
         self.reason = _unknown(target)
@@ -44,26 +43,24 @@ class Verification:
         self.codings = self._codings()
 
     def _codings(self) -> dict[str, tuple[str, Encoding]]:
-        # Node of the emulation -> (path, coding) of every tensor of codes that the artifact shows.
+        # Node of the emulation -> (path, encoding) of every tensor of codes that the artifact shows.
         found: dict[str, tuple[str, Encoding]] = {}
         if self.emulation is None or self.inside is None:
             return found
-        shown = self.inside.tensors
+        shown, names = self.inside.tensors, {n.name for n in self.emulation.graph.nodes}
         integer = {u.group.output for u in self.partition.units if u.integer}
-        for node in self.partition.network.graph.nodes:
-            path, coding = self.partition.path(node), self.partition.output_coding(node)
-            coding = coding or next((c for c in self.partition.at_path.values() if c.seat.tensor == node.name), None)
-            if coding is None or f"{path}.codes" not in shown or node.op == "get_attr":
+        for node, path in self.partition.paths.items():
+            if f"{path}.codes" not in shown or node.op == "get_attr":
                 continue
-            names = {n.name for n in self.emulation.graph.nodes}
-            made = node in integer and self.partition.output_coding(node) is not None
-            name = node.name if made else f"{node.name}_codes"
-            if name in names:
+            own = self.partition.output_coding(node)
+            coding = own or next((c for c in self.partition.at_path.values() if c.seat.tensor == node.name), None)
+            name = node.name if node in integer and own is not None else f"{node.name}_codes"
+            if coding is not None and name in names:
                 found[name] = (path, coding)
         return found
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """One batch, or one call of a submodule; the value of the simulation."""
+        """Compare one batch, or one call of a submodule; return the value of the simulation."""
         leaves = tensors_of(arguments)
         where = f"verify, batch {number}"
         value = evaluated_value(self.model, leaves, where)
@@ -83,7 +80,7 @@ class Verification:
             self._tally(f"output {index}", "output").add(want, got, lsb)
             self._tally(f"simulation {index}", "simulation").add(other, want, lsb)
         if self.scores is not None:
-            self.scores.add("float", run_in_evaluation_mode(float_network(self.model), leaves))
+            self.scores.add("float", run_in_evaluation_mode(self.partition.network, leaves))
             self.scores.add("simulation", simulated)
             if self.emulation is not None:
                 self.scores.add("emulation", expected)
@@ -152,15 +149,14 @@ class Verification:
         return max((high - low or abs(high)) / 255, torch.finfo(torch.float32).tiny)
 
     def _exact(self, tally: Tally) -> bool:
-        # Whether emulation promises every bit: of what units of kernels, quantizers of inputs and moves make.
+        # True if emulation computes every bit: the values of kernels' units, of quantizers of inputs, and of moves.
         if tally.name.startswith("output "):
             node, leaves = self._returned()
             index = int(tally.name.removeprefix("output "))
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
             return self.partition.coding(leaves[index], node) is not None or leaves[index] in self.exact
-        made = [n for n in self.partition.network.graph.nodes if n.op != "get_attr" and self.partition.path(n) == tally.name]
-        return all(n in self.exact for n in made)
+        return all(n in self.exact for n, path in self.partition.paths.items() if path == tally.name and n.op != "get_attr")
 
     def report(self) -> Report:
         rows = tuple(
@@ -183,7 +179,7 @@ class Verification:
         )
 
     def _disagreements(self, inside: Any) -> Iterable[str]:
-        if inside.units is None:  # the runner does not tell what it runs on integers
+        if inside.units is None:  # the runner does not know what it runs on integers
             return
         compared = {path for path, _ in self.codings.values()}
         for unit in self.partition.units:
@@ -222,7 +218,7 @@ def _state(unit: Unit, shown: Mapping[str, str], coded: bool) -> str | None:
 
 
 def _several(unit: Unit) -> bool:
-    # Split and chunk have several values; each is compared where it is taken out.
+    # Split and chunk have several values; each is compared where it is picked.
     return unit.kind in ("split", "chunk")
 
 
@@ -235,7 +231,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 class _TeacherForced(fx.Interpreter):
-    """Runs the emulation, replacing every tensor of codes by the runtime's own after comparing it."""
+    """Run the emulation with each tensor of codes replaced by the runtime's, and keep both to compare them."""
 
     def __init__(self, emulation: fx.GraphModule, codings: dict[str, tuple[str, Encoding]], codes: dict[str, Any]) -> None:
         super().__init__(emulation)

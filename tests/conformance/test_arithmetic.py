@@ -14,6 +14,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
 from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.kernels.addition import add_shifted
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.placement.partition import Partition
@@ -75,7 +76,7 @@ class Traced:
         torch.manual_seed(1)
         (x,) = batches_of(2, 3, 4, 5, count=1)
         self.model = calibrated(Net(), x, target=target)
-        self.partition = Partition(self.model, target)
+        self.partition = Partition(QuantizedModel(self.model), target)
         self.codes: dict[str, Tensor] = {}
         ObservingInterpreter(qfunc.emulate(target)(self.model), self.codes.__setitem__).run(x, enable_io_processing=False)
 

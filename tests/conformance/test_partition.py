@@ -13,6 +13,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
+from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from qfunc.specs import Fusion, FusionStep, Int, Op, Rule, Scheme, ZeroPoint, edit
 from tests.conformance.modules import Apply
@@ -108,7 +109,7 @@ def test_a_fusion_that_no_kernel_computes_is_a_float_unit():
 )
 def test_what_may_vanish_follows_a_rule(function, vanishes):
     model = calibrated(Apply(function, nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)), *batches_of(*IMAGE))
-    partition = Partition(model, TARGET)
+    partition = Partition(QuantizedModel(model), TARGET)
     assert any(partition.vanishes(u) for u in partition.units) is vanishes
 
 

@@ -13,6 +13,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
 from qfunc.frontend.capture import capture
+from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 
 
@@ -43,7 +44,7 @@ def test_they_are_parts_like_others(name: str) -> None:
     model, x = Net(call, channels).eval(), torch.randn(2, 3, 5, 6)
     assert torch.equal(capture()(model)(x), model(x))
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(model))
-    assert not Partition(done, targets.onnxruntime).float_units
+    assert not Partition(QuantizedModel(done), targets.onnxruntime).float_units
     assert qfunc.verify(targets.onnxruntime)(done, [x]).mismatches == 0
 
 

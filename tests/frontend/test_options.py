@@ -73,9 +73,10 @@ def test_a_leaf_stays_float_and_selectors_see_it() -> None:
 
 
 def _units(model: fx.GraphModule) -> Any:
+    from qfunc.graph.view import QuantizedModel
     from qfunc.placement.partition import Partition
 
-    return Partition(model, TARGET).units
+    return Partition(QuantizedModel(model), TARGET).units
 
 
 def test_a_leaf_that_the_target_knows_is_quantized() -> None:

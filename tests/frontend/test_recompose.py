@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import kind_of
 from qfunc.placement.partition import Partition
@@ -165,7 +166,8 @@ def test_it_quantizes_as_before_and_the_runtime_computes_it(kind: type[nn.Module
     one, other = (qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET)(p)) for p in (before, after))
     products = ("conv", "conv_transpose", "linear", "matmul")
     units = [
-        sorted((u.kind, u.path, u.integer) for u in Partition(m, TARGET).units if u.kind in products) for m in (one, other)
+        sorted((u.kind, u.path, u.integer) for u in Partition(QuantizedModel(m), TARGET).units if u.kind in products)
+        for m in (one, other)
     ]
     assert units[1] == units[0]
     weights = [{s.tensor: (s.format, s.scale) for s in qfunc.explain(m).sites if s.slot == "weight"} for m in (one, other)]

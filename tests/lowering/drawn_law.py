@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc.errors import DeployError, EmulationError
+from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from tests.lowering.drawn_ops import KINDS, Shape, Side, Trial, image, move, trials
 
@@ -56,7 +57,7 @@ def compared(trial: Trial, target: Any, run: Run) -> Iterator[tuple[str, nn.Modu
     model = _calibrated(Side(trial.ops).eval(), target, trial.shape)
     move(model, trial.seed, trial.spread)
     x = image(model, trial.shape, trial.seed)
-    assert not [u.path for u in Partition(model, target).units if not u.integer]
+    assert not [u.path for u in Partition(QuantizedModel(model), target).units if not u.integer]
     emulated = qfunc.emulate(target)(model)(x)
     found = run(qfunc.deploy(target)(model), [x])
     for name, op, want, got in zip(trial.names, trial.ops, emulated, found, strict=True):

@@ -38,14 +38,14 @@ LEGALITY = (
     ),
     Mutation(
         "skipped-ops-are-asked", "qfunc.placement.constraints:_Check.tensor",
-        "        if self._kept(group, slot):",
+        "        if self.rules.keep_float(group, slot):",
         "        if False:",
         "tests/placement/test_constraints.py::test_an_op_left_in_float_is_not_asked_though_its_input_has_codes",
     ),
     Mutation(
         "half-a-skip-moves-an-op", "qfunc.placement.constraints:_Check.op",
-        'self._kept(group, "input") and self._kept(group, "output")',
-        'self._kept(group, "input")',
+        'self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output")',
+        'self.rules.keep_float(group, "input")',
         "tests/placement/test_constraints.py::test_keeping_only_the_input_in_float_does_not_move_the_op",
     ),
     Mutation(

@@ -70,7 +70,7 @@ NETWORKS = (
     ),
     Mutation(
         "mappings-become-dicts", "qfunc.frontend.fx.tracer:Tracer.create_arg",
-        "return rebuild_mapping(self, a) if is_user_mapping(a) else super().create_arg(a)",
+        "return rebuild_mapping(self, a) if derived and is_user_mapping(a) else super().create_arg(a)",
         "return super().create_arg(a)",
         "tests/graph/test_output_classes.py::test_a_mapping_keeps_its_class",
     ),

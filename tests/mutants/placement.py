@@ -48,9 +48,9 @@ PLACEMENT = (
         "tests/placement/test_place_mutants.py::test_no_two_quantizers_stand_in_series",
     ),
     Mutation(
-        "skip-falls-through", "qfunc.placement.place:_Placement._speaks",
-        "if value is None or not applies_to(rule, group, self.context):",
-        'if value is None or type(value).__name__ == "KeepFloat" or not applies_to(rule, group, self.context):',
+        "skip-falls-through", "qfunc.placement.rules:GroupRules.first",
+        "if getattr(rule, slot) is None or not self.applies(index, group):",
+        'if type(getattr(rule, slot)).__name__ in ("NoneType", "KeepFloat") or not self.applies(index, group):',
         "tests/transforms/test_quantize.py::test_skip_leaves_an_op_in_float",
     ),
     Mutation(
@@ -85,7 +85,7 @@ PLACEMENT = (
     ),
     # units
     Mutation(
-        "bounds-inside-the-codes", "qfunc.placement.partition:_inside",
+        "bounds-inside-the-codes", "qfunc.placement.partition:_is_clamped",
         "return below and above",
         "return below",
         "tests/placement/test_place_mutants.py::test_both_bounds_of_a_clip_must_lie_at_the_ends_of_the_codes",

@@ -68,7 +68,7 @@ REPORTS = (
     ),
     Mutation(
         "bypassed-weight-keeps-its-bias", "qfunc.transforms.bypass:_chosen",
-        "return [*chosen, *(s for s in followers if s.path not in paths)]",
+        "return [*chosen, *(s for s in view.quantizers if s.path in followers - paths)]",
         "return chosen",
         "tests/transforms/test_bypass.py::test_roles",
     ),
@@ -79,9 +79,9 @@ REPORTS = (
         "tests/transforms/test_bypass.py::test_roles",
     ),
     Mutation(
-        "through-quantizers-without-qparams", "qfunc.graph.float_network:network_so_far",
-        "{s.path for s in quantizer_nodes(model) if not s.module.ready}",
-        "{s.path for s in quantizer_nodes(model)}",
+        "through-quantizers-without-qparams", "qfunc.graph.float_network:without_quantizers",
+        "if not (keep_ready and module.ready) if quantizer else",
+        "if True if quantizer else",
         "tests/transforms/test_calibration_source.py::test_the_default_is_the_float_network",
     ),
     Mutation(
@@ -92,8 +92,8 @@ REPORTS = (
     ),
     Mutation(
         "skipped-op-without-its-rule", "qfunc.transforms.explain:_why",
-        "if asked and applies_to(rule, group, context):",
-        "if asked and not applies_to(rule, group, context):",
+        "if asked and rules.applies(index, group):",
+        "if asked and not rules.applies(index, group):",
         "tests/transforms/test_explain.py::test_a_skipped_op_shows_as_float",
     ),
     Mutation(

@@ -32,7 +32,7 @@ SPECS = (
         IMPOSSIBLE,
     ),
     Mutation(
-        "signed-width", "qfunc.specs.formats:Int.qmax",
+        "signed-width", "qfunc.specs.formats:Int.__attrs_post_init__",
         "(1 << self.bits - self.signed) - 1",
         "(1 << self.bits - 1) - 1",
         "tests/targets/test_datasheets_mutants.py::test_onnxruntime_activations_are_affine_bytes",

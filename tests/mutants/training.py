@@ -115,7 +115,7 @@ TRAINING = (
         "tests/functions/test_learned_laws.py::test_compiles_where_nothing_asks_for_a_gradient",
     ),
     Mutation(
-        "ties-train-apart", "qfunc.placement.tie_parameters:_share",
+        "ties-train-apart", "qfunc.placement.ties:_share",
         "own[name] = tensor",
         "own.get(name)",
         "tests/training/test_training.py::test_tied_sites_hold_one_parameter",

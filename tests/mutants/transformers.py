@@ -23,7 +23,7 @@ TRANSFORMERS = (
     ),
     Mutation(
         "positions-quantized", "qfunc.placement.place:_Placement._inputs",
-        "in slots(node) if node not in self.positions else ():",
+        "in slots(node) if node not in self.types.positions else ():",
         "in slots(node):",
         "tests/lowering/onnx/test_exported_transformers.py::test_every_product_is_quantized_and_no_position_or_mask_is[decoder]",
     ),
@@ -34,7 +34,7 @@ TRANSFORMERS = (
         "tests/lowering/onnx/test_exported_transformers.py::test_one_example_is_enough_for_any_batch",
     ),
     Mutation(
-        "axes-without-names", "qfunc.transforms.deploy:deploy",
+        "axes-without-names", "qfunc.transforms.deploy:write_artifact",
         "axes = None if whole else record.axes",
         "axes = ()",
         "tests/lowering/onnx/test_exported_transformers.py::test_axes_that_vary_have_names_in_the_artifact",

@@ -32,15 +32,15 @@ TRANSFORMS = (
         "tests/corrections/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
     ),
     Mutation(
-        "bias-scale-of-the-weight-alone", "qfunc.placement.derived_scales:sources",
+        "bias-scale-of-the-weight-alone", "qfunc.placement.derived_scales:derivations",
         "for slot in value.of}",
         "for slot in value.of[1:]}",
         BIASES,
     ),
     Mutation(
         "derived-scales-as-calibrated", "qfunc.placement.partition:Partition.__init__",
-        "qparams.update(derived_qparams(model, places, qparams))",
-        "derived_qparams(model, places, qparams)",
+        "qparams.update(derived_qparams(view, qparams))",
+        "derived_qparams(view, qparams)",
         "tests/transforms/test_algorithms.py::test_a_bias_follows_scales_that_were_trained",
     ),
     Mutation(
@@ -107,14 +107,14 @@ TRANSFORMS = (
     ),
     Mutation(
         "calibrate-writes-into-its-input", "qfunc.transforms.calibrate:_hold",
-        "calibrated = copy.deepcopy(model)",
-        "calibrated = model",
+        "calibrated = copy.deepcopy(view.model)",
+        "calibrated = view.model",
         "tests/transforms/test_purity_mutants.py::test_a_quantized_model_stays_uncalibrated_when_a_calibrated_one_is_made",
     ),
     Mutation(
         "emulation-shares-its-tensors", "qfunc.transforms.emulate:emulate",
-        "build_emulation(Partition(copy.deepcopy(part), target))",
-        "build_emulation(Partition(part, target))",
+        "Partition(QuantizedModel(copy.deepcopy(part)), target)",
+        "Partition(QuantizedModel(part), target)",
         "tests/transforms/test_purity.py::test_an_emulation_owns_its_tensors",
     ),
     # saving

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import kind_of
 from qfunc.passes.fuse_norms import fuse_norms
 from qfunc.placement.partition import Partition
@@ -100,5 +101,5 @@ def test_no_step_of_a_norm_has_a_scale(norm: Any) -> None:
     activations = [s.tensor for s in qfunc.explain(done).sites if s.slot in ("input", "output")]
     (path,) = (f.op for f in qfunc.explain(done).floats)
     assert activations == ["x", "first", path, "last"]
-    assert [u.path for u in Partition(done, targets.onnxruntime).units if not u.integer] == [path]
+    assert [u.path for u in Partition(QuantizedModel(done), targets.onnxruntime).units if not u.integer] == [path]
     assert qfunc.verify(targets.onnxruntime)(done, [X]).disagreements == ()

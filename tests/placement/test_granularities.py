@@ -7,6 +7,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
+from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from qfunc.specs import Cases, FixedQParams, PerBlock, PerChannel, PerTensor, PerToken, Scheme, Target, edit
 from tests.placement.refusals import FLOAT, refusal
@@ -169,7 +170,7 @@ def test_weights_with_scales_along_the_inputs_are_summed_in_float(target):
     x, net = torch.randn(3, 4, 5, 2), nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2, 1))
     other = edit.weights(bits=7, granularity=PerChannel(1))(target)
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(other)(net))
-    reasons = {unit.path: unit.reason for unit in Partition(done, other).float_units}
+    reasons = {unit.path: unit.reason for unit in Partition(QuantizedModel(done), other).float_units}
     assert target.name == "qdq" or reasons["0"] == "its weight has a scale an input channel, which no integer kernel takes"
     assert torch.equal(qfunc.emulate(other)(done)(x), done(x).detach())
 

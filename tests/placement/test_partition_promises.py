@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from qfunc.specs import KeepFloat, edit
 
@@ -30,7 +31,7 @@ class Net(nn.Module):
 def parts() -> Partition:
     torch.manual_seed(0)
     calibrated = qfunc.calibrate([torch.randn(9, 6)], progress=False)(qfunc.quantize(TARGET)(Net().eval()))
-    return Partition(calibrated, TARGET)
+    return Partition(QuantizedModel(calibrated), TARGET)
 
 
 def test_a_product_is_integer_whether_codes_come_of_it_or_not_and_a_curve_in_float_is_not() -> None:

@@ -16,6 +16,7 @@ from qfunc import targets
 from qfunc.frontend.capture import capture
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import kind_of
 from qfunc.placement.partition import Partition
 from qfunc.placement.place import plan
@@ -144,7 +145,7 @@ def test_what_has_no_negative_value_is_known_from_the_graph(function: Callable[[
 def partition(target: Any, function: Callable[..., Any]) -> dict[str, str]:
     """Unit -> why it runs in float, "" for integer units."""
     model = qfunc.calibrate([image()], progress=False)(qfunc.quantize(target)(Net(function).eval()))
-    return {u.path: u.reason for u in Partition(model, target).units}
+    return {u.path: u.reason for u in Partition(QuantizedModel(model), target).units}
 
 
 def test_a_kernel_takes_its_own_formats_only() -> None:

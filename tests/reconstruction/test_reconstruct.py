@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import functions, targets
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from qfunc.reconstruction import Blocks, Fisher, Method, SquaredError
@@ -185,7 +186,7 @@ def test_saved_loaded_and_deployed_as_other_models_are(bits: int, tmp_path: Path
     report = qfunc.verify(target)(after, batches)
     assert report.verdict.startswith("bit-exact")
     # Integer kernels computed it: the codes of every unit that is predicted to be one were compared.
-    integer = {u.tensor for u in Partition(after, target).units if u.integer}
+    integer = {u.tensor for u in Partition(QuantizedModel(after), target).units if u.integer}
     assert len(integer) >= 7
     assert {r.name for r in report.of("codes")} >= integer
 

@@ -15,6 +15,7 @@ from torch import fx
 import qfunc
 from qfunc import targets
 from qfunc.graph.record import TensorInfo
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.onnx.ops import WRITERS
 from qfunc.lowering.onnx.writer import write_model
 from qfunc.placement.partition import Partition
@@ -147,7 +148,7 @@ def test_one_wrong_code_is_not_carried_on() -> None:
     net = torch.nn.Sequential(first, last)
     done = qfunc.calibrate([torch.tensor([[0.0], [1.0]])], progress=False)(qfunc.quantize(TARGET)(net))
     batch = (TensorInfo((2, 1), "torch.float32"),)
-    proto, tensors = write_model(Partition(done, TARGET), batch)
+    proto, tensors = write_model(Partition(QuantizedModel(done), TARGET), batch)
     x = torch.tensor([[127 / 255], [128 / 255]])
     assert first_difference(proto, tensors, _OneCodeHigher(done), [x]) == ""
 

@@ -49,7 +49,8 @@ class Tracer(fx.Tracer):
 
     def create_arg(self, a: Any) -> Any:
         """A value that the graph can hold; mappings keep their classes."""
-        return rebuild_mapping(self, a) if is_user_mapping(a) else super().create_arg(a)
+        derived = isinstance(a, dict) and type(a) is not dict
+        return rebuild_mapping(self, a) if derived and is_user_mapping(a) else super().create_arg(a)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """The proxy of a node."""

@@ -72,7 +72,7 @@ class _Writer:
         return self.graph.model("model")
 
     def path(self, node: fx.Node) -> str:
-        return self.partition.path(node)
+        return self.partition.paths[node]
 
     def _has_tensors(self, node: fx.Node) -> bool:
         # Sizes and what is computed from them are constants in the shapes of their readers.
@@ -111,7 +111,7 @@ class _Writer:
             raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do="Return tensors only.")
 
     def _op(self, node: fx.Node) -> None:
-        kind = self.partition.context.kind(node)
+        kind = self.partition.kinds[node]
         if node.name in self.done:
             self.raw[node.name] = self.raw[self.done[node.name]]
             self._pair(node)
@@ -168,7 +168,7 @@ class _Writer:
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
             )  # fmt: skip
-            tensor = WRITERS[self.partition.context.kind(step)](call)
+            tensor = WRITERS[self.partition.kinds[step]](call)
             self.done[step.name] = node.name
         return tensor, coding, name
 
@@ -214,7 +214,7 @@ class _Writer:
         if producer.op == "get_attr":
             constant = self._constant(producer, coding)
             weight = coding is not None and (("weight", producer) in slots(reader))
-            if weight and self.partition.context.kind(reader) == "matmul" and self._float_input(reader):
+            if weight and self.partition.kinds[reader] == "matmul" and self._float_input(reader):
                 # Else ONNX Runtime makes it MatMulNBits, which quantizes the activation.
                 return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
             return constant

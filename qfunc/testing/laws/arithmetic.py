@@ -12,6 +12,7 @@ from qfunc.analysis.verification_report import Report
 from qfunc.errors import EmulationError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import is_constant
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
@@ -153,7 +154,7 @@ def _first(report: Report, calibrated: fx.GraphModule, target: Target) -> str:
     first = alone[0] if alone else report.first
     if first is None:
         return ""
-    partition = Partition(calibrated, target)
+    partition = Partition(QuantizedModel(calibrated), target)
     unit = next((u for u in partition.units if first.name in (u.tensor, u.path)), None)
     text = f"The first to differ: {first.name}, {first.mismatches} of {first.elements} elements, by {first.largest_lsb:.3g} LSB"
     if unit is None:

@@ -14,6 +14,7 @@ from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import run_in_evaluation_mode
 from qfunc.graph.constants import read_attr
 from qfunc.graph.stages import require_stage
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT
 from qfunc.ops.node import is_constant, kind_of
 from qfunc.placement.partition import Partition
@@ -41,7 +42,7 @@ def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
 
     lowering: Any = trial.target.lowering
     inputs = require_stage(trial.calibrated, "calibrated", "check_target").inputs
-    partition = Partition(copy.deepcopy(trial.calibrated), trial.target)
+    partition = Partition(QuantizedModel(copy.deepcopy(trial.calibrated)), trial.target)
     opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
     model, tensors = write_model(partition, inputs, opset)
     before = model.SerializeToString(deterministic=True)

@@ -139,7 +139,7 @@ def moved_codes_keep_qparams(trial: Pipeline) -> None:
             continue
         for after in of_tensor.get(node.name, []):
             found = f"{_described(before)} before it, {_described(after)} after it"
-            assert before.same(after), f"{partition.path(node)!r} is listed as moving codes, with {found}"
+            assert before.same(after), f"{partition.paths[node]!r} is listed as moving codes, with {found}"
 
 
 def zero_is_exact(trial: Pipeline) -> None:

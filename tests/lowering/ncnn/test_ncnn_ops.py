@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import NcnnRunner
 from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
@@ -94,7 +95,7 @@ def test_drawn_ops_are_what_ncnn_computes():
         model, _ = _calibrated(Side(trial.ops), TARGET, *trial.shape)
         moved(model, trial.seed, trial.spread)
         x = image(model, trial.shape, trial.seed)
-        assert not Partition(model, TARGET).float_units
+        assert not Partition(QuantizedModel(model), TARGET).float_units
         artifact = qfunc.deploy(TARGET)(model)
         if NcnnRunner().comparable(artifact):  # AVX-512 rounds some depthwise convolutions once less
             return

@@ -16,6 +16,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.dtypes import position_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
@@ -73,7 +74,7 @@ def test_other_batches_and_lengths_in_the_simulation_and_in_the_runtime(name: st
 @pytest.mark.parametrize("name", MODELS)
 def test_every_product_is_quantized_and_no_position_or_mask_is(name: str) -> None:
     _, calibrated, _ = made(name)
-    partition = Partition(calibrated, TARGET)
+    partition = Partition(QuantizedModel(calibrated), TARGET)
     positions = position_nodes(partition.network)
     products = [n for n in partition.network.graph.nodes if partition.context.kind(n) in ("linear", "matmul")]
     data = [n for n in products if n not in positions]
@@ -103,7 +104,7 @@ def test_a_tied_table_stays_one_and_its_head_is_quantized() -> None:
     tables = [p for p in calibrated.parameters() if p.shape == model.word.weight.shape]
     assert len(tables) == 1
     assert torch.equal(tables[0], model.word.weight)
-    network = Partition(calibrated, TARGET).network
+    network = Partition(QuantizedModel(calibrated), TARGET).network
     read = {n.target: {u.name for u in n.users} for n in network.graph.nodes if n.op == "get_attr"}
     assert {"word", "head"} in read.values()
     assert [s.slot for s in qfunc.explain(calibrated).sites if s.tensor == "head.weight"] == ["weight"]

@@ -17,6 +17,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
@@ -66,7 +67,7 @@ def test_drawn_ops_are_what_the_runtime_computes():
         move(model, trial.seed, trial.spread)
         report = qfunc.verify(target, OnnxRuntimeRunner(threads=1))(model, [image(model, trial.shape, trial.seed)])
         assert report.verdict.startswith("bit-exact"), f"{trial}: {report}"
-        found = Partition(model, target).units
+        found = Partition(QuantizedModel(model), target).units
         units.update(u.kind for u in found if u.integer)
         left.update(u.kind for u in found if not u.integer)
         elements += report.elements

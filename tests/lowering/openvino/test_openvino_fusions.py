@@ -13,6 +13,7 @@ import qfunc
 from qfunc.errors import VerifyError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OpenVinoRunner
 from qfunc.placement.partition import Partition
 from tests.lowering.openvino.test_openvino_lowering import NARROW, needs_openvino
@@ -108,7 +109,11 @@ def test_the_addition_is_in_real_units_without_rounding_before_it() -> None:
     codes: dict[str, Any] = {}
     x = torch.randn(4, 3, 10, 9)
     ObservingInterpreter(qfunc.emulate(NARROW)(done), codes.__setitem__).run(x)
-    scale = {c.seat.tensor: np.float32(c.scale) for c in Partition(done, NARROW).at_path.values() if c.qparams.scale.ndim == 0}
+    scale = {
+        c.seat.tensor: np.float32(c.scale)
+        for c in Partition(QuantizedModel(done), NARROW).at_path.values()
+        if c.qparams.scale.ndim == 0
+    }
     weight = next(s.module for s in quantizer_nodes(done) if s.tensor == "c.weight" or s.module.site.name == "c.weight")
     block = Block("identity")
     held, qparams = weight.export(block.c.weight.detach())

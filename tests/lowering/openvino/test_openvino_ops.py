@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OpenVinoRunner
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
@@ -73,7 +74,7 @@ def test_drawn_ops_are_what_openvino_computes():
         model = _calibrated(Side([*map(read, trial.ops), layer]).eval(), TARGET, trial.shape)
         move(model, trial.seed, trial.spread)
         report = qfunc.verify(TARGET, OpenVinoRunner())(model, [image(model, trial.shape, trial.seed)])
-        found = Partition(model, TARGET).units
+        found = Partition(QuantizedModel(model), TARGET).units
         units.update(u.kind for u in found if u.integer)
         codes += sum(row.elements for row in report.of("codes"))
         kinds = {u.tensor: u.kind for u in found}

@@ -15,6 +15,7 @@ import qfunc
 from qfunc import targets
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.numerics.qparams import from_range
 from qfunc.placement.partition import Partition
@@ -93,7 +94,7 @@ def test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away() -> None:
 def test_every_unit_of_tengine_computes_on_codes() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 33, 31)
-    partition = Partition(_calibrated(TENGINE, SmallNet(STEPS), x), TENGINE)
+    partition = Partition(QuantizedModel(_calibrated(TENGINE, SmallNet(STEPS), x)), TENGINE)
     assert [u.path for u in partition.units if not u.integer] == []
 
 
@@ -157,7 +158,7 @@ def test_qdq_is_what_onnx_runtime_evaluates_without_optimisations() -> None:
     artifact = qfunc.deploy(targets.qdq)(model)
     (found,) = OnnxRuntimeRunner(optimise=False, threads=1).run(artifact, [x])
     emulated = qfunc.emulate(targets.qdq)(model)(x).detach()
-    assert [u.path for u in Partition(model, targets.qdq).units if u.integer] == []
+    assert [u.path for u in Partition(QuantizedModel(model), targets.qdq).units if u.integer] == []
     assert torch.equal(emulated, torch.from_numpy(found))
 
 

@@ -18,6 +18,7 @@ from qfunc.errors import EmulationError
 from qfunc.functions import Tqt
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.kernels import addition, pooling, requantize
 from qfunc.numerics.qparams import Affine
 from qfunc.placement.partition import Partition
@@ -150,7 +151,7 @@ def _made(size: float) -> tuple[Net, Tensor]:
 def test_every_code_is_that_of_shifts_on_integers(size: float) -> None:
     net, x = _made(size)
     model = qfunc.calibrate([x, 2 * x], progress=False)(qfunc.quantize(DPU)(net))
-    partition = Partition(model, DPU)
+    partition = Partition(QuantizedModel(model), DPU)
     assert [u.path for u in partition.units if not u.integer] == []
     positions = {s.module.site.name: -int(torch.log2(s.module.qparams().scale)) for s in quantizer_nodes(model)}
     chip, found = Chip(net, positions), {}

@@ -1,0 +1,58 @@
+"""A quantized model as transforms read it: each form of it is computed at most once in a call."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from torch import fx
+
+from qfunc.graph.evaluation_form import evaluation_form
+from qfunc.graph.float_network import without_quantizers
+from qfunc.graph.record import Record, record_of
+from qfunc.graph.sites import QuantizerNode, find_quantizers
+
+
+class QuantizedModel:
+    """A quantized model, its record, its evaluation form, its quantizers and its float network.
+
+    Each public call makes one for each model that it is given and passes it on.  It is never stored on the model: the
+    evaluation form holds folded weights, which a later change of the model would not reach.
+
+    >>> import qfunc, torch
+    >>> view = QuantizedModel(qfunc.quantize(qfunc.targets.onnxruntime)(torch.nn.Linear(3, 2)))
+    >>> [quantizer.tensor for quantizer in view.quantizers], view.float_network is view.float_network
+    (['input_1', 'weight', 'bias', 'linear'], True)
+    """
+
+    def __init__(self, model: fx.GraphModule) -> None:
+        self.model = model
+
+    @cached_property
+    def record(self) -> Record:
+        """The record of the model."""
+        found = record_of(self.model)
+        assert found is not None
+        return found
+
+    @cached_property
+    def evaluation_form(self) -> fx.GraphModule:
+        """The model with its BatchNorms folded; itself if none trains."""
+        return evaluation_form(self.model)
+
+    @cached_property
+    def quantizers(self) -> tuple[QuantizerNode, ...]:
+        """The quantizers in the order of the graph."""
+        return find_quantizers(self.evaluation_form)
+
+    @cached_property
+    def float_network(self) -> fx.GraphModule:
+        """The evaluation form without quantizers and dropouts."""
+        return without_quantizers(self.evaluation_form)
+
+    @cached_property
+    def network_so_far(self) -> fx.GraphModule:
+        """The evaluation form without dropouts and without the quantizers that have no qparams yet."""
+        return without_quantizers(self.evaluation_form, keep_ready=True)
+
+
+__all__ = ["QuantizedModel"]

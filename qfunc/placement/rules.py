@@ -1,0 +1,90 @@
+"""The rules of a target: which of them select a fused group, and a rule's value for one tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve
+from torch import fx
+
+from qfunc.errors import SpecError
+from qfunc.graph.selectors import Context, matches, names_one_op
+from qfunc.placement.fusion import FusedGroup
+from qfunc.specs import FixedQParams, Int, KeepFloat, PerChannel, PerTensor, Scheme, Target
+from qfunc.specs.edit._rewrites import narrowed
+
+
+class GroupRules:
+    """The rules of a target that select each fused group of a graph, matched once.
+
+    A rule that names an op, a class or a predicate selects a group if it matches any of its nodes; one of op kinds, if it
+    matches the root.
+    """
+
+    def __init__(self, context: Context, target: Target) -> None:
+        self.context, self.rules = context, target.rules
+        self._of_one_op = [names_one_op(rule.select) for rule in target.rules]
+        self._known: dict[tuple[fx.Node, int], bool] = {}
+        self._kept: dict[tuple[fx.Node, str], bool] = {}
+
+    def first(self, group: FusedGroup, slot: str, edge: fx.Node | None = None) -> int | None:
+        """Return the index of the first rule with a value for a slot that selects a group.
+
+        Args:
+            group: The group.
+            slot: The slot.
+            edge: What the slot reads; a rule of certain edges must match it.
+        """
+        for index, rule in enumerate(self.rules):
+            if getattr(rule, slot) is None or not self.applies(index, group):
+                continue
+            if rule.edges is None or edge is None or matches(rule.edges, edge, self.context):
+                return index
+        return None
+
+    def keep_float(self, group: FusedGroup, slot: str) -> bool:
+        """Return True if the first rule for a whole slot of a group keeps it in float."""
+        key = group.root, slot
+        if key not in self._kept:
+            values = ((i, getattr(r, slot)) for i, r in enumerate(self.rules) if r.edges is None)
+            first = next((value for i, value in values if value is not None and self.applies(i, group)), None)
+            self._kept[key] = isinstance(first, KeepFloat)
+        return self._kept[key]
+
+    def applies(self, index: int, group: FusedGroup) -> bool:
+        """Return True if the rule at an index selects a group."""
+        key = group.root, index
+        if key not in self._known:
+            nodes, select = group.nodes if self._of_one_op[index] else (group.root,), self.rules[index].select
+            self._known[key] = any(matches(select, n, self.context) for n in nodes)
+        return self._known[key]
+
+
+def with_axis(value: Any, axis: int, rank: int) -> Any:
+    """Return a weight's value with the axis of its op's output channels in place of "channel"."""
+    scheme = value.scheme if isinstance(value, FixedQParams) else value
+    if not isinstance(scheme.scale.shared, PerChannel) or scheme.scale.shared.axis != "channel":
+        return value
+    if axis < 0 and rank != 2:  # a stack of matrices has no single channel axis
+        return evolve(value, scale=evolve(scheme.scale, shared=PerTensor()))
+    return evolve(value, scale=evolve(scheme.scale, shared=PerChannel(axis)))
+
+
+def narrow(value: Any, bits: int) -> Any:
+    """Return a scheme with the fewer bits that an override wants.
+
+    Raises:
+        SpecError: codes that the hardware dictates, or more bits than it has.
+    """
+    fmt = value.format if isinstance(value, Scheme) else None
+    if not isinstance(fmt, Int):
+        wanted = f"None, for the hardware's weights are {'fixed' if fmt is None else repr(fmt)}, whose codes have one width"
+        raise SpecError(where="Override.bits", found=repr(bits), wanted=wanted, do="Drop bits, or choose other hardware.")
+    if bits > fmt.bits:
+        raise SpecError(
+            where="Override.bits",
+            found=repr(bits),
+            wanted=f"at most the {fmt.bits} bits of the hardware's {fmt}",
+            do="Choose fewer bits, or other hardware.",
+        )
+    return evolve(value, format=narrowed(fmt, bits, fmt.signed)) if bits < fmt.bits else value
