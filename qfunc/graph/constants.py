@@ -31,7 +31,7 @@ def computable(graph: fx.Graph) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for node in graph.nodes:
         inputs = node.all_input_nodes
-        if node.op == "get_attr" or (has(node, Trait.FOLDABLE) and bool(inputs) and found.issuperset(inputs)):
+        if node.op == "get_attr" or (bool(inputs) and found.issuperset(inputs) and has(node, Trait.FOLDABLE)):
             found.add(node)
     return found
 
