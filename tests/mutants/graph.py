@@ -9,7 +9,7 @@ GRAPH = (
     # in-place writes
     Mutation(
         "in-place-aliases-keep-the-old-value", "qfunc.frontend.functionalize:_Builder._written",
-        "self.env.update(dict.fromkeys(names, now[tensor]))",
+        "self.env.update(dict.fromkeys(names, current[tensor]))",
         "pass",
         PURE, case="twice-fx",
     ),
@@ -21,7 +21,7 @@ GRAPH = (
     ),
     Mutation(
         "in-place-through-a-view-accepted", "qfunc.frontend.aliasing:Storage.write",
-        "if any(self.order[user] > late for user in relative.users):",
+        "if any(self.order[user] > position for user in relative.users):",
         "if False:",
         "tests/frontend/test_capture_in_place.py::test_refused_with_the_line_of_the_model",
     ),
@@ -77,14 +77,14 @@ GRAPH = (
         "tests/frontend/test_mode_dependence.py::test_training_is_the_model_s",
     ),
     Mutation(
-        "what-a-norm-holds-beside-is-lost", "qfunc.frontend.mode_dependence:_plain",
-        "return with_missing_members(made, norm)",
-        "return made",
+        "what-a-norm-holds-beside-is-lost", "qfunc.frontend.mode_dependence:_plain_norm",
+        "return with_missing_members(norm_copy, norm)",
+        "return norm_copy",
         "tests/frontend/test_mode_dependence.py::test_evaluation_is_the_model_s",
     ),
     Mutation(
         "what-drops-keeps-the-mode-of-tracing", "qfunc.frontend.mode_dependence:take_modes",
-        "twin.inner.training = module.training",
+        "copied.inner.training = module.training",
         "pass",
         "tests/frontend/test_mode_dependence.py::test_the_model_is_not_changed_and_modes_are_kept",
     ),

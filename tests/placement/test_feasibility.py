@@ -49,7 +49,7 @@ DYNAMIC = Scheme(Int(8), Scale(dynamic=True))
     [
         ("input", FP8, "Float(4, mantissa=3, max=448.0) with scales PerTensor()"),
         ("weight", BLOCKS, "Int(4) with scales PerBlock(-1, size=3)"),
-        ("input", DYNAMIC, "Int(8) with scales found at run time"),
+        ("input", DYNAMIC, "Int(8) with dynamic scales"),
     ],
 )
 def test_what_a_chip_holds_and_no_file_is_written_with(slot, scheme, words):
@@ -62,8 +62,8 @@ def test_what_a_chip_holds_and_no_file_is_written_with(slot, scheme, words):
         "input": "op 'conv', input 'x'; op 'mean', input 'act'; op 'fc', input 'mean'",
     }[slot]
     assert refusal(target) == (
-        f"target 'tensorrt', {places}: found {words}, wanted integers with one static scale a tensor or channel, or "
-        "logarithms with one a tensor, as files hold them. "
+        f"target 'tensorrt', {places}: found {words}, wanted a scheme that files store: integers with one static scale "
+        f"per tensor or channel, or logarithms per tensor. "
         "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
     )
     qfunc.quantize(evolve(target, lowering=None))(Net())

@@ -137,7 +137,7 @@ def test_near_misses_say_why() -> None:
 
     said = qfunc.explain(qfunc.quantize(TARGET)(Net()))
     assert [(a, b) for a, b, _ in said.misses] == [("conv", "relu")]
-    assert "is read 2 times, and a fused op may be read once" in said.misses[0][2]
+    assert "is read 2 times, and a fused op may be read only once" in said.misses[0][2]
     assert "not fused" in str(said)
 
 

@@ -1,4 +1,4 @@
-"""Nodes of a torch.export graph, read as aten writes them."""
+"""Access to the nodes of a torch.export graph by their aten names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import fx
 
 
 def aten(node: Any) -> str:
-    """The bare name of an aten op, "" of anything else.
+    """Return the bare name of an aten op, or "" for any other node.
 
     >>> [aten(n) for n in torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes]
     ['', 'relu', '']
@@ -50,7 +50,7 @@ ATEN = AtenReader()
 
 
 def shape(node: Any) -> tuple[str, ...] | None:
-    """The sizes of a node's tensor as texts, those that vary too; None where they are not known.
+    """Return the sizes of a node's tensor as strings, dynamic sizes included; None if they are unknown.
 
     >>> [shape(n) for n in torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes]
     [('2',), ('2',), None]
@@ -60,7 +60,7 @@ def shape(node: Any) -> tuple[str, ...] | None:
 
 
 def is_constant(node: Any) -> bool:
-    """Whether a node reads a parameter or buffer, or moves one by ops of one operand each."""
+    """Return True if a node reads a parameter or buffer, directly or through ops of one operand each."""
     while isinstance(node, fx.Node) and node.op == "call_function" and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return isinstance(node, fx.Node) and node.op == "get_attr"
