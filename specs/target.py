@@ -28,7 +28,8 @@ class OpKind:
 
     `spellings` are qualified names of functions, methods or module classes ("mylib.ops.fast_gelu").
     `slots` name the arguments in order; "input", "weight" and "bias" may carry qparams.  `behaves_like` is
-    the kind that it is written as; `onnx` a function of its own in ONNX's text form, of its tensors in order.
+    the kind that it is written as and whose traits it has; `onnx` a function of its own in ONNX's text form, of its
+    tensors in order.
 
     >>> OpKind("fast_gelu", ("mylib.ops.fast_gelu",), behaves_like="gelu").slots
     ('input',)

@@ -13,7 +13,7 @@ from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.analysis.quantized_weights import Weight
 from qfunc.analysis.replay import Replays, outputs_of
 from qfunc.graph.constants import read_attr
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.specs._check import integer
 
 Key = tuple[str, int]

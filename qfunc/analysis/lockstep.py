@@ -10,7 +10,7 @@ from torch import fx
 from qfunc.errors import QfuncError
 from qfunc.graph.interpreter import run_error
 from qfunc.graph.module import in_evaluation_mode
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
 TRANSPARENT = ("fake_quantize", "dropout")

@@ -14,7 +14,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import TRANSPARENT as CODES_PASS
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.record import record_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.placement.rules import narrow
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.site import Site

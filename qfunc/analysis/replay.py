@@ -14,7 +14,7 @@ from qfunc.analysis.metrics import Sums
 from qfunc.errors import QfuncError
 from qfunc.execution.batches import tensors_of
 from qfunc.graph.interpreter import run_error
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 Key = TypeVar("Key", bound=Hashable)
 Replay = tuple[fx.Node, Callable[[Tensor], Tensor]]

@@ -13,7 +13,8 @@ from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equ
 from qfunc.corrections.norm_weights import moments, store_norm
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has
 
 
 def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:
@@ -76,7 +77,7 @@ def _why_not(link: Link) -> str:
     if not isinstance(link.producer, Rows) or link.producer.norm is None:
         return "it has no BatchNorm, so its mean and deviation are unknown"
     for end in link.ends:
-        if not end.through or kind_of(end.through[0]) not in ("relu", "leaky_relu", "prelu"):
+        if not end.through or not has(end.through[0], Trait.ACTIVATION | Trait.SCALES_WITH_CHANNELS):
             return "its output does not go directly into a ReLU"
         if end.op.pads or not all(map(keeps_constants, end.through)):
             return "its reader also reads padding, which a bias does not shift"

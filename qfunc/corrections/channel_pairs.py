@@ -12,7 +12,7 @@ from qfunc.analysis.report_format import Section, fragment, page, table
 from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equalization, equalization_links
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 _HEAD = ("op", "through", "readers", "channels", "rows", "columns")
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from attrs import evolve, frozen
 from torch import fx
 
-from qfunc.ops.vocabulary import attribute, kind_of, op_of
-
-_ELEMENTWISE = ("relu", "leaky_relu", "prelu", "abs", "neg", "dropout")
-_POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool")
-_MEANS = ("mean", "sum", "amax", "amin")
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, op_of, parameters_of
 
 
 @frozen
@@ -47,20 +45,21 @@ def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
     [None, Layout(back=1, rank=2, merged=True)]
     """
     kind, op = kind_of(node), op_of(node)
-    if kind in _ELEMENTWISE:
+    scales = has(node, Trait.SCALES_WITH_CHANNELS)
+    if scales and has(node, Trait.ELEMENTWISE):
         return layout
-    if kind in _POOLS and op is not None:
-        return layout if layout.back > int(op.names[0][-2]) else None
+    if scales and op is not None and op.spatial is not None:
+        return layout if layout.back > op.spatial else None
     if kind == "resize":
         return layout if layout.back + 1 == layout.rank else None
     if kind == "pad":
         zeros = attribute(node, "mode") != "constant" or not attribute(node, "value")
         return layout if zeros and len(attribute(node, "pad")) < 2 * layout.back else None
-    if kind == "global_avg_pool" or (kind in _MEANS and op is not None):
+    if scales:
         return _reduced(layout, attribute(node, "dim"), attribute(node, "keepdim"))
     if kind == "flatten":
         return _flat(layout, attribute(node, "start_dim"), attribute(node, "end_dim"))
-    return _rows(layout, attribute(node, "shape"), node) if op is not None and op.names[0] == "reshape" else None
+    return _rows(layout, attribute(node, "shape"), node) if op is not None and op.call is torch.reshape else None
 
 
 def clips_from_zero(node: fx.Node) -> bool:
@@ -75,7 +74,7 @@ def keeps_constants(node: fx.Node) -> bool:
     """Return True if a commuting op maps a constant channel to the same constant: true for means, not for zero padding."""
     kind = kind_of(node)
     if kind == "avg_pool":
-        padding, divisor = (attribute(node, n) if n in _names(node) else None for n in ("padding", "divisor_override"))
+        padding, divisor = (attribute(node, n) if n in parameters_of(node) else None for n in ("padding", "divisor_override"))
         inside = not any(padding) if isinstance(padding, list | tuple) else not padding
         return divisor is None and (inside or not attribute(node, "count_include_pad"))
     if kind == "pad":
@@ -85,12 +84,7 @@ def keeps_constants(node: fx.Node) -> bool:
 
 def keeps_means(node: fx.Node) -> bool:
     """Return True if a commuting op preserves the mean of a channel for all values."""
-    return kind_of(node) not in (*_ELEMENTWISE, "max_pool", "amax", "amin", "resize", "pad") and keeps_constants(node)
-
-
-def _names(node: fx.Node) -> tuple[str, ...]:
-    op = op_of(node)
-    return () if op is None else op.parameters
+    return (has(node, Trait.AVERAGES) or has(node, Trait.VIEW)) and keeps_constants(node)
 
 
 def _reduced(layout: Layout, dim: Any, keepdim: bool) -> Layout | None:

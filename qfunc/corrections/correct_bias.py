@@ -15,7 +15,8 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, slots
 from qfunc.transforms.batch_norm import fold_batch_norm
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class _Part:
 
 def correctable(node: fx.Node, quantized: Any) -> bool:
     """Return True for a conv or linear with a quantized weight, named in `quantized`, and a bias that nothing else reads."""
-    if kind_of(node) not in ("conv", "linear"):
+    if not has(node, Trait.WEIGHTED) or kind_of(node) == "conv_transpose":  # `shift_of` has no formula for its windows
         return False
     weight, bias = attribute(node, "weight"), attribute(node, "bias")
     has_bias = isinstance(bias, fx.Node) and bias.op == "get_attr" and len(bias.users) == 1

@@ -15,7 +15,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import LinearOp
 from qfunc.graph.stages import require_stage
 from qfunc.graph.view import QuantizedModel
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, slots
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.pipeline import prepare
 from qfunc.transforms.batch_norm import fold_batch_norm

@@ -17,11 +17,11 @@ from qfunc.corrections.scalable_norms import ScalableNorm, scalable_norm
 from qfunc.corrections.scalable_ops import Columns, Rows, ScalableOps
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.frontend.capture import capture
-from qfunc.graph.linear_op import LINEAR_KINDS
 from qfunc.graph.record import path_of, record_of
 from qfunc.graph.stages import kind_of_model
 from qfunc.graph.submodules import quantized_submodules
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, slots
 
 
 @frozen(eq=False)
@@ -77,8 +77,7 @@ def equalization_links(
     ends, links, misses = ScalableOps(model), [], []
     used: set[fx.Node] = set()
     for node in model.graph.nodes:
-        kind = kind_of(node)
-        producer: Rows | ScalableNorm | str | None = ends.rows(node) if kind in LINEAR_KINDS else None
+        producer: Rows | ScalableNorm | str | None = ends.rows(node) if has(node, Trait.WEIGHTED) else None
         if producer is None and gains and node not in used:
             producer = scalable_norm(ends, node)
         if producer is None:
@@ -110,7 +109,7 @@ def _reached(ends: ScalableOps, producer: Rows | ScalableNorm, clips: bool) -> I
         for reader in node.users:
             if kind_of(reader) == "size":
                 continue
-            if kind_of(reader) in LINEAR_KINDS:
+            if has(reader, Trait.WEIGHTED):
                 yield _column(ends, producer, node, reader, layout, through)
                 continue
             after = scaled_consumers(reader, layout) if reader.args and reader.args[0] is node else None

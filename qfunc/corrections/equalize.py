@@ -14,7 +14,7 @@ from qfunc.corrections.norm_weights import moments
 from qfunc.corrections.range_balancing import balancing_factors
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.errors import SpecError
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.ops.node import attribute, kind_of
 
 _LEAST = 1e-30
 

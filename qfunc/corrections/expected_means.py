@@ -21,7 +21,8 @@ from qfunc.corrections.channel_scaling import Layout, keeps_means, scaled_consum
 from qfunc.corrections.norm_weights import moments
 from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import linear_op
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, slots
 
 
 def clipped_mean(mean: Tensor, deviation: Tensor, low: float, high: float) -> Tensor:
@@ -65,7 +66,7 @@ def expected_means(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None
     given = [n for slot, n in slots(node) if slot == "input"]
     if kind == "batch_norm":
         return _normed(model, node)
-    if kind in ("relu", "clip", "leaky_relu", "prelu"):
+    if has(node, Trait.CLAMPS) or has(node, Trait.ACTIVATION | Trait.SCALES_WITH_CHANNELS):
         return _activated(model, node, given[0])
     if kind in ("add", "concat"):
         parts = [e for n in given if (e := expected_means(model, n)) is not None]
@@ -95,7 +96,7 @@ def _activated(model: fx.GraphModule, node: fx.Node, norm: fx.Node) -> ExpectedM
     if normed is None:
         return None
     (deviation, mean), kind = moments(model, norm), kind_of(node)
-    if kind in ("relu", "clip"):
+    if has(node, Trait.CLAMPS):
         low, high = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max"))
         if isinstance(low, fx.Node) or isinstance(high, fx.Node):
             return None

@@ -13,7 +13,8 @@ from qfunc.corrections.scalable_ops import ScalableOps
 from qfunc.errors import a_or_an
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, parameters_of
 
 
 @frozen(eq=False)
@@ -49,7 +50,7 @@ def scalable_norm(ends: ScalableOps, node: fx.Node) -> ScalableNorm | str | None
     kind, model = kind_of(node), ends.model
     if kind == "batch_norm":
         return _batch_norm(ends, node)
-    if kind in ("layer_norm", "rms_norm"):
+    if has(node, Trait.NORM) and "normalized_shape" in parameters_of(node):
         weight, bias = attribute(node, "weight"), attribute(node, "bias") if kind == "layer_norm" else None
         given = [n for n in (weight, bias) if n is not None]
         if weight is None or len(attribute(node, "normalized_shape")) != 1:

@@ -14,7 +14,7 @@ from qfunc.graph.channel_affine import ChannelAffines
 from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import attribute, channel_axis, kind_of
+from qfunc.ops.node import attribute, channel_axis, kind_of
 
 
 @frozen(eq=False)

@@ -17,7 +17,7 @@ from qfunc.execution.feed import feed_all
 from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import attribute
+from qfunc.ops.node import attribute
 from qfunc.passes.fuse_norms import NORMS
 from qfunc.passes.rewrite import rewrite
 

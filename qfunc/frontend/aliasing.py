@@ -9,20 +9,27 @@ from torch import fx
 
 from qfunc.errors import CaptureError
 from qfunc.frontend.source_location import source_line
+from qfunc.ops.canonicalize import DROPOUTS
+from qfunc.ops.definition import Trait
+from qfunc.ops.opset import names
 
-VIEWS = frozenset((
-    "view", "reshape", "flatten", "ravel", "transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis", "t",
-    "T", "mT", "H", "mH", "numpy_T", "matrix_H", "adjoint", "squeeze", "unsqueeze", "getitem", "slice", "select",
-    "narrow", "unbind", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk", "expand",
-    "expand_as", "broadcast_to", "view_as", "reshape_as", "unflatten", "diagonal", "unfold", "as_strided", "real",
-    "imag", "view_as_real", "view_as_complex", "detach", "data", "to", "type", "type_as", "float", "double", "half",
-    "bfloat16", "cpu", "cuda", "contiguous", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
-    "feature_dropout", "feature_alpha_dropout", "positive", "alias", "requires_grad_", "lift_fresh",
-))  # fmt: skip
+# Views that no record has: those that always become another op or remain outside the op set.
+_OTHER_VIEWS = (
+    "T", "H", "mH", "matrix_H", "adjoint", "tensor_split", "hsplit", "vsplit", "dsplit", "diagonal", "as_strided", "real",
+    "imag", "view_as_real", "view_as_complex", "data", "cpu", "cuda", "contiguous", "positive", "alias", "requires_grad_",
+    "lift_fresh", "to", "type", "type_as", "float", "double", "half", "bfloat16",
+)  # fmt: skip
+VIEWS = names(Trait.VIEW) - {"getattr"} | {*_OTHER_VIEWS, *DROPOUTS}
 """Short names of ops whose result may share storage with their first argument."""
 
-SPLITS = ("unbind", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "chunk")
-"""Those that give several."""
+SPLITS = names(results=(None,)) | {"tensor_split", "hsplit", "vsplit", "dsplit"}
+"""Short names of ops that return as many parts as their arguments request."""
+
+SEVERAL = names(results=(2, 3)) | {
+    "median", "mode", "kthvalue", "aminmax", "unique", "max_pool1d_with_indices", "max_pool2d_with_indices", "lstm", "gru",
+    "rnn_tanh", "rnn_relu",
+}  # fmt: skip
+"""Short names of ops with several results, whose entries are no slices of a tensor; the last ones have no record."""
 
 
 class Storage:

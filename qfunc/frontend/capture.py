@@ -36,7 +36,7 @@ from qfunc.graph.module import copy_module
 from qfunc.graph.record import record_of, within_module
 from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.graph.wrappers import unwrap, unwrap_inside
-from qfunc.ops.spelling import DROPOUTS, canonical, short_name
+from qfunc.ops.canonicalize import DROPOUTS, canonical, short_name
 
 _LOCK = threading.RLock()  # tracing patches globals of torch
 

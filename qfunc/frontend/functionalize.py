@@ -11,7 +11,7 @@ import torch
 from attrs import evolve
 from torch import fx, nn
 
-from qfunc.frontend.aliasing import SPLITS, VIEWS, Storage, aliasing_error
+from qfunc.frontend.aliasing import SEVERAL, SPLITS, VIEWS, Storage, aliasing_error
 from qfunc.frontend.multi_output import output_count, reads_tuple
 from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, write_slice
@@ -20,12 +20,12 @@ from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_inpu
 from qfunc.graph.module import CapturedModule, ensure_submodule, with_tensors
 from qfunc.graph.names import unique_name
 from qfunc.graph.record import NodeInfo, Record, attach
+from qfunc.ops.attention import repeat_heads
+from qfunc.ops.binding import dtype_of
+from qfunc.ops.canonicalize import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
+from qfunc.ops.creation import casts_nothing, stays
 from qfunc.ops.decompositions import attend
-from qfunc.ops.float_ops import repeat_heads
-from qfunc.ops.float_spellings import SEVERAL, picked, stays
-from qfunc.ops.index_spellings import casts_nothing, dtype_of
-from qfunc.ops.indexing import element
-from qfunc.ops.spelling import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
+from qfunc.ops.indexing import element, picked
 
 _USE_PURE_OPS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")

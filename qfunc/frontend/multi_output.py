@@ -10,7 +10,7 @@ from torch import fx
 from qfunc.errors import CaptureError
 from qfunc.frontend.aliasing import SPLITS
 from qfunc.frontend.source_location import source_line
-from qfunc.ops.spelling import canonical, short_name
+from qfunc.ops.canonicalize import canonical, short_name
 
 
 def reads_tuple(node: fx.Node) -> bool:

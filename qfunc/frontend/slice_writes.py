@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qfunc.ops.index_ops import full_like
+from qfunc.ops.creation import full_like
 
 SliceIndex = tuple[int, slice]
 

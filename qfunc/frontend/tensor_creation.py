@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from qfunc.graph.arguments import _reads
-from qfunc.ops.index_ops import arange, full
+from qfunc.ops.creation import arange, full
 
 __all__ = ["meshgrid_arguments", "meshgrid", "on_input_device"]
 

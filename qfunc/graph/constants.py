@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.ops.vocabulary import kind_of, op_of
-
-_ARITHMETIC = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "add", "sub", "mul", "div",
-               "pow", "sqrt", "rsqrt", "neg", "exp", "abs", "sum", "mean", "guard")  # fmt: skip
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, op_of
 
 
 def model_path(node: fx.Node) -> str:
@@ -33,7 +31,7 @@ def computable(graph: fx.Graph) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for node in graph.nodes:
         inputs = node.all_input_nodes
-        if node.op == "get_attr" or (bool(inputs) and found.issuperset(inputs) and kind_of(node) in _ARITHMETIC):
+        if node.op == "get_attr" or (bool(inputs) and found.issuperset(inputs) and has(node, Trait.FOLDABLE)):
             found.add(node)
     return found
 
@@ -49,7 +47,7 @@ def value_of(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor])
         op = op_of(node)
         assert op is not None
         with torch.no_grad():
-            known[node] = op.target(*fx.map_arg(node.args, lambda n: value_of(model, n, known)))
+            known[node] = op.call(*fx.map_arg(node.args, lambda n: value_of(model, n, known)))
     return known[node]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from qfunc.ops.indexing import element
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, slots
 
 TRANSPARENT = ("dropout",)
 """Kinds that are removed in evaluation, for every target."""

@@ -9,9 +9,8 @@ from attrs import field, frozen
 from torch import Tensor, fx
 
 from qfunc.graph.constants import model_path, read_attr, store
-from qfunc.ops.vocabulary import attribute, kind_of, op_of
-
-LINEAR_KINDS = ("conv", "conv_transpose", "linear")
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, op_of
 
 
 @frozen(eq=False)
@@ -108,7 +107,7 @@ class LinearOp:
 
 def linear_op(model: fx.GraphModule, node: fx.Node) -> LinearOp | None:
     """Return the node as a LinearOp; None unless it is such an op with a constant weight and no computed bias."""
-    if kind_of(node) not in LINEAR_KINDS:
+    if not has(node, Trait.WEIGHTED):
         return None
     _, weight, bias, *_ = node.args
     constant = all(w is None or (isinstance(w, fx.Node) and w.op == "get_attr") for w in (weight, bias))

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from torch import fx
 
 from qfunc.graph.patterns import Either, Match, OpPattern, Through, Var, same, words
-from qfunc.ops.vocabulary import kind_of, op_of
+from qfunc.ops.node import kind_of, op_of
 
 
 class Reader(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from qfunc.ops.vocabulary import is_constant
+from qfunc.ops.node import is_constant
 from qfunc.placement.partition import Partition
 from qfunc.specs import Format, Int, Log
 

@@ -17,10 +17,11 @@ from torch import fx, nn
 from qfunc.errors import SpecError
 from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
 from qfunc.graph.constants import value_of
-from qfunc.graph.linear_op import LINEAR_KINDS, LinearOp, after, before, linear_op
+from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context, matches
-from qfunc.ops.vocabulary import kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, slots
 from qfunc.passes.share_folded_constants import SharedConstants
 from qfunc.specs import FusionStep, Target
 
@@ -75,7 +76,7 @@ class _Folding:
     def run(self) -> None:
         """Folds everything that folds."""
         for node in list(self.model.graph.nodes):
-            while kind_of(node) in LINEAR_KINDS and self._behind(node):
+            while has(node, Trait.WEIGHTED) and self._behind(node):
                 pass
         for node in reversed(list(self.model.graph.nodes)):
             norm = self.norms.at(node)

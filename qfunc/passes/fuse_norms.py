@@ -13,8 +13,8 @@ from torch import fx
 from qfunc.graph.constants import read_attr
 from qfunc.graph.matcher import Call, Rewrite
 from qfunc.graph.patterns import Match, OpPattern, Var, either, op, tensor
-from qfunc.ops.index_ops import rms_norm
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
+from qfunc.ops.normalization import rms_norm
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

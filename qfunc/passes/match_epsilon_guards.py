@@ -9,13 +9,13 @@ from torch import fx
 from qfunc.graph.dtypes import position_nodes
 from qfunc.graph.matcher import Rewrite, apply_rewrites, calls
 from qfunc.graph.patterns import Match, OpPattern, number, op, tensor
-from qfunc.ops.float_ops import at_least, guarded
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.arithmetic import at_least, guarded
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, kind_of
 
 SMALL = 0.01
 """What guards a division is at most this: layers take 1e-5, 1e-6, 1e-12."""
 
-_MOVES = ("reshape", "transpose", "expand", "unsqueeze", "squeeze", "slice", "flatten", "cast", "detach")
 _DIVIDE = ("sqrt", "rsqrt", "reciprocal", "log")
 _Y, _EPS = tensor("y"), number("eps", lambda v: 0 < v <= SMALL, f"a number in (0, {SMALL}]")
 
@@ -54,7 +54,7 @@ def _divides(node: fx.Node) -> bool:
     # Whether each reader divides by it, perhaps behind moves.
     def divided(user: fx.Node) -> bool:
         kind = kind_of(user)
-        if kind in _MOVES:
+        if has(user, Trait.VIEW) or kind == "cast":
             return _divides(user)
         return kind in _DIVIDE or (kind == "div" and user.args[1] is node and user.args[0] is not node)
 

@@ -14,7 +14,7 @@ def rewrite(network: fx.GraphModule, *stages: tuple[Rewrite, ...]) -> fx.GraphMo
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
-    >>> from qfunc.ops.vocabulary import kind_of
+    >>> from qfunc.ops.node import kind_of
     >>> from qfunc.passes.fuse_norms import NORMS
     >>> class Norm(torch.nn.Linear):
     ...     def forward(self, x): return self.bias * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))

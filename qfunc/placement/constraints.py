@@ -11,7 +11,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import attributes, constant_shape, matches
-from qfunc.ops.vocabulary import channel_axis, kind_of, slots
+from qfunc.ops.node import channel_axis, kind_of, slots
 from qfunc.placement.feasibility import infeasibility
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import PlacedSite, Plan

@@ -6,10 +6,9 @@ from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.graph.selectors import Context, matches
-from qfunc.ops.vocabulary import kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, kind_of, slots
 from qfunc.specs import Fusion
-
-MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "pad", "expand", "dropout")
 
 
 @frozen
@@ -118,8 +117,11 @@ def _joins(node: fx.Node, chain: fx.Node, root: int, order: dict[fx.Node, int]) 
 
 
 def _origin(tensor: fx.Node) -> fx.Node:
-    # Ops that only move values compute nothing, so the time of their input counts.
-    while kind_of(tensor) in MOVES and len(inputs := [n for s, n in slots(tensor) if s == "input"]) == 1:
+    # Ops that only move values compute nothing, and padding almost nothing, so the time of their input counts.
+    while has(tensor, Trait.VIEW) or kind_of(tensor) == "pad":
+        inputs = [n for s, n in slots(tensor) if s == "input"]
+        if len(inputs) != 1:
+            break
         tensor = inputs[0]
     return tensor
 

@@ -13,7 +13,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, only_moves_codes
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, constant_shape, matches
-from qfunc.ops.vocabulary import channel_axis, is_constant, slots
+from qfunc.ops.node import channel_axis, is_constant, slots
 from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
 from qfunc.placement.rules import GroupRules, narrow, with_axis
 from qfunc.placement.ties import with_shared_algorithms

@@ -11,7 +11,7 @@ from qfunc.errors import CalibrationError
 from qfunc.graph.selectors import matches
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Limit, Scheme

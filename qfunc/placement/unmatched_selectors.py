@@ -10,7 +10,7 @@ from attrs import fields, has
 
 from qfunc.errors import SpecError
 from qfunc.graph.selectors import Context, matches, names_one_op
-from qfunc.ops.vocabulary import MODULE_KINDS, OPS
+from qfunc.ops.opset import MODULE_KINDS, OPS
 from qfunc.specs import Target
 from qfunc.specs import selectors as s
 

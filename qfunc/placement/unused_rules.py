@@ -9,7 +9,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import Context, matches
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import Plan
 from qfunc.placement.ties import leader_of

@@ -6,13 +6,15 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.graph.dtypes import node_types
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, slots
 
-__all__ = ["DataFlow", "Region", "LINEAR_KINDS", "dominators", "is_gate", "regions"]
+__all__ = ["DataFlow", "Region", "dominators", "has_rounding", "is_gate", "regions"]
 
 
-LINEAR_KINDS = ("conv", "conv_transpose", "linear", "matmul", "lstm", "gru")
-"""Ops with weights whose rounding can be learned."""
+def has_rounding(node: fx.Node) -> bool:
+    """Return True if the rounding of an op's weights can be learned."""
+    return has(node, Trait.WEIGHTED) or has(node, Trait.RECURRENT) or kind_of(node) == "matmul"
 
 
 class DataFlow:
@@ -66,7 +68,7 @@ class DataFlow:
 
     def weighed(self, node: fx.Node) -> bool:
         """Return True if an op has a weight that is a constant."""
-        return kind_of(node) in LINEAR_KINDS and any(slot == "weight" and p in self.free for slot, p in slots(node))
+        return has_rounding(node) and any(slot == "weight" and p in self.free for slot, p in slots(node))
 
 
 def _follows(node: fx.Node, free: set[fx.Node]) -> bool:
@@ -75,7 +77,7 @@ def _follows(node: fx.Node, free: set[fx.Node]) -> bool:
         return any(not isinstance(default, fx.Node) for default in node.args)  # def forward(self, x, gain=1.0)
     if node.op == "output":
         return False
-    if node.op == "get_attr" or kind_of(node) in ("size", "full", "arange"):
+    if node.op == "get_attr" or kind_of(node) == "size" or has(node, Trait.CREATES):
         return True
     inputs = node.all_input_nodes
     return bool(inputs) and all(n in free for n in inputs)

@@ -13,7 +13,8 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import op_of
 from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.random_drop import DropRate, mix
@@ -35,8 +36,8 @@ class Distance:
     def __init__(self, step: Step, method: Method, cache: Cache) -> None:
         self.targets, self.loss, self.cache = step.targets, method.loss, cache
         # Channels are axis 1 in units with convolutions, else the last axis.
-        kinds = {kind_of(n) for n in step.real.graph.nodes}
-        self.axis = 1 if kinds & {"conv", "conv_transpose"} else -1
+        ops = [op for n in step.real.graph.nodes if (op := op_of(n)) is not None]
+        self.axis = 1 if any(op.spatial is not None and Trait.WEIGHTED in op.traits for op in ops) else -1
         self.places = [step.outputs.index(name) for name in step.targets]
 
     def of(self, outputs: Sequence[Tensor], take: Callable[[Key], Tensor]) -> Tensor:

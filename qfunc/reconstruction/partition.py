@@ -15,13 +15,10 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.record import path_of
 from qfunc.graph.selectors import attributes
 from qfunc.graph.submodules import require_submodules
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, kind_of
 from qfunc.reconstruction.data_flow import DataFlow, Region, is_gate, regions
 from qfunc.specs._check import integer, refuse
-
-_TAIL = ("relu", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "gelu", "silu", "hardswish", "hardsigmoid", "elu", 
-         "softplus", "mish", "batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm", "dropout")  # fmt: skip
-_ARITHMETIC = (*_TAIL, "add", "sub", "mul", "div", "exp")
 
 
 @frozen
@@ -124,6 +121,15 @@ class Blocks:
         return nodes
 
 
+def _ends_layer(node: fx.Node) -> bool:
+    return has(node, Trait.ACTIVATION) or has(node, Trait.NORM) or kind_of(node) == "dropout"
+
+
+def _computes_tail(node: fx.Node) -> bool:
+    # An activation may be written as arithmetic, x / (1 + exp(-x)).
+    return _ends_layer(node) or has(node, Trait.ARITHMETIC) or kind_of(node) == "exp"
+
+
 def units(how: Layers | Blocks) -> Callable[[Any], tuple[Unit, ...]]:
     """Return a function from a quantized model to its units, in graph order.
 
@@ -202,9 +208,9 @@ def _with_tail(nodes: list[fx.Node], flow: DataFlow, found: list[Region], taken:
     while nodes[-1] not in flow.returned:
         readers = flow.behind[nodes[-1]]
         written = next((r for r in found if r.entry is nodes[-1] and all(u in r.nodes for u in readers)), None)
-        if len(readers) == 1 and kind_of(readers[0]) in _TAIL and flow.before[readers[0]] == [nodes[-1]]:
+        if len(readers) == 1 and _ends_layer(readers[0]) and flow.before[readers[0]] == [nodes[-1]]:
             more: tuple[fx.Node, ...] = (readers[0],)
-        elif len(readers) > 1 and written is not None and all(kind_of(n) in _ARITHMETIC for n in written.nodes):
+        elif len(readers) > 1 and written is not None and all(_computes_tail(n) for n in written.nodes):
             more = written.nodes
         else:
             break

@@ -15,7 +15,7 @@ from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.reconstruction.cache import Cache, Inputs, Key
 from qfunc.reconstruction.checkpoint import Checkpoint, digest
 from qfunc.reconstruction.data_flow import DataFlow

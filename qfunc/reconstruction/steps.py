@@ -10,7 +10,7 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.reconstruction.data_flow import DataFlow
 from qfunc.reconstruction.partition import Unit
 

@@ -18,11 +18,11 @@ from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.placement.ties import tie_parameters
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten, unflatten
-from qfunc.reconstruction.data_flow import LINEAR_KINDS
+from qfunc.reconstruction.data_flow import has_rounding
 from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain, learned_qparams, mix
 from qfunc.reconstruction.rounding import Rounding
 from qfunc.specs import Int, Override, Scheme, edit
@@ -143,7 +143,7 @@ _JUST = 1e-4  # |v| that determines the rounding but can change sign in the firs
 
 
 def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> list[QuantizerNode]:
-    """Return the weights with a rounding to learn: integers with their own scale, read only by ops in LINEAR_KINDS."""
+    """Return the weights with a rounding to learn: integers with their own scale, read only by ops that pass `has_rounding`."""
     nodes = {n.name: n for n in network.graph.nodes}
     return [
         seat
@@ -152,7 +152,7 @@ def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> lis
         and seat.module.site.slot == "weight"
         and isinstance(seat.module.site.value, Scheme)
         and isinstance(seat.module.scheme.format, Int)
-        and all(kind_of(nodes[reader]) in LINEAR_KINDS for reader in seat.readers)
+        and all(has_rounding(nodes[reader]) for reader in seat.readers)
     ]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qfunc.errors import CaptureError
 from qfunc.frontend.capture import capture
-from qfunc.ops.spelling import is_in_place
+from qfunc.ops.canonicalize import is_in_place
 
 
 class Net(nn.Module):

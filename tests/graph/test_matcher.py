@@ -13,7 +13,7 @@ from torch import fx, nn
 from qfunc.frontend.capture import capture
 from qfunc.graph.matcher import Call, NearMiss, Rewrite, apply_rewrites, match_rewrite
 from qfunc.graph.patterns import Match, Through, Var, either, number, op, tensor
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 X, Y = tensor("x"), tensor("y")
 Function = Callable[[Any, Any], Any]

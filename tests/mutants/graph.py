@@ -33,32 +33,32 @@ GRAPH = (
     ),
     # spellings
     Mutation(
-        "rsub-not-swapped", "qfunc.ops.rewrites:_rsub",
+        "rsub-not-swapped", "qfunc.ops.arithmetic:_rsub",
         "(call[0], (call[1][1], call[1][0], *call[1][2:]))",
         "call",
         ROAD, case="rsub",
     ),
-    Mutation("axis-is-no-dim", "qfunc.ops.spelling:_RENAMED", '"axis": "dim"', '"axis": "axis"', ROAD, case="concat"),
+    Mutation("axis-is-no-dim", "qfunc.ops.canonicalize:_RENAMED", '"axis": "dim"', '"axis": "axis"', ROAD, case="concat"),
     Mutation(
-        "deconv-arguments-swapped", "qfunc.ops.vocabulary:_DECONV",
+        "deconv-arguments-swapped", "qfunc.ops.linear:_DECONV",
         "output_padding=0 groups=1 dilation=1",
         "output_padding=0 dilation=1 groups=1",
         ROAD, case="conv_transpose2d",
     ),
     Mutation(
-        "pool-stride-one", "qfunc.ops.rewrites:_pool",
+        "pool-stride-one", "qfunc.ops.pooling:_pool",
         "call[1][2] or call[1][1]",
         "call[1][2] or 1",
         ROAD, case="max_pool",
     ),
     Mutation(
-        "alpha-dropped", "qfunc.ops.rewrites:_with_alpha",
+        "alpha-dropped", "qfunc.ops.arithmetic:_with_alpha",
         "if call is None or alpha == 1:",
         "if True:",
         ROAD, case="scaled_add",
     ),
     Mutation(
-        "mean-over-other-axes-is-a-pool", "qfunc.ops.rewrites:_mean",
+        "mean-over-other-axes-is-a-pool", "qfunc.ops.reduction:_mean",
         "if sorted(dims) in ([2, 3], [-2, -1]):",
         "if len(dims) == 2:",
         ROAD, case="mean",

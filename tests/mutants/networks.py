@@ -105,13 +105,13 @@ NETWORKS = (
         RUNTIME, case="recurrent: lstm, both ways, two levels",
     ),
     Mutation(
-        "masks-the-wrong-way-round", "qfunc.ops.float_ops:left_out",
+        "masks-the-wrong-way-round", "qfunc.ops.attention:left_out",
         "return ~mask if mask.dtype == torch.bool else mask",
         "return mask",
         RUNTIME, case="attention: masks",
     ),
     Mutation(
-        "scores-not-scaled", "qfunc.ops.float_ops:scaled",
+        "scores-not-scaled", "qfunc.ops.attention:scaled",
         "return input * (like.shape[-1] ** -0.5 if factor is None else factor)",
         "return input * (like.shape[-1] ** -1.0 if factor is None else factor)",
         RUNTIME, case="attention: function",

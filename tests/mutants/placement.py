@@ -30,9 +30,9 @@ PLACEMENT = (
         "tests/placement/test_place_mutants.py::test_weights_are_scaled_along_their_output_channels",
     ),
     Mutation(
-        "channel-axis-of-matmul", "qfunc.ops.vocabulary:OPS",
-        '"matmul", "mm", "bmm", axis=-1',
-        '"matmul", "mm", "bmm", axis=0',
+        "channel-axis-of-matmul", "qfunc.ops.linear:ROWS",
+        "weight_axis=-1",
+        "weight_axis=0",
         "tests/placement/test_place_mutants.py::test_weights_are_scaled_along_their_output_channels",
     ),
     Mutation(

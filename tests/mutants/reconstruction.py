@@ -17,7 +17,7 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "sizes-are-data", "qfunc.reconstruction.data_flow:_follows",
-        'if node.op == "get_attr" or kind_of(node) in ("size", "full", "arange"):',
+        'if node.op == "get_attr" or kind_of(node) == "size" or has(node, Trait.CREATES):',
         'if node.op == "get_attr":',
         "tests/reconstruction/test_units_of_a_network.py::test_attention_with_a_mask_and_a_perceptron",
     ),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc.errors import SpecError
 from qfunc.frontend.capture import capture
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.specs import Attr, Fusion, FusionStep, Op, OpKind, Target, edit, from_json, to_json
 from qfunc.targets.onnxruntime import onnxruntime

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.passes.fuse_activations import ACTIVATIONS
 from qfunc.passes.rewrite import rewrite
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.view import QuantizedModel
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.passes.fuse_norms import NORMS
 from qfunc.passes.rewrite import rewrite
 from qfunc.placement.partition import Partition

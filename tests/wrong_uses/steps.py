@@ -13,7 +13,7 @@ from tests.wrong_uses.world import TARGET, Row, exhausted
 ROWS: tuple[Row, ...] = (
     ("a forward before calibration", lambda w: w.quantized(w.x), "CalibrationError",
      "site 'input': found no qparams yet, wanted a calibrated model. Run qfunc.calibrate(batches)(quantized), or load "
-     "qparams."),
+     "a calibrated state_dict."),
     ("a model in place of batches", lambda w: qfunc.calibrate(w.quantized), "CalibrationError",
      "calibrate: found a GraphModule, wanted batches first, and then the model. Write qfunc.calibrate(batches)(model)."),
     ("a tensor in place of batches", lambda w: qfunc.calibrate(w.x), "CalibrationError",

@@ -15,8 +15,8 @@ from torch import fx, nn
 
 from qfunc.errors import CaptureError, a_or_an
 from qfunc.frontend.fx.transformer_forwards import decoder, decoder_layer, encoder, encoder_layer, transformer
+from qfunc.ops.attention import left_out
 from qfunc.ops.decompositions import attend
-from qfunc.ops.float_ops import left_out
 from qfunc.ops.indexing import element
 from qfunc.ops.recurrent import gated, gru, lstm, rnn, unrolled
 

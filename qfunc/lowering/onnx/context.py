@@ -12,7 +12,9 @@ from torch import Tensor, fx, nn
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.shape_inference import Shape
-from qfunc.ops.vocabulary import BY_TARGET, EMPTY, OPS, Op, attribute
+from qfunc.ops.definition import EMPTY, Op
+from qfunc.ops.node import attribute
+from qfunc.ops.opset import BY_TARGET, OPS
 from qfunc.specs import OpKind
 
 Between = Callable[[str, str], str]

@@ -12,7 +12,7 @@ from qfunc.lowering.onnx.builder import element_type
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.creation import operands, promoted
 from qfunc.lowering.onnx.formula import Write, formula, with_attributes
-from qfunc.ops.float_ops import guarded
+from qfunc.ops.arithmetic import guarded
 
 
 def _floor_divide(c: OpContext) -> str:

@@ -13,7 +13,7 @@ from qfunc.lowering.onnx.context import OpContext, known, per_axis
 from qfunc.lowering.onnx.dynamic_shapes import sizes, vector
 from qfunc.lowering.onnx.formula import Write
 from qfunc.lowering.onnx.shape import regrouped
-from qfunc.ops.rare_ops import antialiased
+from qfunc.ops.image import antialiased
 
 
 def _shuffle(c: OpContext) -> str:

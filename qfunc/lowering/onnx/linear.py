@@ -9,7 +9,7 @@ from torch import fx
 from qfunc.lowering.onnx.context import OpContext, known, per_axis
 from qfunc.lowering.onnx.dynamic_shapes import shape_operand
 from qfunc.lowering.onnx.formula import Write, formula
-from qfunc.ops.index_ops import dense
+from qfunc.ops.linear import dense
 
 
 def _einsum(c: OpContext) -> str:

@@ -44,7 +44,7 @@ class QdqLowering:
         >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
         ''
         """
-        return _wanted("Qdq", self.opset, scheme, constant)
+        return _wanted("QdqLowering", self.opset, scheme, constant)
 
 
 @readable

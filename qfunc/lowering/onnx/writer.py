@@ -20,8 +20,9 @@ from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
 from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
+from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
-from qfunc.ops.vocabulary import op_of, slots
+from qfunc.ops.node import has, op_of, slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 
@@ -152,7 +153,7 @@ class _Writer:
         unit = next(u for u in self.partition.units if node in u.group.nodes)
         group, coding = unit.group, self.partition.output_coding(unit.group.output)
         rest = group.nodes[1:]
-        if coding is None or self._bare(unit) or any(self.partition.kinds[n] not in ("relu", "clip") for n in rest):
+        if coding is None or self._bare(unit) or not all(has(n, Trait.CLAMPS) for n in rest):
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
@@ -188,7 +189,7 @@ class _Writer:
         # (WeightBiasQuantization).  Max of one tensor is a copy that it does not look through.
         # It drops a Relu or Clip that the codes' ends imply, so what counts is the op before those.
         source = node
-        while self.partition.kinds[source] in ("relu", "clip") and isinstance(source.args[0], fx.Node):
+        while has(source, Trait.CLAMPS) and isinstance(source.args[0], fx.Node):
             source = source.args[0]
         units = [u for u in self.partition.units if u.group.output in (node, source)]
         if not any(self._bare(unit) for unit in units):
@@ -196,9 +197,9 @@ class _Writer:
         return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
 
     def _bare(self, unit: Unit) -> bool:
-        if unit.integer or unit.kind not in ("conv", "conv_transpose", "linear"):
-            return False
         root = unit.group.root
+        if unit.integer or not has(root, Trait.WEIGHTED):
+            return False
         return any(self.partition.coding(n, root) is None for s, n in slots(root) if s in ("weight", "bias"))
 
     def _read(self, producer: fx.Node, reader: fx.Node) -> str:

@@ -13,7 +13,7 @@ from qfunc.errors import EmulationError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.ops.vocabulary import is_constant
+from qfunc.ops.node import is_constant
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import AveragePool, Log, Target

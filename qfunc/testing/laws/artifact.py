@@ -16,7 +16,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.stages import require_stage
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT
-from qfunc.ops.vocabulary import is_constant, kind_of
+from qfunc.ops.node import is_constant, kind_of
 from qfunc.placement.partition import Partition
 from qfunc.specs import DerivedQParams, Int
 from qfunc.specs.protocols import VersionedLowering

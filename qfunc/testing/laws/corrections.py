@@ -29,8 +29,9 @@ from qfunc.corrections.norm_weights import moments
 from qfunc.corrections.scalable_norms import ScalableNorm
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.constants import read_attr
-from qfunc.graph.linear_op import LINEAR_KINDS, before, linear_op
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.graph.linear_op import before, linear_op
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of
 
 _FLOAT64 = 2.0**-36
 
@@ -129,7 +130,7 @@ class _Law:
     def _counterpart(self, node: fx.Node) -> str:
         # An op with weights into which others were folded has the value of the last of them.  A norm that was folded into
         # one of several readers does not change the op's value.
-        readers = node.users if kind_of(node) in LINEAR_KINDS else ()
+        readers = node.users if has(node, Trait.WEIGHTED) else ()
         read = {self._read_before(r, node) for r in readers}
         if len(read) == 1 and not read & self.names:
             return read.pop()
@@ -153,7 +154,7 @@ class _Law:
         scale, roundings = self._scale(node)
         found, size = self._call(node)
         own = self.factors.columns.get(node.name, (None, 0))[1]
-        changes = kind_of(node) in LINEAR_KINDS or node.name in self.factors.producers
+        changes = has(node, Trait.WEIGHTED) or node.name in self.factors.producers
         relative = (math.expm1((2 + own + roundings) * math.log1p(self.unit)) if changes else 0.0) + _FLOAT64
         difference = (found * scale - wanted).abs()
         bound = relative * size * scale
@@ -185,7 +186,7 @@ class _Law:
             gamma, beta = (None if p is None else p.abs() for p in (norm.weight, norm.bias))
             x = args[0].abs()
             return found, nn.functional.batch_norm(x, -norm.running_mean.abs(), norm.running_var, gamma, beta, eps=norm.eps)
-        if kind_of(node) in ("layer_norm", "rms_norm"):
+        if has(node, Trait.NORM) and kind_of(node) != "batch_norm":
             # |w n| + |b| <= |w n + b| + 2 |b|
             bias: Any = attribute(node, "bias") if kind_of(node) == "layer_norm" else None
             return found, found.abs() + (0 if bias is None else 2 * self._read(bias).abs())

@@ -18,7 +18,8 @@ from qfunc.graph.selectors import matches
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import channel_axis, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import channel_axis, has, slots
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.placement.constraints import violations
 from qfunc.placement.encoding import Encoding
@@ -28,8 +29,6 @@ from qfunc.placement.shift_limits import bounds
 from qfunc.specs import DerivedQParams, FixedPoint, FixedQParams, FloatMultiplier, Int, Levels, PerChannel, PerTensor
 from qfunc.testing.laws.qparams import feasible
 from qfunc.testing.pipeline import Pipeline
-
-_PRODUCTS = ("conv", "conv_transpose", "linear", "matmul")
 
 
 def legality_takes_its_own_rules(trial: Pipeline) -> None:
@@ -103,7 +102,7 @@ def weights_scale_by_output_channel(trial: Pipeline) -> None:
     for unit in trial.partition.units:
         tensors = dict(_codings(trial, unit))
         weight = tensors.get("weight")
-        if weight is None or "input" not in tensors or unit.kind not in _PRODUCTS:
+        if weight is None or "input" not in tensors or not (has(unit.group.root, Trait.WEIGHTED) or unit.kind == "matmul"):
             continue
         shared = weight.seat.module.site.scheme.scale.shared
         if isinstance(shared, PerChannel) and weight.qparams.scale.numel() > 1:

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from qfunc import targets
-from qfunc.ops.vocabulary import MODULE_KINDS, OPS
+from qfunc.ops.opset import MODULE_KINDS, OPS
 from qfunc.specs import (
     Cases,
     DerivedQParams,
