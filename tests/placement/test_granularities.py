@@ -53,7 +53,7 @@ TAKEN = {
     "tosa": (EACH, "CONV2D and RESCALE", "CONV2D and RESCALE"),
     "vitis": (TENSOR, "hardware/vitis", "hardware/vitis"),
 }
-NOWHERE = "as files hold them"
+NOWHERE = "a scheme that files store"
 UNKNOWN = "because their number is only known at run time"
 
 
