@@ -10,6 +10,7 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
     __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
 
 from qfunc import errors, estimators, functions, recipes, specs
+from qfunc import lowering as _lowering
 from qfunc.analysis.bit_sensitivity import HessianTrace, OutputMse
 from qfunc.analysis.budgets import BitOpsBudget, LatencyBudget, SizeBudget
 from qfunc.corrections.absorb import absorb_high_bias
@@ -23,6 +24,8 @@ from qfunc.frontend.capture import capture
 from qfunc.quantizers.recompute import recompute_quantized
 from qfunc.reconstruction.methods import adaround, brecq, qdrop
 from qfunc.reconstruction.reconstruct import reconstruct
+from qfunc.specs.codec import Codec as _Codec
+from qfunc.specs.codec import public_classes as _public_classes
 from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm, fold_batch_norm, freeze_batch_norm
 from qfunc.transforms.bypass import bypass
 from qfunc.transforms.calibrate import calibrate
@@ -44,6 +47,12 @@ if _typing.TYPE_CHECKING:
     from qfunc import lowering as lowering
     from qfunc import targets as targets
     from qfunc import testing as testing
+
+_codec = _Codec({
+    **_public_classes(specs), **_public_classes(estimators, "estimators."), **_public_classes(functions, "functions."),
+    **_public_classes(_lowering, "lowering."),
+})  # fmt: skip
+specs.to_json, specs.from_json = _codec.to_json, _codec.from_json
 
 __version__ = "0.1.0"
 

@@ -7,22 +7,34 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 
 from qfunc.specs import edit
 from qfunc.specs._check import ROUNDINGS
-from qfunc.specs.arithmetic import (
+from qfunc.specs.arithmetic.kernel import Bounds, Kernel
+from qfunc.specs.arithmetic.operators import (
+    AverageCodes,
+    AveragePool,
+    Bilinear,
+    DequantizeSum,
+    FixedBits,
+    FixedPointLanes,
+    HardSwish16,
+    QuantizeLanes,
+    SoftmaxFixed,
+    SoftmaxFloat,
+    SoftmaxTable,
+)
+from qfunc.specs.arithmetic.requantization import (
     Copy,
     FixedPoint,
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
     Shift,
-    SoftmaxTable,
     SumFma,
     SumScaled,
     SumShifted,
     Unknown,
     ZeroPointShifts,
 )
-from qfunc.specs.average_pool import AveragePool
-from qfunc.specs.codec import from_json, to_json
+from qfunc.specs.codec import Codec
 from qfunc.specs.diff import diff
 from qfunc.specs.formats import (
     BFLOAT16,
@@ -42,7 +54,6 @@ from qfunc.specs.formats import (
     Levels,
     Log,
 )
-from qfunc.specs.kernel import Bounds, Kernel
 from qfunc.specs.legality import Legality, Refuse, Require
 from qfunc.specs.microscaling import (
     GGUF_Q4_0,
@@ -56,17 +67,6 @@ from qfunc.specs.microscaling import (
     MXFP8_E5M2,
     MXINT8,
     NVFP4,
-)
-from qfunc.specs.own_forms import (
-    AverageCodes,
-    Bilinear,
-    DequantizeSum,
-    FixedBits,
-    FixedPointLanes,
-    HardSwish16,
-    QuantizeLanes,
-    SoftmaxFixed,
-    SoftmaxFloat,
 )
 from qfunc.specs.placement import ClampImplied, Fusion, FusionStep, Limit, NoZeroPoint, Rule, SameQParams, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
@@ -107,6 +107,9 @@ __all__ = [
     "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Unknown",
     "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
+
+to_json, from_json = Codec({}).to_json, Codec({}).from_json
+"""JSON of specs.  `import qfunc` replaces both by those that know its public classes, of other packages too."""
 
 
 def __dir__() -> list[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 from qfunc.errors import SpecError
-from qfunc.specs._frozen import is_public_function, mutability_error, short
+from qfunc.specs._values import is_public_function, mutability_error, short
+from qfunc.specs.protocols import OPTIONAL
 
 Validator = Callable[[Any, Any, Any], None]
 
@@ -154,8 +158,9 @@ def frozen_callable(do: str, *, optional: bool = False) -> Validator:
     return check
 
 
-def has_methods(*names: str, optional: bool = False) -> Validator:
-    """The value must have these methods and be frozen all the way down (an algorithm, typed by Protocol)."""
+def implements(protocol: type, *, optional: bool = False) -> Validator:
+    """The value must be frozen all the way down and have the methods of `protocol`, and optional ones as declared."""
+    names = members(protocol)
     wanted = "a frozen value with the methods " + ", ".join(names) + (" or None" if optional else "")
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
@@ -167,6 +172,10 @@ def has_methods(*names: str, optional: bool = False) -> Validator:
         if missing:
             raise refuse(instance, attribute.name, value, wanted, f"Add {', '.join(missing)}.")
         frozen_value(instance, attribute, value)
+        if bad := misfit(type(value), protocol):
+            found, declared, do = bad
+            where = f"{type(instance).__name__}.{attribute.name}"
+            raise SpecError(where=where, found=f"{short(value)} with {found}", wanted=declared, do=do)
 
     return check
 
@@ -176,3 +185,70 @@ def as_tuple(value: Any) -> Any:
     if isinstance(value, tuple):
         return value
     return tuple(value) if isinstance(value, list) else (value,)
+
+
+def members(protocol: type) -> tuple[str, ...]:
+    """Return the names that a protocol declares, in order.
+
+    >>> from qfunc.specs.protocols import Function, NoiselessFunction
+    >>> members(Function), members(NoiselessFunction)
+    (('init', 'apply', 'export'), ('noisy',))
+    """
+    names = (*vars(protocol), *protocol.__annotations__)
+    return tuple(dict.fromkeys(n for n in names if not n.startswith("_")))
+
+
+def misfit(kind: type, protocol: type) -> tuple[str, str, str] | None:
+    """Return (found, wanted, cure) of the first member of `kind` that does not fit a protocol or its optional ones.
+
+    A member misfits that is no method where the protocol has one, that takes other arguments, or whose name is nearly
+    the name of an optional member; None if all members fit.
+
+    >>> from qfunc.specs.protocols import Function
+    >>> class Mine:
+    ...     def learnt(self, scheme): ...
+    >>> misfit(Mine, Function)
+    ('the method learnt', 'learned, an optional method of Function, or a name unlike it', 'Rename learnt.')
+    """
+    key: Any = kind  # mypy holds no class to be hashable
+    return _misfit(key, protocol)
+
+
+@lru_cache(256)
+def _misfit(kind: Any, protocol: Any) -> tuple[str, str, str] | None:
+    declared = {name: p for p in (protocol, *OPTIONAL[protocol]) for name in members(p)}
+    for name, owner in declared.items():
+        if (own := getattr(kind, name, None)) is not None and callable(getattr(owner, name, None)):
+            parameters = list(inspect.signature(getattr(owner, name)).parameters)
+            wanted = f"{name}({', '.join(parameters[1:])}), as {owner.__name__} declares it"
+            if not callable(own):
+                return f"{name}, which is no method", wanted, f"Make {name} a method."
+            if not _takes(kind, name, len(parameters) - 1):
+                return f"{name}{_signature(own)}", wanted, f"Let {name} take these arguments."
+    optional = [n for p in OPTIONAL[protocol] for n in members(p)]
+    for name in dir(kind):
+        near = difflib.get_close_matches(name, optional, 1, 0.75)
+        if near and not name.startswith("_") and name not in declared and _is_member(getattr(kind, name, None)):
+            wanted = f"{near[0]}, an optional method of {protocol.__name__}, or a name unlike it"
+            return f"the method {name}", wanted, f"Rename {name}."
+    return None
+
+
+def _is_member(value: Any) -> bool:
+    return (inspect.isroutine(value) and not inspect.isdatadescriptor(value)) or isinstance(value, property)
+
+
+def _takes(kind: type, name: str, count: int) -> bool:
+    static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
+    try:
+        inspect.signature(getattr(kind, name)).bind(*range(count + (not static)))
+    except TypeError:
+        return False
+    except ValueError:  # a callable that has no signature, such as one written in C
+        return True
+    return True
+
+
+def _signature(method: Any) -> str:
+    names = [str(p).split(":")[0].split(" =")[0] for p in inspect.signature(method).parameters.values()]
+    return f"({', '.join(n for n in names if n != 'self')})"

@@ -4,115 +4,118 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
-from types import FunctionType
+from collections.abc import Iterable, Mapping
+from types import FunctionType, ModuleType
 from typing import Any
 
 import attrs
 
 from qfunc.errors import SpecError
-from qfunc.specs import arithmetic, formats, kernel, legality, placement, scheme, selectors, slots, target
-from qfunc.specs._frozen import constructor_arguments, mutability_error, short
+from qfunc.specs._values import constructor_arguments, mutability_error, short
 
 SCHEMA = 1
-_MODULES = (arithmetic, formats, kernel, legality, placement, scheme, selectors, slots, target)
 _INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}
 
 
-def to_json(spec: Any) -> str:
-    """`spec` as JSON text: every value names its class and all its fields, so that a later default changes nothing.
+def public_classes(module: ModuleType, prefix: str = "") -> dict[str, type]:
+    """The classes of frozen values among the public names of a module, by name behind `prefix`."""
+    public = {prefix + name: getattr(module, name) for name in module.__all__}
+    return {name: value for name, value in public.items() if _is_class(value)}
+
+
+class Codec:
+    """JSON of the specs whose classes it knows, by the public names of these classes.
 
     Args:
-        spec: Any frozen value of qfunc, or a user's own frozen attrs or dataclass value, or a tuple of them.
-    Returns:
-        JSON text; `from_json` gives back an equal value.
-    Raises:
-        SpecError: the value holds something that can change, or a function without a module-level name.
-
-    >>> from qfunc.specs import Int, from_json, to_json
-    >>> from_json(to_json(Int(4, signed=False))) == Int(4, signed=False)
-    True
+        known: The classes by name.  A user's own class has the name `module:class`.
     """
-    if isinstance(spec, str | int | float | None):
-        raise SpecError(
-            where="to_json", found=repr(spec), wanted="a spec", do="Pass a target, or another value of qfunc.specs."
-        )
-    if bad := mutability_error(spec):
-        do = "Hold numbers, texts, tuples and frozen attrs values only."
-        raise SpecError(where="to_json", found=bad, wanted="a value frozen all the way down", do=do)
-    return json.dumps({"schema": SCHEMA, "spec": _encode(spec)}, indent=1, allow_nan=False)
 
+    def __init__(self, known: Mapping[str, type]) -> None:
+        self._known = dict(known)
+        self._names = {kind: name for name, kind in self._known.items()}
 
-def from_json(text: str, classes: Iterable[Any] = ()) -> Any:
-    """The spec that `to_json` wrote.
+    def to_json(self, spec: Any) -> str:
+        """Return `spec` as JSON text, in which every value has the name of its class and all its fields.
 
-    Args:
-        text: JSON text.
-        classes: The user's own classes and functions that the text names, besides qfunc's.
-    Raises:
-        SpecError: not JSON, another schema, an unknown class or field, a missing field, a value that no
-            spec can have, or `classes` that are no classes and functions.
+        The text has the default values too, so that it stands for the same spec after a default changes.
 
-    >>> from qfunc.specs import Int
-    >>> from_json(to_json(Int(4)))
-    Int(4)
-    """
-    try:
-        document = json.loads(text)
-    except (ValueError, TypeError) as e:
-        raise _not_ours(f"no JSON ({e})") from e
-    if not isinstance(document, dict) or document.keys() != {"schema", "spec"}:
-        raise _not_ours(short(document))
-    schema = document["schema"]
-    if type(schema) is not int or schema != SCHEMA:
-        do = "Upgrade qfunc." if type(schema) is int and schema > SCHEMA else "Give the text as to_json wrote it."
-        raise SpecError(where="from_json, schema", found=repr(schema), wanted=repr(SCHEMA), do=do)
-    return _decode(document["spec"], {**_known(), **_given(classes)})
+        Args:
+            spec: Any frozen value of qfunc, or a user's own frozen attrs or dataclass value, or a tuple of them.
+        Returns:
+            JSON text; `from_json` returns an equal value.
+        Raises:
+            SpecError: the value holds something that can change, or a function without a module-level name.
+
+        >>> from qfunc.specs import Int, from_json, to_json
+        >>> from_json(to_json(Int(4, signed=False))) == Int(4, signed=False)
+        True
+        """
+        if isinstance(spec, str | int | float | None):
+            raise SpecError(
+                where="to_json", found=repr(spec), wanted="a spec", do="Pass a target, or another value of qfunc.specs."
+            )
+        if bad := mutability_error(spec):
+            do = "Hold numbers, texts, tuples and frozen attrs values only."
+            raise SpecError(where="to_json", found=bad, wanted="a value frozen all the way down", do=do)
+        return json.dumps({"schema": SCHEMA, "spec": self._encode(spec)}, indent=1, allow_nan=False)
+
+    def from_json(self, text: str, classes: Iterable[Any] = ()) -> Any:
+        """Return the spec that `to_json` wrote.
+
+        Args:
+            text: JSON text.
+            classes: The user's own classes and functions that the text names, besides qfunc's.
+        Raises:
+            SpecError: not JSON, another schema, an unknown class or field, a missing field, a value that no
+                spec can have, or `classes` that are no classes and functions.
+
+        >>> from qfunc.specs import Int, from_json, to_json
+        >>> from_json(to_json(Int(4)))
+        Int(4)
+        """
+        try:
+            document = json.loads(text)
+        except (ValueError, TypeError) as e:
+            raise _not_ours(f"no JSON ({e})") from e
+        if not isinstance(document, dict) or document.keys() != {"schema", "spec"}:
+            raise _not_ours(short(document))
+        schema = document["schema"]
+        if type(schema) is not int or schema != SCHEMA:
+            do = "Upgrade qfunc." if type(schema) is int and schema > SCHEMA else "Give the text as to_json wrote it."
+            raise SpecError(where="from_json, schema", found=repr(schema), wanted=repr(SCHEMA), do=do)
+        return _decode(document["spec"], {**self._known, **{self._name(c): c for c in _checked(classes)}})
+
+    def _name(self, thing: Any) -> str:
+        return self._names.get(thing) or f"{thing.__module__}:{thing.__qualname__}"
+
+    def _encode(self, value: Any) -> Any:
+        if type(value) is tuple:
+            return [self._encode(v) for v in value]
+        if isinstance(value, FunctionType):
+            return {"is function": self._name(value)}
+        if type(value) is float and value in _INFINITIES:
+            return {"is number": _INFINITIES[value]}
+        fields = constructor_arguments(value)
+        if fields is None:
+            return value
+        return {"is": self._name(type(value)), **{name: self._encode(v) for name, v in fields.items()}}
 
 
 def _not_ours(found: str) -> SpecError:
     return SpecError(where="from_json", found=found, wanted='{"schema": 1, "spec": ...}', do="Give what to_json wrote.")
 
 
-def _given(classes: Iterable[Any]) -> dict[str, Any]:
+def _checked(classes: Iterable[Any]) -> tuple[Any, ...]:
     wanted, do = "a tuple of frozen classes and functions", "Write from_json(text, classes=(Mine,))."
     given = () if isinstance(classes, str) or not isinstance(classes, Iterable) else tuple(classes)
     wrong = [c for c in given if not _is_class(c) and not isinstance(c, FunctionType)]
     if wrong or isinstance(classes, str) or not isinstance(classes, Iterable):
         raise SpecError(where="from_json, classes", found=short(wrong[0] if wrong else classes), wanted=wanted, do=do)
-    return {_tag(c): c for c in given}
+    return given
 
 
 def _is_class(thing: Any) -> bool:
     return isinstance(thing, type) and (attrs.has(thing) or dataclasses.is_dataclass(thing))
-
-
-def _tag(thing: Any) -> str:
-    package = thing.__module__.split(".")
-    if package[0] != "qfunc" or len(package) < 2:
-        return f"{thing.__module__}:{thing.__qualname__}"
-    return str(thing.__name__) if package[1] == "specs" else f"{package[1]}.{thing.__name__}"
-
-
-def _known() -> dict[str, Any]:
-    # The one place where a low floor names higher ones: the table of qfunc's own classes.
-    from qfunc import estimators, functions, lowering
-
-    classes = [v for m in (*_MODULES, estimators, functions, lowering) for v in vars(m).values()]
-    return {_tag(c): c for c in classes if _is_class(c)}
-
-
-def _encode(value: Any) -> Any:
-    if type(value) is tuple:
-        return [_encode(v) for v in value]
-    if isinstance(value, FunctionType):
-        return {"is function": _tag(value)}
-    if type(value) is float and value in _INFINITIES:
-        return {"is number": _INFINITIES[value]}
-    fields = constructor_arguments(value)
-    if fields is None:
-        return value
-    return {"is": _tag(type(value)), **{name: _encode(v) for name, v in fields.items()}}
 
 
 def _decode(value: Any, known: dict[str, Any]) -> Any:

@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 
 from qfunc.errors import SpecError
-from qfunc.specs._frozen import constructor_arguments, short
-from qfunc.specs._repr import one_line
+from qfunc.specs._values import constructor_arguments, one_line, short
 from qfunc.specs.selectors import AnyOf, Op
 
 _ORDER = "the same entries in another order"

@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 
 from qfunc.errors import SpecError
 from qfunc.specs._check import as_tuple, instance_of, integer, number, refuse, tuple_of
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @frozen

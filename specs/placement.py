@@ -19,7 +19,7 @@ from qfunc.specs._check import (
     text,
     tuple_of,
 )
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 from qfunc.specs.scheme import Scheme
 from qfunc.specs.selectors import Selector, selector
 from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat, SlotValue
@@ -120,7 +120,7 @@ class FusionStep:
 
     >>> from qfunc.specs.selectors import Op
     >>> FusionStep(Op("add")), FusionStep(Op("batch_norm"), optional=False)
-    (Step(Op('add')), Step(Op('batch_norm'), optional=False))
+    (FusionStep(Op('add')), FusionStep(Op('batch_norm'), optional=False))
     """
 
     op: Selector = field(validator=selector())

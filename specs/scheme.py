@@ -7,7 +7,7 @@ from math import frexp
 from attrs import field, frozen
 
 from qfunc.specs._check import ROUNDINGS, instance_of, integer, number, one_of, refuse
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 from qfunc.specs.formats import FLOAT32, Float, Format, Int, Levels, Log
 
 

@@ -12,8 +12,7 @@ from attrs import field, frozen
 
 from qfunc.errors import SpecError
 from qfunc.specs._check import Validator, as_tuple, frozen_callable, frozen_value, refuse, text, tuple_of
-from qfunc.specs._frozen import short
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable, short
 
 
 class Selector:

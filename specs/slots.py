@@ -7,7 +7,7 @@ from math import frexp
 from attrs import field, frozen
 
 from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, integer, number, one_of, refuse, slots_among, tuple_of
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 from qfunc.specs.formats import Int
 from qfunc.specs.scheme import Scheme
 from qfunc.specs.selectors import SELECTORS, Selector
@@ -97,7 +97,7 @@ class Cases:
             if len(case) != 2 or type(case[0]) not in SELECTORS or type(case[1]) not in kinds:
                 raise refuse(self, "cases", case, "(selector, slot value)", "Pair a selector with a scheme.")
         if type(self.default) not in kinds:
-            raise refuse(self, "default", self.default, "a Scheme, Derived, Fixed or KeepFloat", "Give one.")
+            raise refuse(self, "default", self.default, "a Scheme, DerivedQParams, FixedQParams or KeepFloat", "Give one.")
 
 
 SlotValue = Scheme | DerivedQParams | FixedQParams | Cases | KeepFloat

@@ -5,13 +5,14 @@ The hardware half says what the chip computes; the algorithm half says how qpara
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import evolve, field, fields, frozen
 
-from qfunc.specs._check import as_tuple, has_methods, instance_of, integer, one_of, refuse, text, tuple_of
-from qfunc.specs._repr import readable
-from qfunc.specs.kernel import Kernel
+from qfunc.specs._check import as_tuple, implements, instance_of, integer, one_of, refuse, text, tuple_of
+from qfunc.specs._values import as_code, readable
+from qfunc.specs.arithmetic.kernel import Kernel
+from qfunc.specs.datasheet import datasheet, summary
 from qfunc.specs.legality import Legality, Refuse, Require
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
@@ -53,8 +54,8 @@ class Algorithm:
     MinMax()
     """
 
-    estimator: Estimator = field(validator=has_methods("init", "update", "finalize"))
-    function: Function = field(validator=has_methods("init", "apply", "export"))
+    estimator: Estimator = field(validator=implements(Estimator))
+    function: Function = field(validator=implements(Function))
 
 
 @readable
@@ -72,12 +73,8 @@ class Override:
 
     select: Selector = field(validator=selector())
     role: str = field(validator=one_of(ROLES))
-    estimator: Estimator | None = field(
-        default=None, kw_only=True, validator=has_methods("init", "update", "finalize", optional=True)
-    )
-    function: Function | None = field(
-        default=None, kw_only=True, validator=has_methods("init", "apply", "export", optional=True)
-    )
+    estimator: Estimator | None = field(default=None, kw_only=True, validator=implements(Estimator, optional=True))
+    function: Function | None = field(default=None, kw_only=True, validator=implements(Function, optional=True))
     bits: int | None = field(default=None, kw_only=True, validator=integer(2, 16, optional=True))
 
     def __attrs_post_init__(self) -> None:
@@ -105,7 +102,7 @@ class Runtime:
     version: str = field(default="", validator=text(empty=True))
     cpu: str = field(default="", validator=text(empty=True))
     kernels: str = field(default="", validator=text(empty=True))
-    runner: Runner | None = field(default=None, validator=has_methods("run", optional=True))
+    runner: Runner | None = field(default=None, validator=implements(Runner, optional=True))
 
 
 _HARDWARE = (
@@ -114,19 +111,22 @@ _HARDWARE = (
 )  # fmt: skip
 
 
-@readable
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Target:
     """One hardware: placement, fusion, formats, arithmetic and what it refuses (hardware half), estimators and
     functions (algorithm half).
+
+    `repr` is one line, `print` shows every part, and `code()` is the Python text that builds the value.
 
     Raises:
         SpecError: a field of the wrong kind, no rules, no source, or two ops of one name.
 
     >>> from qfunc import targets
-    >>> targets.onnxruntime.name
-    'onnxruntime'
+    >>> targets.qdq
+    Target('qdq', 4 rules)
     """
+
+    _writes_code: ClassVar[bool] = True
 
     name: str = field(validator=text())
     rules: tuple[Rule, ...] = field(converter=as_tuple, validator=tuple_of(Rule, at_least=1))
@@ -138,7 +138,7 @@ class Target:
     legality: tuple[Legality, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Require, Refuse))
     ops: tuple[OpKind, ...] = field(default=(), converter=as_tuple, validator=tuple_of(OpKind))
     runtime: Runtime = field(default=Runtime("none"), validator=instance_of(Runtime))
-    lowering: Lowering | None = field(default=None, validator=has_methods("lower", optional=True))
+    lowering: Lowering | None = field(default=None, validator=implements(Lowering, optional=True))
     source: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
     weight: Algorithm = field(validator=instance_of(Algorithm))
     activation: Algorithm = field(validator=instance_of(Algorithm))
@@ -149,6 +149,22 @@ class Target:
         names = [kind.name for kind in self.ops]
         if len(set(names)) < len(names):
             raise refuse(self, "ops", tuple(names), "each name once", "Put all spellings of an op in one OpKind.")
+
+    def __repr__(self) -> str:
+        return summary(self)
+
+    def __str__(self) -> str:
+        return datasheet(self)
+
+    def code(self) -> str:
+        """Return the code that builds this target, without the fields that have their defaults.
+
+        >>> from qfunc import targets
+        >>> print(targets.qdq.code().partition(",")[0])
+        Target(
+            name='qdq'
+        """
+        return as_code(self)
 
     def hardware(self) -> tuple[Any, ...]:
         """The hardware half, as a value to compare."""

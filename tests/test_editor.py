@@ -100,7 +100,7 @@ def test_jedi_completes_public_names(way, script):
     [
         ("targets.tensorrt", "targets/tensorrt.py", "tensorrt = "),
         ("qfunc.targets.tensorrt", "targets/tensorrt.py", "tensorrt = "),
-        ("edit.weights", "specs/_edits.py", "def weights("),
+        ("edit.weights", "specs/edit/_functions.py", "def weights("),
         ("qfunc.quantize", "transforms/quantize.py", "def quantize("),
     ],
 )

@@ -1,7 +1,7 @@
-"""Ops that commute with positive factors of channels: op(s x) = s op(x); and where the channels are behind them.
+"""Ops that commute with positive factors per channel, op(s x) = s op(x), and the channel axis of their outputs.
 
-max(0, s x) = s max(0, x); the same holds for other slopes, for sums and maxima over space, and for what moves whole channels.
-It does not for a clip, min(s x, 6) != s min(x, 6), nor for curves (sigmoid, GELU, SiLU).
+max(0, s x) = s max(0, x); the same holds for other slopes, for sums and maxima over space, and for ops that move whole
+channels.  It does not hold for clips, min(s x, 6) != s min(x, 6), nor for curves (sigmoid, GELU, SiLU).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MEANS = ("mean", "sum", "amax", "amin")
 
 @frozen
 class Layout:
-    """Where a tensor has its channels.
+    """The channel axis of a tensor.
 
     Attributes:
-        back: Their axis, counted from the end: 1 is the last.
-        rank: The number of axes, or None where the graph does not say.  Convolutions are taken to read batches.
-        merged: Whether that axis has the entries of each channel in a row, as flattening leaves them.
+        back: The channel axis, counted from the end: 1 is the last.
+        rank: The number of axes, or None if unknown.  The inputs of convolutions are assumed to be batched.
+        merged: True if the axis has several consecutive entries per channel, as after flattening.
     """
 
     back: int
@@ -33,12 +33,12 @@ class Layout:
     merged: bool = False
 
     def axis(self, given: int) -> int | None:
-        """An axis from the end, -1 the last; None where the graph does not say which."""
+        """Return an axis counted from the end, -1 for the last; None if the rank is unknown."""
         return given if given < 0 else None if self.rank is None else given - self.rank
 
 
 def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
-    """Where the channels are behind an op that reads x, if it commutes with positive factors of them; else None.
+    """Return the layout of an op's output if the op commutes with positive factors per channel, else None.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
@@ -64,7 +64,7 @@ def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
 
 
 def clips_from_zero(node: fx.Node) -> bool:
-    """Whether an op is min(max(x, 0), c) with a number c: it commutes with a factor s where x <= c and s x <= c."""
+    """Return True if an op is min(max(x, 0), c) with a number c: it commutes with a factor s where x <= c and s x <= c."""
     if kind_of(node) != "clip":
         return False
     low, high = attribute(node, "min"), attribute(node, "max")
@@ -72,7 +72,7 @@ def clips_from_zero(node: fx.Node) -> bool:
 
 
 def keeps_constants(node: fx.Node) -> bool:
-    """Whether such an op gives c where all that it reads of a channel is c: so do means, so do no zeros around an image."""
+    """Return True if a commuting op maps a constant channel to the same constant: true for means, not for zero padding."""
     kind = kind_of(node)
     if kind == "avg_pool":
         padding, divisor = (attribute(node, n) if n in _names(node) else None for n in ("padding", "divisor_override"))
@@ -84,7 +84,7 @@ def keeps_constants(node: fx.Node) -> bool:
 
 
 def keeps_means(node: fx.Node) -> bool:
-    """Whether the mean of a channel is the same behind such an op, whatever the values."""
+    """Return True if a commuting op preserves the mean of a channel for all values."""
     return kind_of(node) not in (*_ELEMENTWISE, "max_pool", "amax", "amin", "resize", "pad") and keeps_constants(node)
 
 
@@ -101,8 +101,8 @@ def _reduced(layout: Layout, dim: Any, keepdim: bool) -> Layout | None:
         return None
     if keepdim:
         return layout
-    behind = sum(a is not None and a > -layout.back for a in axes)
-    return evolve(layout, back=layout.back - behind, rank=None if layout.rank is None else layout.rank - len(axes))
+    after = sum(a is not None and a > -layout.back for a in axes)
+    return evolve(layout, back=layout.back - after, rank=None if layout.rank is None else layout.rank - len(axes))
 
 
 def _flat(layout: Layout, start: int, end: int) -> Layout | None:
@@ -113,7 +113,7 @@ def _flat(layout: Layout, start: int, end: int) -> Layout | None:
 
 
 def _rows(layout: Layout, shape: Any, node: fx.Node) -> Layout | None:
-    # x.view(x.size(0), -1): the batch stays, the rest is one axis.
+    # x.view(x.size(0), -1): keeps the batch axis and merges the others.
     first = shape[0] if isinstance(shape, list | tuple) and len(shape) == 2 else None
     batch = isinstance(first, fx.Node) and kind_of(first) == "size" and first.args[1:] == (0,)
     same = isinstance(first, fx.Node) and (first.args[0] is node.args[0] or kind_of(first.all_input_nodes[0]) == "input")

@@ -40,7 +40,7 @@ from qfunc.specs import (
     SumScaled,
     SumShifted,
 )
-from qfunc.specs.arithmetic import Arithmetic
+from qfunc.specs.arithmetic.kernel import Arithmetic
 
 _PRODUCTS = ("conv", "conv_transpose", "linear", "matmul", "mul")
 _SUMS = ("add", "sub")
@@ -64,7 +64,7 @@ def write(job: UnitContext) -> fx.Node:
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
     if job.made is None and not isinstance(arithmetic, FloatKernel | FloatRequantize | FloatMultiplier):
-        wanted = "Interior, FloatRequantize or FloatMultiplier"
+        wanted = "FloatKernel, FloatRequantize or FloatMultiplier"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     match arithmetic:
         case Copy():

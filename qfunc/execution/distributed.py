@@ -15,6 +15,7 @@ from qfunc.errors import CalibrationError, QfuncError, SpecError
 from qfunc.estimators import PowerOfTwo
 from qfunc.graph.record import TensorInfo
 from qfunc.quantizers.site import Site
+from qfunc.specs.protocols import MergeableEstimator
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -201,7 +202,7 @@ def _first(a: tuple[TensorInfo, ...], b: tuple[TensorInfo, ...]) -> tuple[Tensor
 def _merges(estimator: Any) -> bool:
     if isinstance(estimator, PowerOfTwo):  # its merge is the inner estimator's
         return _merges(estimator.inner)
-    return callable(getattr(estimator, "merge", None))
+    return isinstance(estimator, MergeableEstimator)
 
 
 def _text(estimator: Any) -> str:

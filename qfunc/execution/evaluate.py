@@ -14,6 +14,7 @@ from qfunc.graph.arguments import with_fixed_arguments
 from qfunc.graph.interpreter import run_error
 from qfunc.graph.module import in_evaluation_mode
 from qfunc.quantizers.fake_quantize import FakeQuantize
+from qfunc.specs.protocols import OnnxFunction
 
 
 def run_in_evaluation_mode(model: fx.GraphModule, leaves: list[Tensor], as_written: bool = False) -> list[Tensor]:
@@ -69,7 +70,7 @@ class RoundHalfEven(_Evaluated):
 
     def evaluated(self, target: Any) -> Any:
         module = super().evaluated(target)
-        if isinstance(module, FakeQuantize) and not module.site.constant and not hasattr(module.site.function, "onnx"):
+        if isinstance(module, FakeQuantize) and not module.site.constant and not isinstance(module.site.function, OnnxFunction):
             module.scheme = evolve(module.scheme, rounding="half_even")
         return module
 

@@ -39,10 +39,12 @@ class Origin:
 class ModuleShell(nn.Module):
     """Stands where a float module was whose ops are in the graph now: its tensors, attributes and methods.
 
+    It prints as that module.
+
     >>> from qfunc.frontend.capture import capture
     >>> net = capture()(nn.Sequential(nn.Linear(2, 3)))
-    >>> net.get_submodule("0").in_features
-    2
+    >>> net.get_submodule("0"), net.get_submodule("0").in_features
+    (Linear(weight [3, 2], bias [3]; computed in the graph), 2)
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -67,10 +69,16 @@ class ModuleShell(nn.Module):
     def __reduce__(self) -> tuple[Any, ...]:
         return module_shell, (pack_shells(origin_of(self)),), pack_state(vars(self))
 
-    def extra_repr(self) -> str:
-        """The class that it was."""
+    def _get_name(self) -> str:
         kind = origin_of(self).kind
-        return "" if kind is None else f"of {kind.__name__}"
+        return "Module" if kind is None else kind.__name__
+
+    def extra_repr(self) -> str:
+        """Return the shapes of its own tensors, and that the graph computes its ops."""
+        tensors = {**self._parameters, **self._buffers}
+        shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in tensors.items() if t is not None)
+        computed = "computed in the graph" if shapes or not self._modules else ""
+        return "; ".join(filter(None, (shapes, computed)))
 
 
 class _Reached(CaptureError):

@@ -9,16 +9,18 @@ from attrs import field, frozen
 
 from qfunc.errors import DeployError
 from qfunc.specs import Refuse, Scheme
-from qfunc.specs._check import as_tuple, has_methods, refuse
-from qfunc.specs._repr import readable
+from qfunc.specs._check import as_tuple, implements, refuse
+from qfunc.specs._values import readable
+from qfunc.specs.protocols import LimitedLowering, Lowering, RefusingLowering, VersionedLowering
 
 
 def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
     if not isinstance(value, tuple) or not value:
-        raise refuse(instance, attribute.name, value, "at least one lowering", "Write Combined((Qdq(), TensorRtRanges())).")
+        do = "Write Combined((QdqLowering(), TensorRtRanges()))."
+        raise refuse(instance, attribute.name, value, "at least one lowering", do)
     for one in value:
-        has_methods("lower")(instance, attribute, one)
-    if len({o for one in value if (o := getattr(one, "opset", None))}) > 1:
+        implements(Lowering)(instance, attribute, one)
+    if len({one.opset for one in value if isinstance(one, VersionedLowering)}) > 1:
         raise refuse(instance, attribute.name, value, "one opset, for all are given one model", "Give all the same opset.")
 
 
@@ -32,8 +34,8 @@ class Combined:
         DeployError: (by `lower`) two lowerings write a file of the same name.
 
     >>> from qfunc.lowering import TensorRtRanges, Qdq
-    >>> Combined((Qdq(), TensorRtRanges()))
-    Combined((Qdq(), TensorRtRanges()))
+    >>> Combined((QdqLowering(), TensorRtRanges()))
+    Combined((QdqLowering(), TensorRtRanges()))
     """
 
     lowerings: tuple[Any, ...] = field(converter=as_tuple, validator=_lowerings)
@@ -43,10 +45,10 @@ class Combined:
         """The opset that they name, or 21.
 
         >>> from qfunc.lowering import TensorRtRanges, Qdq
-        >>> Combined((TensorRtRanges(), Qdq(opset=13))).opset
+        >>> Combined((TensorRtRanges(), QdqLowering(opset=13))).opset
         13
         """
-        return next((int(o) for one in self.lowerings if (o := getattr(one, "opset", None))), 21)
+        return next((int(one.opset) for one in self.lowerings if isinstance(one, VersionedLowering)), 21)
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """The files of every lowering, in their order."""
@@ -56,7 +58,7 @@ class Combined:
             for name, content in lowering.lower(model, sites).items():
                 if name in files:
                     raise DeployError(
-                        where=f"Together.lower, file {name!r}",
+                        where=f"Combined.lower, file {name!r}",
                         found=f"it twice, by {writers[name]!r} and {lowering!r}",
                         wanted="one file of each name",
                         do="Deploy them one after the other, by edit.deploy.",
@@ -72,15 +74,16 @@ class Combined:
         >>> Combined((TensorRtRanges(), NcnnLowering())).legality == NcnnLowering.legality
         True
         """
-        return tuple(refuse for one in self.lowerings for refuse in getattr(one, "legality", ()))
+        limited = (one for one in self.lowerings if isinstance(one, LimitedLowering))
+        return tuple(refuse for one in limited for refuse in one.legality)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """What the first lowering that refuses such a tensor wants in its own place; empty if all take it.
 
         >>> from qfunc.lowering import TensorRtRanges, Qdq
         >>> from qfunc.specs import Int, Scheme
-        >>> Combined((Qdq(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False)
-        'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        >>> Combined((QdqLowering(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False)
+        'QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
         """
-        each = (getattr(lowering, "refuses", None) for lowering in self.lowerings)
-        return next((wanted for refuses in each if refuses is not None and (wanted := refuses(scheme, constant))), "")
+        each = (lowering for lowering in self.lowerings if isinstance(lowering, RefusingLowering))
+        return next((wanted for lowering in each if (wanted := lowering.refuses(scheme, constant))), "")

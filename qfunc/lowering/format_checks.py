@@ -49,7 +49,7 @@ def require_int8(site: QuantizedTensor, target: str, artifact: str) -> None:
         said = fmt == Int(8)
     else:
         said = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
-    do = f"Use the schemes of targets.{target}, or edit.deploy(Qdq())."
+    do = f"Use the schemes of targets.{target}, or edit.deploy(QdqLowering())."
     require(site, said, repr(fmt), "Int(8), of weights at most, biases Int(32)", do)
     if site.role == "activation":
         require_one_scale(site, artifact)

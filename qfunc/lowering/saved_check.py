@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from attrs import frozen
 
+from qfunc import specs
 from qfunc.errors import QfuncError, VerifyError, first_line
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.openvino.runner import OpenVinoRunner
-from qfunc.specs import Target, from_json
+from qfunc.specs import Target
+from qfunc.specs.protocols import InspectableRunner, OptionalRunner, Runner
 
 _INNER = "inner"
 _MODEL, _TENSORS = "model.onnx", "model.safetensors"
@@ -90,7 +92,7 @@ def _tried(name: str, action: Callable[[], str]) -> Check:
 
 def _target(report: dict[str, Any]) -> tuple[Target | None, Check]:
     try:
-        target = from_json(json.dumps(report["target"]))
+        target = specs.from_json(json.dumps(report["target"]))
     except QfuncError as e:
         own = "class" in e.where or "class" in e.found  # the user's own are known to their program only
         return None, Check("target", "skipped" if own else "failed", str(e))
@@ -129,7 +131,7 @@ def _artifact_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
     artifact = Artifact({p.name: p.read_bytes() for p in sorted(place.iterdir()) if p.is_file()})
     known: Any = target.runtime.runner if target is not None else None
     if _MODEL not in artifact.files:
-        own = target is None or (hasattr(known, "run") and not isinstance(known, OnnxRuntimeRunner | OpenVinoRunner))
+        own = target is None or (isinstance(known, Runner) and not isinstance(known, OnnxRuntimeRunner | OpenVinoRunner))
         others = [name for name in artifact.files if name != REPORT] if own else []
         yield Check("files" if own else _MODEL, "ok" if others else "failed", ", ".join(others) or "no such file")
         if others and target is not None:
@@ -179,8 +181,8 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
 
 
 def _runs(artifact: Artifact, report: dict[str, Any], known: Any, foreign: str = "") -> Iterator[Check]:
-    runner: Any = known if hasattr(known, "run") else OnnxRuntimeRunner(optimise=False)
-    missing = runner.missing() if hasattr(runner, "missing") else ""
+    runner: Any = known if isinstance(known, Runner) else OnnxRuntimeRunner(optimise=False)
+    missing = runner.missing() if isinstance(runner, OptionalRunner) else ""
     if foreign and isinstance(runner, OnnxRuntimeRunner):
         missing = f"ops of {foreign}, which ONNX Runtime does not have"
     if missing:
@@ -198,7 +200,8 @@ def _runs(artifact: Artifact, report: dict[str, Any], known: Any, foreign: str =
 
     ran = _tried("run", run)
     yield ran
-    units = getattr(runner.inside(artifact), "units", None) if ran.outcome == "ok" and hasattr(known, "inside") else None
+    shown = ran.outcome == "ok" and isinstance(known, InspectableRunner)
+    units = getattr(runner.inside(artifact), "units", None) if shown else None
     if units is not None:  # else the runtime does not tell what it computes on integers
         yield _units(units, report) if "units" in report else Check("units", "failed", "none in the report")
 

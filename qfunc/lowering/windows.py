@@ -41,7 +41,7 @@ def window(step: AxisWindow, kernel: Sequence[int]) -> Window:
     """
     rank = len(kernel)
     if rank > 2:
-        raise step.refuse(f"windows over {rank} axes", "one or two", "Deploy Q/DQ ONNX by edit.deploy(Qdq()).")
+        raise step.refuse(f"windows over {rank} axes", "one or two", "Deploy Q/DQ ONNX by edit.deploy(QdqLowering()).")
 
     def two(values: Sequence[int], fill: int) -> tuple[int, int]:
         first, last = ([fill] * 2 + [int(v) for v in values])[-2:]

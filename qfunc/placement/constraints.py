@@ -32,6 +32,7 @@ from qfunc.specs import (
     Selector,
     Target,
 )
+from qfunc.specs.protocols import LimitedLowering, RefusingLowering
 from qfunc.specs.scheme import Granularity
 
 _LISTED = 5
@@ -139,7 +140,7 @@ class _Check:
         lowering = self.target.lowering
         said = (
             (self.target.legality, "an op that it runs", ""),
-            (getattr(lowering, "legality", ()), f"an op that {lowering!r} writes", _ALONE),
+            (lowering.legality if isinstance(lowering, LimitedLowering) else (), f"an op that {lowering!r} writes", _ALONE),
         )
         for rules, asked, more in said if not elsewhere else ():
             refused = [r for r in rules if isinstance(r, Refuse) and matches(r.select, node, self.context)]
@@ -176,13 +177,13 @@ class _Check:
                     yield found, f"{wanted}: {rule.because}", _cure(edit, slot, placed.site.value)
 
     def _by_lowering(self, site: Site) -> Iterator[tuple[str, str, str]]:
-        refuses = getattr(self.target.lowering, "refuses", None)
-        if refuses is not None and (wanted := refuses(site.scheme, site.constant)):
+        lowering = self.target.lowering
+        if isinstance(lowering, RefusingLowering) and (wanted := lowering.refuses(site.scheme, site.constant)):
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
             yield found, wanted, "Give edit.deploy(...) that, or edit the scheme."
 
     def _kept(self, group: FusedGroup, slot: str) -> bool:
-        # The first rule that speaks for the whole slot says Keep: the op runs in float, elsewhere, on purpose.
+        # The first rule that speaks for the whole slot is KeepFloat: the op runs in float, elsewhere, on purpose.
         for rule in self.target.rules:
             nodes = group.nodes if names_one_op(rule.select) else (group.root,)
             if getattr(rule, slot) is None or rule.edges is not None:

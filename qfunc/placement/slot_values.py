@@ -8,7 +8,7 @@ from attrs import evolve
 
 from qfunc.errors import SpecError
 from qfunc.specs import FixedQParams, Int, PerChannel, PerTensor, Scheme
-from qfunc.specs._rewrite import narrowed
+from qfunc.specs.edit._rewrites import narrowed
 
 
 def with_axis(value: Any, axis: int, rank: int) -> Any:

@@ -109,7 +109,7 @@ def _require_slot(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
         if isinstance(rule.output, KeepFloat) and asking and (rule.input is not None or _names_something(rule.select)):
             read = f"matches the input {name!r} alone, which {_some(asking)} {'read' if len(asking) > 1 else 'reads'} as codes"
             them = " | ".join(f"edit.name({path!r})" for path in asking[:3])
-            do = f"Leave in float what reads it: edit.skip({them}); or only what is read: edit.inputs({them}, Keep())."
+            do = f"Leave in float what reads it: edit.skip({them}); or only what is read: edit.inputs({them}, KeepFloat())."
             raise _error(target, rule.select, read, _AN_OP, do)
 
 

@@ -11,10 +11,10 @@ from qfunc.specs.protocols import Estimator, Function
 
 @frozen
 class Site:
-    """One quantized tensor: what it is called, what holds it, how its qparams are found.
+    """One quantized tensor: its name, its scheme, and the estimator and function of its qparams.
 
-    `slot` is the slot of `op` that asked for it; `rule` the index of the target's rule; `tie` a name that
-    sites share whose qparams must be equal, and `leader` how they agree.
+    `slot` is the slot of `op` for which it is quantized; `rule` is the index of the target's rule.  Sites with the
+    same `tie` must have equal qparams, and `leader` is the way in which they agree on them.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Site:
 
     @property
     def scheme(self) -> Scheme:
-        """How the hardware holds the tensor; a derived bias is symmetric per channel."""
+        """The scheme of the tensor; a derived bias is symmetric per channel."""
         match self.value:
             case Scheme():
                 return self.value
@@ -41,27 +41,27 @@ class Site:
 
     @property
     def dynamic(self) -> bool:
-        """Whether this is an activation whose scales are found when the model runs."""
+        """True for an activation with scales that are computed at run time."""
         return self.scheme.scale.dynamic and not self.constant
 
     @property
     def by_channel(self) -> bool:
-        """Whether this is an activation with a static scale for each channel: how many there are, its values tell."""
+        """True for an activation with a static scale per channel; calibration determines the number of channels."""
         shared = self.scheme.scale.shared
         static = isinstance(self.value, Scheme) and not self.constant and not self.dynamic
         return static and isinstance(shared, PerChannel) and shared.axis != "channel"
 
     def of_outputs(self, axis: int, rank: int) -> bool:
-        """Whether a weight has one scale, or one an output channel: those that a sum of products can be multiplied by."""
+        """Return True if a weight has one scale, or one per output channel, so that it can be factored out of the sum."""
         shared = self.scheme.scale.shared
         along = isinstance(shared, PerChannel) and (shared.axis == "channel" or int(shared.axis) % rank == axis % rank)
         return along or isinstance(shared, PerTensor)
 
 
 def quantizer_path(name: str, constant: bool) -> str:
-    """Where the quantizer of a tensor sits in the model: "quantizers.conv1.weight", "quantizers.relu.output".
+    """Return the path of a tensor's quantizer in the model: "quantizers.conv1.weight", "quantizers.relu.output".
 
-    A part that nn.Module has itself, as in the path of an op named "to", gets an underscore.
+    A part that is an attribute of nn.Module, as for an op named "to", gets an underscore.
     """
     parts = [*name.split("."), *([] if constant else ["output"])]
     return ".".join(["quantizers", *(f"{p}_" if hasattr(nn.Module, p) else p for p in parts)])

@@ -1,4 +1,4 @@
-"""What vendors run: `check_target`, `check_estimator`, `check_function`, strategies, exact oracles.  Needs hypothesis."""
+"""Checks of targets, estimators and functions for vendors and users, strategies and exact oracles; needs hypothesis."""
 
 from qfunc.testing import integer_oracle, oracle, strategies
 from qfunc.testing.estimator_check import check_estimator

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch.optim.swa_utils import AveragedModel
 
+from qfunc import specs
 from qfunc.errors import DeployError, a_or_an
 from qfunc.execution.batches import Binder, infos
 from qfunc.execution.evaluate import RoundHalfEven, run_in_evaluation_mode
@@ -22,7 +23,8 @@ from qfunc.graph.submodules import quantized_submodules
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
-from qfunc.specs import Target, to_json
+from qfunc.specs import Target
+from qfunc.specs.protocols import VersionedLowering
 from qfunc.transforms.onnx_check import allclose, first_difference
 from qfunc.transforms.validate import require_target, require_target_value
 
@@ -56,7 +58,7 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         require_stage(model, "calibrated", "deploy")
         record = require_target(model, target, "deploy")
         if target.lowering is None:
-            do = "Give it one: edit.deploy(Qdq())."
+            do = "Give it one: edit.deploy(QdqLowering())."
             raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
         # onnx is imported here, where it is first needed: `import qfunc` stays light.
         from qfunc.lowering.onnx.opset import OPSET
@@ -69,7 +71,8 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
         require_limits(partition)
         whole = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
         axes = None if whole else record.axes
-        proto, tensors = write_model(partition, inputs, getattr(target.lowering, "opset", OPSET), axes)
+        opset = target.lowering.opset if isinstance(target.lowering, VersionedLowering) else OPSET
+        proto, tensors = write_model(partition, inputs, opset, axes)
         _check(proto, tensors, model, inputs)
         files = dict(target.lowering.lower(proto, tensors))
         report = _report(target, inputs, tensors, partition)
@@ -220,7 +223,7 @@ def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partit
 
     return {
         "versions": {name: _version(name) for name in ("qfunc-torch", "torch", "onnx", "onnxruntime")},
-        "target": json.loads(to_json(target)),
+        "target": json.loads(specs.to_json(target)),
         "inputs": [{"shape": list(i.shape), "dtype": i.dtype} for i in inputs],
         "tensors": [plain(t) for t in tensors],
         "units": summary(partition.units),

@@ -15,7 +15,7 @@ from qfunc.analysis.budgets import Budget
 from qfunc.analysis.integer_program import minimize
 from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.quantized_weights import Weight, weights_of
-from qfunc.analysis.report_format import table
+from qfunc.analysis.report_format import Section, fragment, page, table
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches
 from qfunc.execution.feed import feed_all
@@ -49,13 +49,22 @@ class Mixture:
 
     def __str__(self) -> str:
         """A table: the bits of each weight, and its loss with each number of bits."""
+        section = self._table
+        return f"{section.title}\n{table(section.head, section.rows, 220)}"
+
+    def _repr_html_(self) -> str:
+        section = self._table
+        return fragment(page(section.title, "", [evolve(section, title="Weights")]))
+
+    @property
+    def _table(self) -> Section:
         found = dict(self.losses)
         widths = sorted({b for _, b in found})
         rows = [
             [site, str(b), *(f"{found[site, w]:.3g}" if (site, w) in found else "" for w in widths)] for site, b in self.bits
         ]
         title = f"{self.target.name}: {self.cost:g} of {self.limit:g} {self.unit}, loss {self.loss:.4g}, gap {self.gap:.2g}"
-        return f"{title}\n{table(('weight', 'bits', *(f'loss, {w} bits' for w in widths)), rows, 220)}"
+        return Section(title, ("weight", "bits", *(f"loss, {w} bits" for w in widths)), tuple(rows))
 
 
 def mixed_precision(

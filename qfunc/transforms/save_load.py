@@ -17,6 +17,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
+from qfunc import specs
 from qfunc.errors import CalibrationError
 from qfunc.frontend.capture import capture
 from qfunc.frontend.options import Leaves
@@ -26,7 +27,6 @@ from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
 from qfunc.lowering.artifact import REPORT, Artifact
-from qfunc.specs import from_json, to_json
 from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
 from qfunc.transforms.deploy import require_whole
 from qfunc.transforms.insert_quantizers import placements, simulation
@@ -58,7 +58,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
         record = require_stage(model, "quantized", "save")
         state = {k: v.detach().clone().contiguous() for k, v in _tensors(model).items()}
         report = {
-            "target": json.loads(to_json(record.target)),
+            "target": json.loads(specs.to_json(record.target)),
             "stage": record.stage,
             "inputs": [asdict(i) for i in record.inputs],
             "training": model.training,
@@ -108,7 +108,7 @@ def load(
             wanted, do = "the float model that was quantized, which the files do not hold", "Write load(directory)(model)."
             raise CalibrationError(where=f"load({str(place)!r})", found="a Tensor", wanted=wanted, do=do)
         report = _report(place)
-        target = from_json(json.dumps(report["target"]), classes)
+        target = specs.from_json(json.dumps(report["target"]), classes)
         norms = TrainBatchNorm() if report.get("norms") else FoldBatchNorm()
         given: Any = model
         if path := report.get("within", ""):

@@ -21,6 +21,7 @@ from qfunc.ops.vocabulary import slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 from qfunc.specs import Target
+from qfunc.specs.protocols import ConditionalRunner, InspectableRunner, ReorderingRunner, Runner
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.scores import Scores
 from qfunc.transforms.validate import describe, require_public
@@ -33,12 +34,12 @@ class Verification:
         self.model, self.target, self.runner, self.scores = model, target, runner, scores
         self.artifact = deploy(target)(model)
         self.partition = Partition(model, target)
-        self.unlike: tuple[str, ...] = getattr(runner, "unlike", tuple)()
+        self.unlike: tuple[str, ...] = runner.unlike() if isinstance(runner, ReorderingRunner) else ()
         self.exact = self.partition.exact(self.unlike)
         self.reason = _unknown(target)
         self.emulation = None if self.reason else build_emulation(self.partition)
-        inside = getattr(runner, "inside", None)
-        self.inside = inside(self.artifact) if inside and self.emulation is not None else None
+        shown = isinstance(runner, InspectableRunner) and self.emulation is not None
+        self.inside = runner.inside(self.artifact) if shown else None
         self.tallies: dict[str, Tally] = {}
         self.codings = self._codings()
 
@@ -89,7 +90,7 @@ class Verification:
             self.scores.add("runtime", runtime)
 
     def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
-        if not hasattr(self.runner, "run"):  # the user's own
+        if not isinstance(self.runner, Runner):  # the user's own
             outputs = self.runner(self.artifact, leaves)
             if not isinstance(outputs, tuple | list):
                 do = "Return a list of arrays, in the model's order."
@@ -167,10 +168,11 @@ class Verification:
         )
         unknown = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
         floats = () if self.reason else tuple((u.path, u.reason) for u in unknown)
-        reason = getattr(self.runner, "comparable", lambda _: "")(self.artifact) if self.emulation is not None else ""
+        judged = isinstance(self.runner, ConditionalRunner) and self.emulation is not None
+        reason = self.runner.comparable(self.artifact) if judged else ""
         return Report(
             target=self.target.name,
-            runtime=repr(self.runner) if hasattr(self.runner, "run") else getattr(self.runner, "__name__", "runtime"),
+            runtime=repr(self.runner) if isinstance(self.runner, Runner) else getattr(self.runner, "__name__", "runtime"),
             predicted=0 if self.reason else sum(u.integer for u in self.partition.units),
             rows=rows,
             disagreements=() if self.inside is None else tuple(self._disagreements(self.inside)),

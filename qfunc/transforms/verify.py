@@ -14,6 +14,8 @@ from qfunc.execution.feed import feed_all
 from qfunc.graph.record import record_of
 from qfunc.graph.submodules import require_submodules
 from qfunc.specs import Target
+from qfunc.specs._check import misfit
+from qfunc.specs.protocols import Runner
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.scores import Score, Scores
 from qfunc.transforms.validate import describe, require_target, require_target_value
@@ -48,9 +50,12 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
     """
 
     require_target_value(target, "verify")
-    if runtime is not None and not callable(runtime) and not callable(getattr(runtime, "run", None)):
+    if runtime is not None and not callable(runtime) and not isinstance(runtime, Runner):
         do = "Pass a function run(artifact, inputs) -> outputs, or leave it out for the target's own."
         raise VerifyError(where="verify, runtime", found=describe(runtime), wanted="a runner", do=do)
+    if isinstance(runtime, Runner) and (bad := misfit(type(runtime), Runner)):
+        found, wanted, do = bad
+        raise VerifyError(where="verify, runtime", found=f"{describe(runtime)} with {found}", wanted=wanted, do=do)
     if score is not None and not callable(score):
         do = "Pass a function (outputs, batch) -> one number an example."
         raise VerifyError(where="verify, score", found=describe(score), wanted="a function", do=do)

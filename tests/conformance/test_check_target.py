@@ -67,7 +67,7 @@ def test_models_may_be_given():
 
 def test_a_rule_that_no_kernel_takes_is_found():
     odd = evolve(TARGET, rules=(Rule(Op("conv"), input=Scheme(Int(16))), *TARGET.rules))
-    with pytest.raises(AssertionError, match="on the input of conv, and no kernel of conv takes it"):
+    with pytest.raises(AssertionError, match="on the input of conv, and no kernel of conv accepts it"):
         check_target(odd, models=[])
 
 

@@ -154,7 +154,7 @@ def test_another_number_of_channels_is_refused_in_use() -> None:
         quantizer(torch.zeros(2, 1, 8, 4))
     assert str(caught.value) == (
         "site 'x': found a tensor of shape (2, 1, 8, 4), wanted scales of shape (1, 3, 1, 1), as calibrated. "
-        "Give inputs as in calibration, or calibrate again."
+        "Pass inputs as in calibration, or calibrate again."
     )
 
 

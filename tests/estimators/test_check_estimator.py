@@ -264,11 +264,11 @@ BROKEN = [
     (WritesX(), "pure", "update changes x"),
     (CountsEmpty(), "empty_changes_nothing", "an empty x changes the state"),
     (Random(), "deterministic", "finalize gives another result the second time"),
-    (CountsOn(), "finalize_is_feasible", "after 2 batches: zero point 256.0 is no code in [0, 0]"),
+    (CountsOn(), "finalize_is_feasible", "after 2 batches: zero point 256.0 is not a code in [0, 0]"),
     (OneRange(), "channels_are_a_loop", "of axis 0 differs from the channel alone: scale "),
     (FirstTwice(), "elements_permute", "the order of the elements matters: scale "),
     (Last(), "merge_is_the_fold", "merged after batch 1 it is not the fold of all batches: scale "),
-    (NoIdentity(), "merge_is_the_fold", "init is no identity of merge"),
+    (NoIdentity(), "merge_is_the_fold", "init is not an identity of merge"),
     (Double(), "every_dtype", "the state of torch.bfloat16 has other dtypes"),
     (Absolute(), "equivariant", "values times 0.125 do not give scales times 0.125: scale "),
     (DropsNan(), "bad_values_show", "nan in x does not show in the state"),
@@ -297,7 +297,7 @@ def test_the_whole_message() -> None:
     with pytest.raises(AssertionError) as caught:
         check_estimator(HalfZero(), schemes=[Scheme()], examples=3)
     assert str(caught.value) == (
-        "check_estimator(HalfZero()), law 'init_reads_shapes_only': before any data: zero point 0.5 is no code in [0, 0]\n"
+        "check_estimator(HalfZero()), law 'init_reads_shapes_only': before any data: zero point 0.5 is not a code in [0, 0]\n"
         "The scheme: Scheme()\n"
         "The input: torch.randn((2, 4, 6), generator=torch.Generator().manual_seed(0))"
     )

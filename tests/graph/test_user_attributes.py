@@ -293,3 +293,22 @@ def test_training_and_compiling_see_the_graph_alone() -> None:
     done.eval()
     compiled = torch.compile(done, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(X), done(X))
+
+
+def test_a_captured_model_prints_as_the_users_modules() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1, bias=False)
+            self.norm = nn.BatchNorm2d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(self.norm(self.conv(x)))
+
+    captured = qfunc.capture()(nn.Sequential(Block()).eval())
+    assert repr(captured.get_submodule("0")) == (
+        "Block(\n"
+        "  (conv): Conv2d(weight [4, 3, 1, 1]; computed in the graph)\n"
+        "  (norm): BatchNorm2d(4, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)\n"
+        ")"
+    )

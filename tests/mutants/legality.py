@@ -79,13 +79,13 @@ LEGALITY = (
         "tests/placement/test_constraints.py::test_blocks_have_an_axis_and_a_size",
     ),
     Mutation(
-        "unsigned-codes-lose-their-negatives", "qfunc.specs._rewrite:SchemeChange.__call__",
+        "unsigned-codes-lose-their-negatives", "qfunc.specs.edit._rewrites:SchemeChange.__call__",
         "fmt if self.signed is not None else around_zero(fmt), None",
         "fmt, None",
         "tests/specs/test_specs_edit.py::test_symmetric_codes_are_signed_unless_the_edit_says_otherwise",
     ),
     Mutation(
-        "edits-of-nothing-are-silent", "qfunc.specs._rewrite:ChangeSlots.__call__",
+        "edits-of-nothing-are-silent", "qfunc.specs.edit._rewrites:ChangeSlots.__call__",
         "            if asked is not None and not any(_takes(asked, name, s.format) for s in schemes):",
         "            if False:",
         "tests/specs/test_specs_edit.py::test_a_property_that_no_scheme_has_is_refused",
@@ -176,14 +176,14 @@ LEGALITY = (
     ),
     Mutation(
         "lowerings-are-not-asked", "qfunc.placement.constraints:_Check.op",
-        '(getattr(lowering, "legality", ()),',
+        "(lowering.legality if isinstance(lowering, LimitedLowering) else (),",
         "((),",
         "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",
     ),
     Mutation(
         "together-asks-none", "qfunc.lowering.combined:Combined.legality",
-        'getattr(one, "legality", ())',
-        "()",
+        "for refuse in one.legality",
+        "for refuse in ()",
         "tests/placement/test_constraints_of_lowerings.py::test_several_lowerings_refuse_what_any_does",
     ),
     Mutation(

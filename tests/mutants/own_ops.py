@@ -24,7 +24,7 @@ OWN_OPS = (
         OWN, case="the kind's default",
     ),
     Mutation(
-        "functions-have-addresses", "qfunc.specs._repr:one_line",
+        "functions-have-addresses", "qfunc.specs._values:one_line",
         "str(value.__qualname__) if isinstance(value, FunctionType) else repr(value)",
         "repr(value)",
         "tests/lowering/onnx/test_custom_ops.py::test_a_predicate_prints_by_its_name",

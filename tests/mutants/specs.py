@@ -37,6 +37,19 @@ SPECS = (
         "(1 << self.bits - 1) - 1",
         "tests/targets/test_datasheets_mutants.py::test_onnxruntime_activations_are_affine_bytes",
     ),
+    # protocols
+    Mutation(
+        "misspelt-methods-pass", "qfunc.specs._check:_misfit",
+        'if near and not name.startswith("_")',
+        'if name in near and not name.startswith("_")',
+        "tests/specs/test_protocols.py::test_a_misspelt_or_misshapen_method_is_refused",
+    ),
+    Mutation(
+        "methods-of-any-arguments", "qfunc.specs._check:_takes",
+        "except TypeError:\n        return False",
+        "except TypeError:\n        return True",
+        "tests/specs/test_protocols.py::test_a_misspelt_or_misshapen_method_is_refused",
+    ),
     # codec, diff
     Mutation(
         "json-lists-stay-lists", "qfunc.specs.codec:_decode",
@@ -45,7 +58,7 @@ SPECS = (
         "tests/specs/test_specs_laws.py::test_a_real_target_survives_everything",
     ),
     Mutation(
-        "any-schema", "qfunc.specs.codec:from_json",
+        "any-schema", "qfunc.specs.codec:Codec.from_json",
         "if type(schema) is not int or schema != SCHEMA:",
         "if type(schema) is not int:",
         IMPOSSIBLE,
@@ -76,25 +89,25 @@ SPECS = (
     ),
     # edit
     Mutation(
-        "earlier-rules-win", "qfunc.specs._rewrite:PutInFront.__call__",
+        "earlier-rules-win", "qfunc.specs.edit._rewrites:PutInFront.__call__",
         "self.values + getattr(target, self.where)",
         "getattr(target, self.where) + self.values",
         "tests/specs/test_specs_edit.py::test_later_edits_win",
     ),
     Mutation(
-        "earlier-overrides-win", "qfunc.specs._rewrite:PutBehind.__call__",
+        "earlier-overrides-win", "qfunc.specs.edit._rewrites:PutBehind.__call__",
         "target.overrides + self.overrides",
         "self.overrides + target.overrides",
         "tests/specs/test_specs_edit.py::test_later_edits_win",
     ),
     Mutation(
-        "narrow-codes-lose-symmetry", "qfunc.specs._rewrite:narrowed",
+        "narrow-codes-lose-symmetry", "qfunc.specs.edit._rewrites:narrowed",
         "low=1 - (1 << bits - 1) if symmetric else None",
         "low=None",
         "tests/specs/test_specs_edit.py::test_a_symmetric_range_stays_symmetric_and_the_same_width_stays_as_it_is",
     ),
     Mutation(
-        "edits-skip-cases", "qfunc.specs._rewrite:SchemeChange.__call__",
+        "edits-skip-cases", "qfunc.specs.edit._rewrites:SchemeChange.__call__",
         "default=self(value.default))",
         "default=value.default)",
         "tests/specs/test_specs_edit.py::test_cases_change_inside",

@@ -91,7 +91,7 @@ TARGET_LAWS = (
     ),
     Mutation(
         "float-weights-are-free", "qfunc.testing.laws.artifact:artifact_holds_the_constants",
-        "elif str(source.target) in held and not",
+        "elif str(source.target) in stored and not",
         "elif False and not",
         CAUGHT, case="weights-that-are-not-the-quantized-ones",
     ),

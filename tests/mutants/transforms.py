@@ -50,13 +50,13 @@ TRANSFORMS = (
         "tests/transforms/test_algorithms.py::test_what_the_hardware_dictates_does_not_train",
     ),
     Mutation(
-        "surrogate-in-evaluation", "qfunc.quantizers.fake_quantize:FakeQuantize._behind",
-        "self.training and hasattr(function, \"relax\")",
-        "not self.training and hasattr(function, \"relax\")",
+        "surrogate-in-evaluation", "qfunc.quantizers.fake_quantize:FakeQuantize._quantize",
+        "self.training and self.relaxed",
+        "not self.training and self.relaxed",
         "tests/transforms/test_algorithms.py::test_training_sees_the_surrogate_with_noise_of_seed_and_step",
     ),
     Mutation(
-        "dynamic-scale-of-the-range-before", "qfunc.quantizers.fake_quantize:FakeQuantize._now",
+        "dynamic-scale-of-the-range-before", "qfunc.quantizers.fake_quantize:FakeQuantize._current_params",
         "of_tensor(x, self.scheme), x.detach()",
         "of_tensor(2 * x, self.scheme), x.detach()",
         "tests/transforms/test_algorithms.py::test_a_dynamic_scale_is_that_of_each_tensor",

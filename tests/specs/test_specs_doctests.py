@@ -8,15 +8,15 @@ import pytest
 
 from qfunc import specs
 
-MODULES = sorted(m.name for m in pkgutil.iter_modules(specs.__path__))
+MODULES = sorted(m.name for m in pkgutil.walk_packages(specs.__path__, "qfunc.specs."))
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_are_true(name):
-    module = importlib.import_module(f"qfunc.specs.{name}")
+    module = importlib.import_module(name)
     assert doctest.testmod(module).failed == 0
 
 
 def test_there_are_many_examples():
-    modules = [importlib.import_module(f"qfunc.specs.{name}") for name in MODULES]
+    modules = [importlib.import_module(name) for name in MODULES]
     assert sum(len(t.examples) for m in modules for t in doctest.DocTestFinder().find(m)) > 50

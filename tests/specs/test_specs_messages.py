@@ -67,12 +67,12 @@ MESSAGES = [
     ),
     (
         lambda: FixedQParams(Scheme(S8), 0.5, 3),
-        "Fixed.zero_point: found 3, wanted 0, for the scheme is symmetric. Give the scheme a ZeroPoint().",
+        "FixedQParams.zero_point: found 3, wanted 0, for the scheme is symmetric. Give the scheme a ZeroPoint().",
     ),
     (lambda: Rule(CONV), "Rule.input, weight, bias, output: found 'None everywhere', wanted one slot value. Say something."),
     (
         lambda: Rule(CONV, input=Int(8)),
-        "Rule.input: found Int(8), wanted Scheme or Derived or Fixed or Cases or Keep or None. "
+        "Rule.input: found Int(8), wanted Scheme or DerivedQParams or FixedQParams or Cases or KeepFloat or None. "
         "Give a value such as Scheme(...).",
     ),
     (
@@ -96,7 +96,7 @@ MESSAGES = [
     ),
     (
         lambda: Algorithm(FixedFunction(), FixedFunction()),
-        "Algorithm.estimator: found FixedQParams(), "
+        "Algorithm.estimator: found Fixed(), "
         "wanted a frozen value with the methods init, update, finalize. Add update, finalize.",
     ),
     (

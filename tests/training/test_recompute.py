@@ -174,8 +174,9 @@ def test_what_is_changed_meanwhile_is_told() -> None:
     with torch.no_grad():
         model.get_parameter("quantizers.head.weight.scale").mul_(2)
     wanted = (
-        "recompute_quantized: found a tensor that was changed in place between forward and backward, wanted what was "
-        "quantized, as it was, to quantize it again. Change it after the backward, or leave recompute_quantized out."
+        "recompute_quantized: found a tensor that was changed in place between forward and backward, wanted an "
+        "unchanged tensor, from which the quantized one is recomputed. Change it after the backward, or remove "
+        "recompute_quantized."
     )
     with pytest.raises(CalibrationError) as caught:
         loss.backward()

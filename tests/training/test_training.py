@@ -311,8 +311,10 @@ def change_at(change: Any) -> None:
 def test_weights_are_quantized_once_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until one of the tensors behind them changes."""
     model, seen = made(targets.tensorrt).eval(), []
-    original = FakeQuantize._behind
-    monkeypatch.setattr(FakeQuantize, "_behind", lambda self, *given: (seen.append(self.site.name), original(self, *given))[1])
+    original = FakeQuantize._quantize
+    monkeypatch.setattr(
+        FakeQuantize, "_quantize", lambda self, *given: (seen.append(self.site.name), original(self, *given))[1]
+    )
     x = batch(3)
     with torch.no_grad():
         first = model(x)

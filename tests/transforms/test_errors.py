@@ -32,7 +32,7 @@ def told(action: Callable[[], object], kind: str, text: str) -> None:
 
 def test_a_forward_before_calibration() -> None:
     _, x, made = quantized("residual")
-    do = "Run qfunc.calibrate(batches)(quantized), or load qparams."
+    do = "Run qfunc.calibrate(batches)(quantized), or load a calibrated state_dict."
     text = f"site 'x': found no qparams yet, wanted a calibrated model. {do}"
     told(lambda: made(x), "CalibrationError", text)
 
@@ -291,7 +291,7 @@ def test_a_dtype_that_no_artifact_holds() -> None:
 def test_a_target_without_lowering() -> None:
     bare = evolve(TARGET, lowering=None)
     _, _, done = calibrated("residual", target=bare)
-    text = "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(Qdq())."
+    text = "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(QdqLowering())."
     told(lambda: qfunc.deploy(bare)(done), "DeployError", text)
 
 

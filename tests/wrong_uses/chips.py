@@ -50,7 +50,7 @@ ROWS: tuple[Row, ...] = (
      "deploy, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Give batches as the "
      "model's forward takes them."),
     ("deploy without a lowering", lambda w: qfunc.deploy(bare())(calibrated(bare(), w)), "DeployError",
-     "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(Qdq())."),
+     "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(QdqLowering())."),
     ("verify by name", lambda w: qfunc.verify("onnxruntime"), "SpecError",
      "verify: found 'onnxruntime', wanted a Target. Pass the value: one of qfunc.targets, or your own specs.Target."),
     ("verify by a runtime's name", lambda w: qfunc.verify(TARGET, "onnxruntime"), "VerifyError",

@@ -80,7 +80,7 @@ ROWS: tuple[Row, ...] = (
      "batches for which it "
      "runs, or leave it out of `at`."),
     ("through the class", lambda w: qfunc.calibrate(w.batches, through=qfunc.QuantizedPass), "SpecError",
-     "calibrate, through: found Quantized, wanted qfunc.FloatPass() or qfunc.QuantizedPass(). Write "
+     "calibrate, through: found QuantizedPass, wanted qfunc.FloatPass() or qfunc.QuantizedPass(). Write "
      "through=qfunc.QuantizedPass()."),
     ("through a text", lambda w: qfunc.calibrate(w.batches, through="quantized"), "SpecError",
      "calibrate, through: found 'quantized', wanted qfunc.FloatPass() or qfunc.QuantizedPass(). Write "

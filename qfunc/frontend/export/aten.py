@@ -1,4 +1,4 @@
-"""Nodes of a torch.export graph, read as aten writes them."""
+"""The names, operands and shapes of the nodes of a torch.export graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import fx
 
 
 def aten(node: Any) -> str:
-    """The bare name of an aten op, "" of anything else.
+    """Return the name of an aten op without its overload, or "" for any other node.
 
     >>> [aten(n) for n in torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes]
     ['', 'relu', '']
@@ -21,10 +21,10 @@ def aten(node: Any) -> str:
 
 
 class AtenReader:
-    """Reads programs of core ops for the matcher: bare names, and the parameters of the op's schema."""
+    """Reads core ATen ops for the matcher: names without overload, operands by the parameters of the schema."""
 
     def kind(self, node: fx.Node) -> str:
-        """Return the name of an op; of the first result of several "first of NAME", if nobody reads the others."""
+        """Return the name of an op, or "first of NAME" for the first of several results if no node reads the others."""
         if node.op != "call_function" or node.target is not operator.getitem:
             return aten(node)
         source = node.args[0]
@@ -32,7 +32,7 @@ class AtenReader:
         return f"first of {aten(source)}" if alone else ""
 
     def operands(self, node: fx.Node) -> dict[str, Any]:
-        """Return the operands by the names of the schema, defaults included, of the source of a first result.
+        """Return the operands by the names of the schema, with defaults; for a first result those of the op it comes from.
 
         >>> _, elu, _ = torch.export.export(torch.nn.ELU(), (torch.ones(2),)).graph.nodes
         >>> ATEN.operands(elu)
@@ -50,7 +50,7 @@ ATEN = AtenReader()
 
 
 def shape(node: Any) -> tuple[str, ...] | None:
-    """The sizes of a node's tensor as texts, those that vary too; None where they are not known.
+    """Return the sizes of a node's tensor as strings, symbolic sizes included, or None if they are unknown.
 
     >>> [shape(n) for n in torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes]
     [('2',), ('2',), None]
@@ -60,7 +60,7 @@ def shape(node: Any) -> tuple[str, ...] | None:
 
 
 def is_constant(node: Any) -> bool:
-    """Whether a node reads a parameter or buffer, or moves one by ops of one operand each."""
+    """Return True if a node reads a parameter or buffer, perhaps behind ops with one operand each."""
     while isinstance(node, fx.Node) and node.op == "call_function" and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return isinstance(node, fx.Node) and node.op == "get_attr"

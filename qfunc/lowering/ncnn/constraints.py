@@ -8,7 +8,7 @@ from qfunc.specs import Attr, Op, Refuse, Where
 
 NO_LAYER = "docs/targets.md lists them"
 LAYERS = "ncnn, docs/developer-guide/operators.md: "
-OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 INTERPOLATED = Op("resize") & ~Attr("mode", "nearest") & ~Attr("mode", "bilinear")
 WRAPPED = Op("pad") & Attr("mode", "circular")
 UNDILATED = Attr("dilation", 1) | Attr("dilation", (1,)) | Attr("dilation", (1, 1))

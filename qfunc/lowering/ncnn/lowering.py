@@ -11,7 +11,7 @@ from qfunc.lowering.format_checks import require, require_one_scale, require_sym
 from qfunc.lowering.ncnn.constraints import LEGALITY
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int, Refuse
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable
@@ -50,7 +50,7 @@ class NcnnLowering:
 
 
 def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.ncnn, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.ncnn, or edit.deploy(QdqLowering())."
     fmt = site.format
     narrow = isinstance(fmt, Int) and fmt.signed and fmt.qmin >= -127 and fmt.qmax <= 127
     if site.role == "activation":

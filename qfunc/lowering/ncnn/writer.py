@@ -59,7 +59,7 @@ class Writer:
             elif node.op_type in writers:
                 writers[node.op_type](step)
             else:
-                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 raise step.refuse(node.op_type, "a layer of ncnn", do)
         return self.file.packed([self.real(self.blob(name)) for name in self.source.outputs])
 

@@ -57,7 +57,7 @@ class Writer:
             elif node.op_type in writers:
                 writers[node.op_type](self, node)
             else:
-                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+                do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 wanted = f"an op that {self.file.lowering} writes"
                 raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted=wanted, do=do)
         return self.file.packed(inputs, [self._output(name) for name in self.source.outputs])

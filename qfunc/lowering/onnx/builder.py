@@ -62,7 +62,7 @@ class GraphBuilder:
         """
         output = self.fresh(output)
         if (since := _SINCE.get(op, 0)) > self.opset and "domain" not in attributes:
-            found, do = f"{op} in opset {self.opset}", f"Deploy by edit.deploy(Qdq(opset={since}))."
+            found, do = f"{op} in opset {self.opset}", f"Deploy by edit.deploy(QdqLowering(opset={since}))."
             raise DeployError(where=f"op {output!r}", found=found, wanted=f"opset {since} or later", do=do)
         kept = {k: v for k, v in attributes.items() if v is not None}
         self.nodes.append(helper.make_node(op, list(inputs), [output], name=output, **kept))

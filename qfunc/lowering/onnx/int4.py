@@ -10,15 +10,16 @@ from attrs import field, frozen
 from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int, Scheme
-from qfunc.specs._check import has_methods, refuse
-from qfunc.specs._repr import readable
+from qfunc.specs._check import implements, refuse
+from qfunc.specs._values import readable
+from qfunc.specs.protocols import Lowering, RefusingLowering, VersionedLowering
 
 BITS, SINCE = 4, 21
 
 
 def _packing(instance: Any, attribute: Any, value: Any) -> None:
-    has_methods("lower")(instance, attribute, value)
-    opset = getattr(value, "opset", SINCE)
+    implements(Lowering)(instance, attribute, value)
+    opset = value.opset if isinstance(value, VersionedLowering) else SINCE
     if opset < SINCE:
         do = f"Leave its opset out, or write the weights in bytes, by {value!r} alone."
         raise refuse(instance, attribute.name, value, f"opset {SINCE}, the first with 4-bit integers (ONNX operators)", do)
@@ -63,8 +64,7 @@ class PackInt4:
         >>> PackInt4().refuses(Scheme(Int(4)), constant=True)
         ''
         """
-        refuses = getattr(self.lowering, "refuses", None)
-        return "" if refuses is None else refuses(scheme, constant)
+        return self.lowering.refuses(scheme, constant) if isinstance(self.lowering, RefusingLowering) else ""
 
 
 def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:

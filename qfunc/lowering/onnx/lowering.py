@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.specs import Float, Int, PerBlock, Scheme
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 _STORED = (8, 16, 32)
 
@@ -26,7 +26,7 @@ class QdqLowering:
     Source: ONNX operator specification, QuantizeLinear-13, -19, -21, DequantizeLinear-13, -19, -21.
 
     >>> QdqLowering(), QdqLowering(opset=13)
-    (Qdq(), Qdq(opset=13))
+    (QdqLowering(), QdqLowering(opset=13))
     """
 
     opset: int = opset_field()
@@ -40,7 +40,7 @@ class QdqLowering:
 
         >>> from qfunc.specs import Int, Scheme
         >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=False)
-        'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        'QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
         >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
         ''
         """

@@ -13,6 +13,7 @@ from qfunc.lowering.onnx.builder import GraphBuilder, storage, stored_in
 from qfunc.numerics.logarithmic import origin
 from qfunc.placement.encoding import Encoding, is_integer_encoding, require_integers
 from qfunc.specs import Int, Log, PerChannel
+from qfunc.specs.protocols import OnnxFunction
 
 LOG_QUANTIZE = """
 <opset_import: ["" : 21], domain: "qfunc">
@@ -66,10 +67,8 @@ def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: st
         SpecError: a format that has no ONNX operator.
     """
     site = coding.seat.module.site
-    write = getattr(site.function, "onnx", None)
-    if write is not None:
-        written: str = write(graph, tensor, coding.qparams, site.scheme, f"{name}.real")
-        return written
+    if isinstance(site.function, OnnxFunction):
+        return site.function.onnx(graph, tensor, coding.qparams, site.scheme, f"{name}.real")
     fmt = site.scheme.format
     if isinstance(fmt, Log) and _logarithmic(coding):
         z = graph.constant(origin(coding.qparams.scale, fmt).float(), f"{name}.origin")

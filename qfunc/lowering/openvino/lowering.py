@@ -11,7 +11,7 @@ from qfunc.lowering.format_checks import require
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable
@@ -63,7 +63,7 @@ class OpenVinoLowering:
 
 def _require(site: QuantizedTensor) -> None:
     said = isinstance(site.format, Int) and (site.format.bits <= 16 or site.role == "bias")
-    do = "Use such a format, or edit.deploy(Qdq())."
+    do = "Use such a format, or edit.deploy(QdqLowering())."
     require(site, said, repr(site.format), "integers of 16 bits at most, as FakeQuantize has them", do)
 
 

@@ -11,7 +11,7 @@ from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable
@@ -63,7 +63,7 @@ def _held(fmt: Any, constant: bool) -> bool:
 
 
 def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(QdqLowering())."
     said = site.format == Int(32) if site.role == "bias" else _held(site.format, site.role != "activation")
     wanted = "Int(8) or Int(8, signed=False), biases Int(32), as QLinear operators have them"
     require(site, said, repr(site.format), wanted, do)

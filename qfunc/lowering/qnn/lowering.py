@@ -14,7 +14,7 @@ from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.qnn.constraints import LEGALITY
 from qfunc.lowering.qnn.scale_limits import require_scales
 from qfunc.specs import Refuse, Scheme
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable

@@ -37,7 +37,7 @@ def schema() -> Any:
         DeployError: the package that has them is not installed.
     """
     if importlib.util.find_spec("ai_edge_litert") is None:
-        do = "pip install qfunc-torch[litert], or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        do = "pip install qfunc-torch[litert], or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
         found = "the package ai-edge-litert is not installed"
         raise DeployError(where="lowering Tflite", found=found, wanted="ai-edge-litert 2.3 or later", do=do)
     return importlib.import_module("ai_edge_litert.schema_py_generated")

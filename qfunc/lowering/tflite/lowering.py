@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable

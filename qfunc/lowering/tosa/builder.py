@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,29 @@ from qfunc.lowering.tosa.schema import INT8, INT32, operator, serialize_block
 _TYPES = {np.dtype(np.int8): INT8, np.dtype(np.int32): INT32}
 
 
+_MOVES = (
+    "RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "PAD", "PADV2", "MIRROR_PAD", "TILE", "MAX_POOL_2D", "RESIZE_NEAREST_NEIGHBOR",
+)  # fmt: skip
+"""Operators that compute the same on codes before a quantizer and on real values behind it."""
+
+OpWriter = Callable[["TosaBuilder", list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
+"""A function that writes one operator of TFLite into the graph: graph, inputs, output, fields."""
+
+
 class TosaBuilder:
     """Operators and tensors of one example; constants that no operator reads are not written.
 
     Real values stand outside: what quantizes an input of the model makes an input of the file, what an output stands for
     is an output of the file, and a move of real values is one of the codes behind or before it.
+
+    Args:
+        ops: By the name of an operator of TFLite, the function that writes it (`tosa/ops.py`).
     """
 
     lowering, any_padding = "TosaLowering", True
 
-    def __init__(self) -> None:
+    def __init__(self, ops: Mapping[str, OpWriter]) -> None:
+        self.ops = ops
         self.count = 0
         self.names: set[str] = set()
         self.real: dict[int, str] = {}  # the inputs of the model
@@ -87,27 +100,25 @@ class TosaBuilder:
         Raises:
             DeployError: TOSA has no such thing, or it computes with real values.
         """
-        from qfunc.lowering.tosa.ops import MOVES, NODES
-
         given, out = list(inputs), outputs[0]
         if op == "DEQUANTIZE":
             self.stands[out.index] = given[0]
         elif op == "QUANTIZE":
             assert out.qparams is not None
             self.same[out.index] = self.coded(given[0], out.qparams)
-        elif out.qparams is None and op in MOVES:
+        elif out.qparams is None and op in _MOVES:
             self.moved[out.index] = op, given, fields
-        elif op not in NODES:
-            do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        elif op not in self.ops:
+            do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
             raise DeployError(where=f"tensor {out.name!r}", found=op, wanted="an op of TOSA on integers", do=do)
         elif out.qparams is None or any(h.qparams is None and h.index >= 0 for h in given[: 1 if op == "PADV2" else None]):
             raise self._real(out.name, f"{op} of real values")
         else:
-            NODES[op](self, given, out, fields)
+            self.ops[op](self, given, out, fields)
 
     def _real(self, name: str, found: str) -> DeployError:
         wanted = "codes on both sides: the profile PRO-INT has integers only"
-        do = "Let its quantizers stand right around it, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        do = "Let its quantizers stand right around it, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
         return DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
 
     def coded(self, held: NhwcTensor, qparams: QParams | None = None) -> NhwcTensor:
@@ -116,17 +127,18 @@ class TosaBuilder:
         Raises:
             DeployError: they are computed from real values.
         """
-        from qfunc.lowering.tosa.ops import NODES
-        from qfunc.lowering.tosa.tables import requantized
-
         if held.index in self.stands:
             found = self.stands[held.index]
-            return found if qparams in (None, found.qparams) else requantized(self, found, f"{held.name}.again", qparams)
+            if qparams in (None, found.qparams):
+                return found
+            made = self.tensor(f"{held.name}.again", found.shape, qparams, last=found.last)
+            self.ops["QUANTIZE"](self, [found], made, {})
+            return made
         if held.index in self.moved:
             op, given, fields = self.moved[held.index]
             first = self.coded(given[0], qparams)
             made = self.tensor(f"{held.name}.codes", held.shape, first.qparams, last=held.last)
-            NODES[op](self, [first, *given[1:]], made, fields)
+            self.ops[op](self, [first, *given[1:]], made, fields)
             return made
         if held.index not in self.real or qparams is None:
             raise self._real(held.name, "real values")
@@ -222,4 +234,4 @@ class TosaBuilder:
         return json.dumps({"inputs": ends, "outputs": last, "tensors": dict(sorted(entries.items()))}, indent=1).encode()
 
 
-__all__ = ["TosaBuilder"]
+__all__ = ["OpWriter", "TosaBuilder"]

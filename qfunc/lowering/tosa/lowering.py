@@ -11,7 +11,7 @@ from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.tosa.constraints import LEGALITY
 from qfunc.specs import Refuse
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable
@@ -42,11 +42,11 @@ class TosaLowering:
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.tosa.builder import TosaBuilder
-        from qfunc.lowering.tosa.ops import STEPS
+        from qfunc.lowering.tosa.ops import NODES, STEPS
 
         for site in sites:
             require_int8(site, "tosa", "TOSA")
-        graph, source = TosaBuilder(), QdqModel(model)
+        graph, source = TosaBuilder(NODES), QdqModel(model)
         file = Writer(source, graph).write(STEPS)
         return {"model.tosa": file, "model.values.json": graph.listed([info.name for info in source.graph.input])}
 

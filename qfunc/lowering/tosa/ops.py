@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,23 +11,21 @@ from qfunc.lowering.nhwc.images import image, out_shape, output_image, to_signal
 from qfunc.lowering.nhwc.linear import bias_of, on_weighted_codes, stored
 from qfunc.lowering.nhwc.ops import WRITERS
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.tosa.builder import TosaBuilder
+from qfunc.lowering.tosa.builder import OpWriter, TosaBuilder
 from qfunc.lowering.tosa.linear import conv, depthwise, linear, matmul, product, transposed
 from qfunc.lowering.tosa.pooling import average_pool, max_pool, mean, summed
 from qfunc.lowering.tosa.rescale import BOUNDS, between, clamp
 from qfunc.lowering.tosa.shape import bilinear, concatenate, mirror, nearest, pad, reshape, slices, tile, transpose
-from qfunc.lowering.tosa.tables import CURVES, sigmoid, table_function
+from qfunc.lowering.tosa.tables import CURVES, requantize, sigmoid, table_function
 from qfunc.lowering.tosa.tables import table_writer as table_of
 from qfunc.lowering.windows import window
 
-Node = Callable[[TosaBuilder, list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
 
-
-def _bounded(name: str) -> Node:
+def _bounded(name: str) -> OpWriter:
     return lambda graph, given, out, fields: clamp(graph, given[0], out, *BOUNDS[name])
 
 
-def _extreme(low: bool) -> Node:
+def _extreme(low: bool) -> OpWriter:
     # With one code, which a Clip has.
     def write(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
         (code,) = np.ravel(np.asarray(given[1].value))
@@ -64,12 +61,8 @@ def conv_transposed(step: OpContext) -> None:
     to_signal(step, made, result)
 
 
-MOVES = (
-    "RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "PAD", "PADV2", "MIRROR_PAD", "TILE", "MAX_POOL_2D", "RESIZE_NEAREST_NEIGHBOR",
-)  # fmt: skip
-"""What computes the same on codes before and behind a quantizer of real values."""
-
-NODES: dict[str, Node] = {
+NODES: dict[str, OpWriter] = {
+    "QUANTIZE": requantize,
     "CONV_2D": conv, "DEPTHWISE_CONV_2D": depthwise, "FULLY_CONNECTED": linear, "TRANSPOSE_CONV": transposed,
     "BATCH_MATMUL": matmul, "ADD": summed("ADD"), "SUB": summed("SUB"), "MUL": product,
     "MAX_POOL_2D": max_pool, "AVERAGE_POOL_2D": average_pool, "MEAN": mean,
@@ -78,7 +71,7 @@ NODES: dict[str, Node] = {
     "RESHAPE": reshape, "TRANSPOSE": transpose, "STRIDED_SLICE": slices, "CONCATENATION": concatenate, "PAD": pad, "PADV2": pad,
     "MIRROR_PAD": mirror, "TILE": tile, "RESIZE_BILINEAR": bilinear, "RESIZE_NEAREST_NEIGHBOR": nearest,
 }  # fmt: skip
-"""By the name of the operator."""
+"""The writer of each operator of TFLite, by the name of the operator: the argument of `TosaBuilder`."""
 
 STEPS = (
     WRITERS
@@ -87,4 +80,4 @@ STEPS = (
 )
 """How each operator of ONNX is written to a file of TOSA's, as `tflite_ops.WRITERS`."""
 
-__all__ = ["MOVES", "NODES", "STEPS", "Node", "conv_transposed"]
+__all__ = ["NODES", "STEPS", "conv_transposed"]

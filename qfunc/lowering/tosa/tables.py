@@ -12,7 +12,6 @@ from torch import Tensor
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import QParams
 from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.rescale import qparams_of
 from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes
@@ -66,11 +65,9 @@ def table_writer(name: str) -> Callable[[TosaBuilder, list[NhwcTensor], NhwcTens
     return write
 
 
-def requantized(graph: TosaBuilder, x: NhwcTensor, name: str, qparams: QParams) -> NhwcTensor:
-    """TABLE from codes to those of other qparams for the same values."""
-    made = graph.tensor(name, x.shape, qparams, last=x.last)
-    _table(graph, x, made, lambda real: real)
-    return made
+def requantize(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write a TABLE from codes to the codes of other qparams for the same values."""
+    _table(graph, given[0], out, lambda real: real)
 
 
 def _table(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, function: Callable[[Tensor], Tensor]) -> None:
@@ -80,4 +77,4 @@ def _table(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, function: Callabl
     graph.node("TABLE", [x, graph.constant(values, np.int8, f"{out.name}.table")], out)
 
 
-__all__ = ["CURVES", "table_function", "requantized", "sigmoid", "table_writer"]
+__all__ = ["CURVES", "table_function", "requantize", "sigmoid", "table_writer"]

@@ -12,7 +12,7 @@ from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Log
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 FORMAT = Log(magnitude_bits=7, steps_per_octave=16)
 
@@ -85,7 +85,7 @@ def clip(site: QuantizedTensor) -> float:
 
 def _require(site: QuantizedTensor) -> None:
     wanted = "NNIE's one format"
-    require(site, site.format == FORMAT, repr(site.format), f"{FORMAT!r}, {wanted}", "Use that, or edit.deploy(Qdq()).")
+    require(site, site.format == FORMAT, repr(site.format), f"{FORMAT!r}, {wanted}", "Use that, or edit.deploy(QdqLowering()).")
     require_one_scale(site, "NNIE")
 
 

@@ -11,7 +11,7 @@ from qfunc.lowering.format_checks import format_error, require_integers, require
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.vendor.side_file import by_tensor, derived
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 _ARTIFACT = "PPL-CUDA's text"
 

@@ -12,7 +12,7 @@ from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
 from qfunc.specs import Int
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 _WIDTHS = (2, 4, 8, 16)
 

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.vendor.side_file import json_bytes
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable

@@ -153,7 +153,7 @@ def _largest(site: QuantizedTensor, tensor: str) -> float:
     require_per_tensor(site, tensor, _ARTIFACT)
     if site.role == "bias":
         raise format_error(
-            site, tensor, repr(fmt), "a bias of scale s_w s_x: STPU has no other", "Give its rule bias=Derived()."
+            site, tensor, repr(fmt), "a bias of scale s_w s_x: STPU has no other", "Give its rule bias=DerivedQParams()."
         )
     if fmt != Int(8, low=-127):
         raise format_error(site, tensor, repr(fmt), "Int(8, low=-127): ranges of STPU are 127 steps", "Edit the scheme.")

@@ -12,7 +12,7 @@ from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 if TYPE_CHECKING:
     import onnx
@@ -106,7 +106,7 @@ class TengineLowering:
 
 
 def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.tengine_u8, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.tengine_u8, or edit.deploy(QdqLowering())."
     fine = site.format == (Int(32) if site.role == "bias" else BYTE)
     require(site, fine, repr(site.format), f"{BYTE!r}, biases Int(32), as Tengine's uint8 has it", do)
     if site.role != "bias":

@@ -11,7 +11,7 @@ from qfunc.lowering.format_checks import format_error, require_integers, require
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
 from qfunc.specs import Int
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 _ARTIFACT = "a clip range of TensorRT"
 
@@ -59,5 +59,5 @@ def _range(site: QuantizedTensor, tensor: str) -> float:
     require_per_tensor(site, tensor, _ARTIFACT)
     if fmt not in (Int(8), Int(8, low=-127)):
         wanted = f"Int(8) or Int(8, low=-127): {_ARTIFACT} is 127 steps"
-        raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme, or deploy by Qdq() alone.")
+        raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme, or deploy by QdqLowering() alone.")
     return site.scale[0] * 127

@@ -12,7 +12,7 @@ from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Format, Int
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable
@@ -73,7 +73,7 @@ def _byte(fmt: Format, constant: bool) -> bool:
 
 
 def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.vitis, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.vitis, or edit.deploy(QdqLowering())."
     require(site, _byte(site.format, site.role != "activation"), repr(site.format), "Int(8), as the DPU has it", do)
     require_one_scale(site, "the DPU")
     require(site, not any(site.zero_point), f"zero point {site.zero_point[0]}", "none, for the DPU has none", do)

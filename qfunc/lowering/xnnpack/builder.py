@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,21 @@ from qfunc.lowering.xnnpack.schema import NONE, delegate
 INPUT, OUTPUT = 1, 2  # XNN_VALUE_FLAG_EXTERNAL_INPUT and _OUTPUT
 _REAL, _CODES, _LONG, _CODES_EACH, _LONG_EACH = 1, 3, 5, 6, 7  # xnn_datatype_fp32, qint8, qint32, qcint8, qcint32
 
+OpWriter = Callable[["XnnpackBuilder", list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
+"""A function that writes one operator of TFLite into the graph: graph, inputs, output, fields."""
+
 
 class XnnpackBuilder:
-    """Values and nodes of one example; what the nodes do not read is not written."""
+    """Values and nodes of one example; what the nodes do not read is not written.
+
+    Args:
+        ops: By the name of an operator of TFLite, the function that writes it (`xnnpack/ops.py`).
+    """
 
     lowering, any_padding = "Pte", True
 
-    def __init__(self) -> None:
+    def __init__(self, ops: Mapping[str, OpWriter]) -> None:
+        self.ops = ops
         self.held: list[NhwcTensor] = []
         self.nodes: list[Table] = []
         self.used: dict[int, None] = {}
@@ -54,12 +62,10 @@ class XnnpackBuilder:
         Raises:
             DeployError: XNNPACK has none.
         """
-        from qfunc.lowering.xnnpack.ops import NODES
-
-        if op not in NODES:
-            do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        if op not in self.ops:
+            do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
             raise DeployError(where=f"tensor {outputs[0].name!r}", found=op, wanted="an op of XNNPACK", do=do)
-        NODES[op](self, list(inputs), outputs[0], fields)
+        self.ops[op](self, list(inputs), outputs[0], fields)
 
     def node(self, kind: str, out: NhwcTensor, bounds: tuple[float, float] | None = None, **fields: Any) -> None:
         """One node; the tensors among its fields are its values."""
@@ -119,4 +125,4 @@ class XnnpackBuilder:
         return json.dumps(dict(sorted(entries.items())), indent=1).encode()
 
 
-__all__ = ["INPUT", "OUTPUT", "XnnpackBuilder"]
+__all__ = ["INPUT", "OUTPUT", "OpWriter", "XnnpackBuilder"]

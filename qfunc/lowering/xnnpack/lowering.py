@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs._repr import readable
+from qfunc.specs._values import readable
 
 
 @readable
@@ -26,7 +26,7 @@ class XnnpackLowering:
     Source: ExecuTorch 1.5, schema/program.fbs and backends/xnnpack/serialization/schema.fbs.
 
     >>> XnnpackLowering()
-    Pte()
+    XnnpackLowering()
     """
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
@@ -40,10 +40,11 @@ class XnnpackLowering:
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.xnnpack.builder import XnnpackBuilder
+        from qfunc.lowering.xnnpack.ops import NODES
 
         for site in sites:
             require_int8(site, "executorch_xnnpack", "XNNPACK")
-        graph = XnnpackBuilder()
+        graph = XnnpackBuilder(NODES)
         file = Writer(QdqModel(model), graph).write(WRITERS)
         return {"model.pte": file, "model.values.json": graph.listed()}
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.xnnpack.builder import XnnpackBuilder
+from qfunc.lowering.xnnpack.builder import OpWriter, XnnpackBuilder
 from qfunc.lowering.xnnpack.schema import NONE
 from qfunc.lowering.xnnpack.shape import concatenate, nearest, pad, reshape, resize, slices, tile, transpose
-
-Node = Callable[[XnnpackBuilder, list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
 
 _INFINITE = math.inf
 _BOUNDS = {"NONE": None, "RELU": (0.0, _INFINITE), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
@@ -22,11 +19,11 @@ _LIMIT = np.float32(2.0**8)
 _KEEP_DIMS = 0x40  # XNN_FLAG_KEEP_DIMS
 
 
-def _one(kind: str, **more: Any) -> Node:
+def _one(kind: str, **more: Any) -> OpWriter:
     return lambda graph, given, out, fields: graph.node(kind, out, input_id=given[0], **more)
 
 
-def _two(kind: str) -> Node:
+def _two(kind: str) -> OpWriter:
     def write(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
         bounds = _BOUNDS[fields.get("fusedActivationFunction", "NONE")]
         graph.node(kind, out, bounds, input1_id=given[0], input2_id=given[1])
@@ -34,11 +31,11 @@ def _two(kind: str) -> Node:
     return write
 
 
-def _clamp(name: str) -> Node:
+def _clamp(name: str) -> OpWriter:
     return lambda graph, given, out, fields: graph.node("XNNClamp", out, _BOUNDS[name], input_id=given[0])
 
 
-def _real(write: Node) -> Node:
+def _real(write: OpWriter) -> OpWriter:
     # By the op on real values where XNNPACK has it for those alone.
     def through(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
         reals = []
@@ -116,7 +113,7 @@ def _linear(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fie
     graph.node("XNNFullyConnected", out, bounds, input1_id=given[0], filter_id=given[1], bias_id=bias)
 
 
-def _pool(kind: str) -> Node:
+def _pool(kind: str) -> OpWriter:
     def write(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
         graph.node(
             kind, out, _BOUNDS[fields["fusedActivationFunction"]], **_around(fields), input_id=given[0],
@@ -166,7 +163,7 @@ def _reshape(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fi
 
 def _gelu(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     if fields["approximate"]:
-        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
         raise DeployError(where=f"tensor {out.name!r}", found="GELU by tanh", wanted="that of the error function", do=do)
     graph.node("XNNGelu", out, input_id=given[0])
 
@@ -181,7 +178,7 @@ def _squared_difference(graph: XnnpackBuilder, given: list[NhwcTensor], out: Nhw
     graph.node("XNNSquare", out, input_id=difference)
 
 
-NODES: dict[str, Node] = {
+NODES: dict[str, OpWriter] = {
     "QUANTIZE": _one("XNNConvert"), "DEQUANTIZE": _one("XNNConvert"),
     "CONV_2D": _conv, "DEPTHWISE_CONV_2D": _depthwise, "TRANSPOSE_CONV": _conv_transposed,
     "FULLY_CONNECTED": _linear,
@@ -200,6 +197,6 @@ NODES: dict[str, Node] = {
     "STRIDED_SLICE": slices, "CONCATENATION": concatenate, "PAD": pad, "PADV2": pad, "TILE": tile,
     "RESIZE_BILINEAR": resize, "RESIZE_NEAREST_NEIGHBOR": nearest,
 }  # fmt: skip
-"""By the name of the operator."""
+"""The writer of each operator of TFLite, by the name of the operator: the argument of `XnnpackBuilder`."""
 
 __all__ = ["NODES"]

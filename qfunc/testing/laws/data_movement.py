@@ -85,16 +85,16 @@ ONE_OF_EACH: dict[str, Callable[[Tensor], Any]] = {
 
 
 def commuting_ops_commute(target: Target) -> None:
-    """Q(op(x)) = op(Q(x)) for every kind in `commuting` and every scheme of one scale that a rule puts on activations."""
+    """Check Q(op(x)) = op(Q(x)) for every kind in `commuting` and every per-tensor scheme that rules give activations."""
     own = {op.name: op.behaves_like for op in target.ops}
-    x = 2.3 * torch.randn((2, 3, 5, 6), generator=torch.Generator().manual_seed(0))  # some of it outside the range
+    x = 2.3 * torch.randn((2, 3, 5, 6), generator=torch.Generator().manual_seed(0))  # partly outside the range
     for scheme in dict.fromkeys(_schemes(target)):
         qparams = from_range(torch.tensor(-2.1), torch.tensor(3.3), scheme)
         for kind in target.commuting:
             op = ONE_OF_EACH.get(own.get(kind) or kind)
             if op is None and kind in own:
-                continue  # an op of the user's own that behaves like none
-            assert op is not None, f"{kind!r} is listed as commuting, and is no op on one tensor of real numbers"
+                continue  # a user-defined op that behaves like no built-in one
+            assert op is not None, f"{kind!r} is listed as commuting, but is not an op on one float tensor"
             after, before = fake_quantize(op(x), qparams, scheme), op(fake_quantize(x, qparams, scheme))
             differ = int((after != before).sum())
             found = f"Q({kind}(x)) is not {kind}(Q(x)) for {differ} of {after.numel()} elements with {scheme!r}"
@@ -104,10 +104,14 @@ def commuting_ops_commute(target: Target) -> None:
 def _schemes(target: Target) -> Iterator[Scheme]:
     for rule in target.rules:
         for value in (rule.input, rule.output):
-            found = (*(c[1] for c in value.cases), value.default) if isinstance(value, Cases) else (value,)
-            for one in found:
-                if isinstance(one, Scheme) and isinstance(one.format, Int) and isinstance(one.scale.shared, PerTensor):
-                    yield one
+            values = (*(c[1] for c in value.cases), value.default) if isinstance(value, Cases) else (value,)
+            for candidate in values:
+                if (
+                    isinstance(candidate, Scheme)
+                    and isinstance(candidate.format, Int)
+                    and isinstance(candidate.scale.shared, PerTensor)
+                ):
+                    yield candidate
 
 
 __all__ = ["commuting_ops_commute"]

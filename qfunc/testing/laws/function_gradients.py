@@ -1,4 +1,4 @@
-"""Laws of a quantize function's gradients and of its tracing: each says what is wrong, or None."""
+"""Laws of a quantize function's gradients and tracing: each returns a description of the violation, or None."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qfunc.specs.protocols import RelaxedFunction
 from qfunc.testing.function_cases import SHAPE, Case, differ, rebuild_params, slope, unlike
 
 
@@ -41,12 +42,12 @@ def _learned(case: Case) -> str | None:
             if gradient is not None and not gradient.isfinite().all():
                 return f"the gradient to {name!r} is not finite: {gradient}"
             seen |= {name} if gradient is not None and gradient.any() else set()
-    silent = [n for n in names if n not in seen]
-    return f"{', '.join(map(repr, silent))} never gets a gradient: it would not train" if silent else None
+    untrained = [n for n in names if n not in seen]
+    return f"{', '.join(map(repr, untrained))} never gets a gradient: it would not train" if untrained else None
 
 
 def _relax(case: Case) -> str | None:
-    if not hasattr(case.function, "relax"):
+    if not isinstance(case.function, RelaxedFunction):
         return None
     params = case.params()
     value, gradient = case.trained(params, case.x), slope(case.trained, params, case.x)
@@ -93,7 +94,7 @@ def _compile(case: Case) -> str | None:
 
 
 def _forms(case: Case) -> tuple[tuple[str, Callable[[Any, Tensor], Tensor]], ...]:
-    return (("apply", case.apply), *((("relax", case.trained),) if hasattr(case.function, "relax") else ()))
+    return (("apply", case.apply), *((("relax", case.trained),) if isinstance(case.function, RelaxedFunction) else ()))
 
 
 GRADIENTS: dict[str, Callable[[Case], str | None]] = {

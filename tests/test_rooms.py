@@ -1,9 +1,10 @@
-"""The house: who may import whom, which names are taken, what `import qfunc` loads."""
+"""Which package may import which, that no imports form a circle, which names are taken, what `import qfunc` loads."""
 
 import ast
 import subprocess
 import sys
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,12 @@ import pytest
 import qfunc
 
 ROOT = Path(__file__).parent.parent
-FLOORS = {
+ROOMS = {
     "errors": 0, "ops": 0, "specs": 1, "numerics": 2, "estimators": 3, "functions": 3, "quantizers": 3, "graph": 4,
     "recipes": 4, "frontend": 5, "passes": 5, "placement": 5, "execution": 5, "emulation": 6, "lowering": 6, "analysis": 6,
     "transforms": 7, "targets": 7, "corrections": 8, "reconstruction": 8, "testing": 9, "qfunc": 10, "__main__": 11,
 }  # fmt: skip
-EXCEPTIONS = {("specs/codec.py", "estimators"), ("specs/codec.py", "functions"), ("specs/codec.py", "lowering")}
-"""The codec's table of qfunc's own classes."""
+"""The level of each package or module in qfunc.  A room imports from rooms of lower levels, and from itself."""
 FOREIGN = {"specs": {"attrs"}, "targets": {"attrs"}}
 """What these folders may import besides qfunc and the standard library."""
 SOURCES = sorted(p for folder in ("qfunc", "specs", "targets") for p in (ROOT / folder).rglob("*.py"))
@@ -51,58 +51,127 @@ def package_of(path: Path) -> str:
     return ".".join(parts if parts[0] == "qfunc" else ("qfunc", *parts))
 
 
-def floor_of(dotted: str) -> str | None:
-    """The floor of an imported name: qfunc.specs.edit -> specs; a public name of qfunc itself -> qfunc."""
+def room_of(dotted: str) -> str | None:
+    """Return the room of an imported name: qfunc.specs.edit -> specs; a public name of qfunc itself -> qfunc."""
     parts = dotted.split(".")
     if parts[0] != "qfunc":
         return None
-    return parts[1] if len(parts) > 1 and parts[1] in FLOORS else "qfunc"
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else "qfunc"
 
 
-def own_floor(path: Path) -> str:
-    """The floor that a file stands on; qfunc/__init__.py is the roof."""
+def own_room(path: Path) -> str:
+    """Return the room of a file; qfunc/__init__.py is the room "qfunc"."""
     relative = path.relative_to(ROOT)
     if relative.parts[0] != "qfunc":
         return relative.parts[0]
     return "qfunc" if relative.name == "__init__.py" and len(relative.parts) == 2 else relative.parts[1].removesuffix(".py")
 
 
-def climbs(path: Path, source: str) -> list[str]:
-    """The imports of a file from floors above its own."""
-    own, name = own_floor(path), path.relative_to(ROOT).as_posix()
-    above = [
-        d
-        for d in imports(source, package_of(path))
-        if (f := floor_of(d)) and FLOORS[f] > FLOORS[own] and (name, f) not in EXCEPTIONS
-    ]
-    return sorted(above)
+def upward_imports(path: Path, source: str) -> list[str]:
+    """Return the imports of a file from other rooms of its own level or above."""
+    own = own_room(path)
+    rooms = {dotted: room for dotted in imports(source, package_of(path)) if (room := room_of(dotted)) not in (None, own)}
+    return sorted(dotted for dotted, room in rooms.items() if ROOMS[room] >= ROOMS[own])
+
+
+def module_of(path: Path) -> str:
+    """Return the dotted name of a source file: specs/edit.py -> qfunc.specs.edit."""
+    return package_of(path) if path.name == "__init__.py" else f"{package_of(path)}.{path.stem}"
+
+
+def imported_modules(dotted: str, modules: set[str]) -> set[str]:
+    """Return the module that an imported name stands for: the name itself, or the module that defines it."""
+    return {dotted} & modules or {dotted.rpartition(".")[0]} & modules
+
+
+def type_checking_only(node: ast.AST) -> bool:
+    """Return True for `if TYPE_CHECKING:`, whose imports never run."""
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Return by module the modules that it imports, at its top or inside functions."""
+
+    class Runtime(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST:
+            return ast.Pass() if type_checking_only(node) else self.generic_visit(node)
+
+    graph = {}
+    for name, source in sources.items():
+        text = ast.unparse(Runtime().visit(ast.parse(source))) if "TYPE_CHECKING" in source else source
+        found = {m for dotted in imports(text, name.rpartition(".")[0]) for m in imported_modules(dotted, set(sources))}
+        graph[name] = found - {name}
+    return graph
+
+
+def circle(sources: dict[str, str]) -> list[str]:
+    """Return modules that import each other in a circle, in its order, or an empty list."""
+    try:
+        TopologicalSorter(import_graph(sources)).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_a_file_imports_from_its_own_floor_or_below(path):
-    assert own_floor(path) in FLOORS
-    assert climbs(path, path.read_text()) == []
+def test_a_file_imports_from_its_own_room_or_from_lower_levels(path):
+    assert own_room(path) in ROOMS
+    assert upward_imports(path, path.read_text()) == []
+
+
+def test_no_imports_form_a_circle():
+    assert circle({module_of(p): p.read_text() for p in SOURCES}) == []
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"a": "import b", "b": "def f():\n    import a"},
+        {"p.a": "from p import b", "p.b": "from p.c import x", "p.c": "class K:\n    def f(self):\n        from p.a import y"},
+    ],
+)
+def test_a_circle_is_found_inside_functions_too(sources):
+    assert set(circle(sources)) == set(sources)
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"a": "import b", "b": "if TYPE_CHECKING:\n    import a"},
+        {"p": "from p.a import x", "p.a": "import os", "b": "import p"},
+    ],
+)
+def test_a_chain_and_an_import_for_type_checkers_are_no_circle(sources):
+    assert circle(sources) == []
 
 
 def test_specs_import_errors_and_specs_only():
-    for path in sorted((ROOT / "specs").glob("*.py")):
-        floors = {f for d in imports(path.read_text(), "qfunc.specs") if (f := floor_of(d))}
-        extra = {f for name, f in EXCEPTIONS if name == f"specs/{path.name}"}
-        assert floors <= {"errors", "specs"} | extra, path
+    for path in sorted((ROOT / "specs").rglob("*.py")):
+        rooms = {room for d in imports(path.read_text(), package_of(path)) if (room := room_of(d))}
+        assert rooms <= {"errors", "specs"}, path
+
+
+def test_qfunc_uses_the_json_that_knows_its_classes():
+    """`specs.to_json` is bound at the end of `import qfunc`: an earlier `from qfunc.specs import to_json` is another."""
+    for path in SOURCES:
+        if path.name == "__main__.py" or own_room(path) == "testing":  # imported after qfunc
+            continue
+        wrong = imports(path.read_text(), package_of(path)) & {"qfunc.specs.to_json", "qfunc.specs.from_json"}
+        assert not wrong, path
 
 
 @pytest.mark.parametrize("folder", FOREIGN)
 def test_specs_and_targets_need_neither_torch_nor_onnx(folder):
-    for path in sorted((ROOT / folder).glob("*.py")):
-        roots = {d.split(".")[0] for d in imports(path.read_text(), f"qfunc.{folder}")} - {"qfunc", "attr"}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        roots = {d.split(".")[0] for d in imports(path.read_text(), package_of(path))} - {"qfunc", "attr"}
         assert roots - sys.stdlib_module_names <= FOREIGN[folder], path
 
 
 def test_qfunc_imports_targets_for_type_checkers_alone():
     tree = ast.parse((ROOT / "qfunc/__init__.py").read_text())
-    assert "targets" in {floor_of(d) for d in imports(ast.unparse(tree))}
+    assert "targets" in {room_of(d) for d in imports(ast.unparse(tree))}
     tree.body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "_typing.TYPE_CHECKING")]
-    assert "targets" not in {floor_of(d) for d in imports(ast.unparse(tree))}
+    assert "targets" not in {room_of(d) for d in imports(ast.unparse(tree))}
 
 
 @pytest.mark.parametrize("path", EVERYTHING, ids=lambda p: p.relative_to(ROOT).as_posix())
@@ -124,7 +193,7 @@ def test_no_module_has_the_name_of_a_public_callable():
 def test_public_names_stay_what_they_are():
     """Importing every module replaces no public function by a module."""
     folders = ("specs", "estimators", "functions", "numerics", "graph", "transforms")
-    names = [f"{package_of(p)}.{p.stem}" for p in SOURCES if own_floor(p) in folders and p.name != "__init__.py"]
+    names = [f"{package_of(p)}.{p.stem}" for p in SOURCES if own_room(p) in folders and p.name != "__init__.py"]
     script = (
         "import importlib, qfunc\n"
         "before = {n: getattr(qfunc, n) for n in qfunc.__all__}\n"
@@ -163,16 +232,18 @@ def run(script: str) -> None:
         ("qfunc/graph/new.py", "from qfunc import transforms"),
         ("qfunc/lowering/new.py", "from qfunc import targets"),
         ("targets/new.py", "import qfunc.testing"),
+        ("qfunc/passes/new.py", "from qfunc.placement.place import place"),
+        ("qfunc/functions/new.py", "def f():\n    from qfunc import estimators"),
     ],
 )
-def test_a_climbing_import_is_seen(place, source):
-    assert climbs(ROOT / place, source)
+def test_an_upward_import_is_found(place, source):
+    assert upward_imports(ROOT / place, source)
 
 
 @pytest.mark.parametrize(
     ("place", "source"),
-    [("qfunc/numerics/new.py", "from qfunc.specs import Int"), ("specs/codec.py", "from qfunc import functions"),
+    [("qfunc/numerics/new.py", "from qfunc.specs import Int"), ("qfunc/passes/new.py", "from qfunc.passes import own"),
      ("qfunc/testing/new.py", "from qfunc import targets"), ("specs/new.py", "from qfunc.errors import SpecError")],
 )  # fmt: skip
 def test_an_import_from_below_is_allowed(place, source):
-    assert climbs(ROOT / place, source) == []
+    assert upward_imports(ROOT / place, source) == []

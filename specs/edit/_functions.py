@@ -1,4 +1,4 @@
-"""What `specs.edit` exports."""
+"""The functions that `specs.edit` exports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from attrs import fields, frozen
 
 from qfunc.errors import SpecError, a_or_an
 from qfunc.specs._check import SLOTS
-from qfunc.specs._frozen import short
-from qfunc.specs._keywords import known_keys, require_change
-from qfunc.specs._rewrite import ChangeSlots, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetLowering, narrowed
+from qfunc.specs._values import short
+from qfunc.specs.edit._rewrites import (
+    ChangeSlots,
+    PutBehind,
+    PutInFront,
+    SchemeChange,
+    SetAlgorithm,
+    SetLowering,
+    known_keys,
+    narrowed,
+    require_change,
+)
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.selectors import AnyOf, Everything, ModuleType, Name, Op, Selector, Where, require_selector
@@ -232,15 +241,15 @@ def outputs(selector: Selector, value: SlotValue) -> Edit:
 def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
     """Puts a fusion in front of the others, with the definitions of the user's own ops that it names.
 
-    A fusion function of the user's own is the `fold` of a `Step`: it makes one weight and bias of the root's and
+    A fusion function of the user's own is the `fold` of a `FusionStep`: it makes one weight and bias of the root's and
     the step's, before anything is quantized.
 
     Raises:
         SpecError: no Fusion, or an op that is no OpKind.
 
     >>> from qfunc import targets
-    >>> from qfunc.specs import Step
-    >>> len(fuse(Fusion(op("conv"), Step(op("my_act"))), OpKind("my_act", "mine.act"))(targets.onnxruntime).ops)
+    >>> from qfunc.specs import FusionStep
+    >>> len(fuse(Fusion(op("conv"), FusionStep(op("my_act"))), OpKind("my_act", "mine.act"))(targets.onnxruntime).ops)
     1
     """
     for kind, values in ((Fusion, (fusion,)), (OpKind, ops)):

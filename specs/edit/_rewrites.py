@@ -8,8 +8,8 @@ from attrs import evolve, field, frozen
 from attrs.validators import optional
 
 from qfunc.errors import SpecError
-from qfunc.specs._check import ROUNDINGS, has_methods, instance_of, integer, one_of
-from qfunc.specs._repr import readable
+from qfunc.specs._check import ROUNDINGS, implements, instance_of, integer, one_of
+from qfunc.specs._values import readable
 from qfunc.specs.formats import Float, Format, Int, Levels
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scheme, ZeroPoint
@@ -119,8 +119,8 @@ class SetAlgorithm:
     """Gives a role another estimator or function; None leaves it."""
 
     role: str
-    estimator: Estimator | None = field(validator=has_methods("init", "update", "finalize", optional=True))
-    function: Function | None = field(validator=has_methods("init", "apply", "export", optional=True))
+    estimator: Estimator | None = field(validator=implements(Estimator, optional=True))
+    function: Function | None = field(validator=implements(Function, optional=True))
 
     def __call__(self, target: Target) -> Target:
         old = getattr(target, self.role)
@@ -196,7 +196,28 @@ class PutBehind:
 class SetLowering:
     """Puts another lowering in."""
 
-    lowering: Lowering = field(validator=has_methods("lower"))
+    lowering: Lowering = field(validator=implements(Lowering))
 
     def __call__(self, target: Target) -> Target:
         return evolve(target, lowering=self.lowering)
+
+
+def require_change(where: str, *given: Any) -> None:
+    """Refuses an edit that says nothing.
+
+    Raises:
+        SpecError: every value is None.
+    """
+    if all(v is None for v in given):
+        do = "Give bits, an estimator, a function, or a property of the scheme."
+        raise SpecError(where=where, found="nothing to change", wanted="at least one keyword", do=do)
+
+
+def known_keys(where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Refuses keywords that mean nothing.
+
+    Raises:
+        SpecError: a key of `given` that is not `known`.
+    """
+    if unknown := [k for k in given if k not in known]:
+        raise SpecError(where=where, found=", ".join(map(str, unknown)), wanted=", ".join(known), do="Use those keywords.")

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from attrs import field, frozen
 
 from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, one_of, refuse, tuple_of
-from qfunc.specs._repr import readable
-from qfunc.specs.arithmetic import ARITHMETIC, Arithmetic
+from qfunc.specs._values import readable
+from qfunc.specs.arithmetic.operators import (
+    AverageCodes,
+    AveragePool,
+    Bilinear,
+    DequantizeSum,
+    FixedBits,
+    FixedPointLanes,
+    HardSwish16,
+    QuantizeLanes,
+    SoftmaxFixed,
+    SoftmaxFloat,
+    SoftmaxTable,
+)
+from qfunc.specs.arithmetic.requantization import (
+    Copy,
+    FixedPoint,
+    FloatKernel,
+    FloatMultiplier,
+    FloatRequantize,
+    Shift,
+    SumFma,
+    SumScaled,
+    SumShifted,
+    Unknown,
+    ZeroPointShifts,
+)
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import ClampImplied, Condition, NoZeroPoint, SameQParams
 from qfunc.specs.selectors import Selector, selector
+
+Arithmetic = (
+    FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
+    | SoftmaxTable | ZeroPointShifts | Copy | Unknown | SumScaled
+    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
+    | QuantizeLanes
+)  # fmt: skip
+ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 
 
 @readable
@@ -45,7 +80,7 @@ class Kernel:
         SpecError: a slot or a format that does not exist, or a slot twice.
 
     >>> from qfunc.specs.selectors import Op
-    >>> from qfunc.specs.arithmetic import SumFma
+    >>> from qfunc.specs.arithmetic.requantization import SumFma
     >>> Kernel(Op("add"), SumFma("half_up"))
     Kernel(Op('add'), arithmetic=SumFma('half_up'))
     """

@@ -3,9 +3,8 @@
 This module holds public names only, so that an editor completes those and no others.
 """
 
-from qfunc.specs._edits import (
+from qfunc.specs.edit._functions import (
     Edit,
-    SchemeChange,
     activations,
     add,
     deploy,
@@ -13,7 +12,6 @@ from qfunc.specs._edits import (
     inputs,
     module,
     name,
-    narrowed,
     op,
     outputs,
     override,
@@ -22,6 +20,7 @@ from qfunc.specs._edits import (
     weights,
     where,
 )
+from qfunc.specs.edit._rewrites import SchemeChange, narrowed
 
 __all__ = [
     "Edit", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "op",

@@ -11,21 +11,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, text
-from qfunc.specs._repr import readable
-from qfunc.specs.average_pool import AveragePool
-from qfunc.specs.own_forms import (
-    OWN_FORMS,
-    AverageCodes,
-    Bilinear,
-    DequantizeSum,
-    FixedBits,
-    FixedPointLanes,
-    HardSwish16,
-    QuantizeLanes,
-    SoftmaxFixed,
-    SoftmaxFloat,
-)
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of, refuse, text
+from qfunc.specs._values import readable
 
 _rounding = one_of(ROUNDINGS)
 
@@ -210,21 +197,6 @@ class FloatKernel:
 
 @readable
 @frozen
-class SoftmaxTable:
-    """softmax over codes by a table of e[i] = round(exp((i - 255) * s_x) * `peak` / n), summed exactly.
-
-    Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc.
-
-    >>> SoftmaxTable()
-    SoftmaxTable()
-    """
-
-    peak: float = field(default=2147483647.0, validator=number(positive=True))
-    rounding: str = field(default="half_even", validator=_rounding)
-
-
-@readable
-@frozen
 class ZeroPointShifts:
     """acc = sum(x*w) + (arg_x*sum(x) >> shift_x) + (arg_w*sum(w) >> shift_w): no subtraction of zero points.
 
@@ -259,15 +231,3 @@ class Unknown:
 
     reason: str = field(validator=text())
     nearest: str | None = field(default=None, validator=text(optional=True))
-
-
-ARITHMETIC = (
-    FloatMultiplier, FloatRequantize, FixedPoint, Shift, SumFma, SumShifted, AveragePool, FloatKernel, SoftmaxTable,
-    ZeroPointShifts, Copy, Unknown, SumScaled, *OWN_FORMS,
-)  # fmt: skip
-Arithmetic = (
-    FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
-    | SoftmaxTable | ZeroPointShifts | Copy | Unknown | SumScaled
-    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
-    | QuantizeLanes
-)  # fmt: skip

@@ -1,11 +1,50 @@
-"""Arithmetic of single ops that have a form of their own: a curve, an average, an interpolation in fixed point."""
+"""Arithmetic of single operators: average pools, softmax, curves, resizing.
+
+Each value is one runtime's own form, implemented once.  Notation: x the input codes minus their zero point, s_x and s_y
+the scales, z the output's zero point, R the rounding.
+"""
 
 from __future__ import annotations
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of, tuple_of
-from qfunc.specs._repr import readable
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, tuple_of
+from qfunc.specs._values import readable
+
+
+@readable
+@frozen
+class AveragePool:
+    """y = R(sum / count * s_x / s_y) + z; `reciprocals` replaces 1 / count by k / 2^n: (kernel, k, n) triples.
+
+    `reciprocal_bits`: kernels that are not listed have the k / 2^n nearest to 1 / count, the smallest n of
+    equals, with n < reciprocal_bits + ceil(log2 count); None divides.
+
+    Source: TFLite reference AveragePool; Vitis AI, vart/cpu-runner/src/op/pool_fix.cpp (3x3 is 7/2^6; 7 bits).
+
+    >>> AveragePool("half_away")
+    AveragePool('half_away')
+    """
+
+    rounding: str = field(validator=one_of(ROUNDINGS))
+    reciprocals: tuple[tuple[tuple[int, int], int, int], ...] = field(default=(), converter=as_tuple, validator=tuple_of(tuple))
+    reciprocal_bits: int | None = field(default=None, validator=integer(1, 24, optional=True))
+
+    def __attrs_post_init__(self) -> None:
+        for entry in self.reciprocals:
+            if not _is_reciprocal(entry):
+                wanted = "((height, width), numerator, shift), ints with shift in [0, 62] and the others at least 1"
+                raise refuse(self, "reciprocals", entry, wanted, "Write 7/64 for 3x3 as ((3, 3), 7, 6).")
+        if len({entry[0] for entry in self.reciprocals}) < len(self.reciprocals):
+            raise refuse(self, "reciprocals", self.reciprocals, "each kernel once", "Drop the repeated one.")
+
+
+def _is_reciprocal(entry: tuple[object, ...]) -> bool:
+    if len(entry) != 3 or type(entry[0]) is not tuple or len(entry[0]) != 2:
+        return False
+    ints = [v for v in (*entry[0], *entry[1:]) if type(v) is int]
+    return len(ints) == 4 and min(ints[:3]) >= 1 and 0 <= ints[3] <= 62
+
 
 _rounding = one_of(ROUNDINGS)
 
@@ -155,11 +194,16 @@ class QuantizeLanes:
     lanes: int = field(default=8, validator=integer(1))
 
 
-OWN_FORMS = (
-    AverageCodes, FixedBits, HardSwish16, Bilinear, SoftmaxFloat, SoftmaxFixed, FixedPointLanes, DequantizeSum, QuantizeLanes,
-)  # fmt: skip
+@readable
+@frozen
+class SoftmaxTable:
+    """softmax over codes by a table of e[i] = round(exp((i - 255) * s_x) * `peak` / n), summed exactly.
 
-__all__ = [
-    "OWN_FORMS", "AverageCodes", "Bilinear", "DequantizeSum", "FixedBits", "FixedPointLanes", "HardSwish16", "QuantizeLanes",
-    "SoftmaxFixed", "SoftmaxFloat",
-]  # fmt: skip
+    Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc.
+
+    >>> SoftmaxTable()
+    SoftmaxTable()
+    """
+
+    peak: float = field(default=2147483647.0, validator=number(positive=True))
+    rounding: str = field(default="half_even", validator=_rounding)

@@ -1,0 +1,43 @@
+"""Names that users see: no two public classes share one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import qfunc
+from qfunc import estimators, functions, lowering, specs, targets, testing
+
+MODULES = (qfunc, specs, specs.edit, estimators, functions, lowering, targets, testing, qfunc.errors, qfunc.recipes)
+
+
+def public_classes(module: Any) -> dict[str, type]:
+    """Return the public classes of a module by name."""
+    names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
+    return {name: value for name in names if isinstance(value := getattr(module, name), type)}
+
+
+def shared_names(modules: tuple[Any, ...]) -> dict[str, set[type]]:
+    """Return the names that stand for more than one class."""
+    classes = defaultdict(set)
+    for module in modules:
+        for name, value in public_classes(module).items():
+            classes[name].add(value)
+    return {name: found for name, found in classes.items() if len(found) > 1}
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    assert shared_names(MODULES) == {}
+
+
+def test_a_shared_name_is_found() -> None:
+    class Module:
+        Int = int
+
+    assert shared_names((specs, Module)) == {"Int": {specs.Int, int}}
+
+
+def test_a_public_class_has_its_public_name() -> None:
+    """The name in a repr and in JSON is the one that users import."""
+    wrong = [(m.__name__, n) for m in MODULES for n, c in public_classes(m).items() if c.__name__ != n]
+    assert wrong == []
