@@ -33,7 +33,7 @@ import qfunc
 from qfunc.analysis.report_format import table
 from qfunc.corrections.equalization_graph import equalization_links
 from qfunc.errors import CaptureError, SpecError
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.fuse_norms import fuse_norms
 from qfunc.testing.laws.corrections import worst_violation

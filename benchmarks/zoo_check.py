@@ -22,7 +22,7 @@ from qfunc.errors import CaptureError
 from qfunc.graph.arguments import flatten
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 from qfunc.targets.onnxruntime import ACTIVATION, WEIGHT

@@ -1,16 +1,16 @@
-"""Every error of qfunc: where it happened, what was found, what was wanted, what to do."""
+"""The errors of qfunc; each message has four parts: where, found, wanted and do."""
 
 from __future__ import annotations
 
 
 class QfuncError(Exception):
-    """The root of qfunc's errors.
+    """The base class of qfunc's errors.
 
     Attributes:
         where: The place: a spec field, a node of the graph, a site or a file.
-        found: What was there.
-        wanted: What should have been there.
-        do: The cure, in the imperative.
+        found: What is there, a noun phrase.
+        wanted: What should be there, a noun phrase.
+        do: The remedy, one or two imperative sentences.
 
     >>> print(QfuncError(where="Int.bits", found="0", wanted="2 to 64", do="Choose a width."))
     Int.bits: found 0, wanted 2 to 64. Choose a width.
@@ -25,18 +25,18 @@ class QfuncError(Exception):
 
 
 def a_or_an(kind: type | str) -> str:
-    """The name of a class with its article.
+    """Return the name of a class with its article.
 
     >>> a_or_an(int), a_or_an(float), a_or_an("UNet"), a_or_an("LSTM"), a_or_an("Identity")
     ('an int', 'a float', 'a UNet', 'an LSTM', 'an Identity')
     """
     name = kind if isinstance(kind, str) else kind.__name__
-    spelled = name[:2].isupper() or name.startswith("nd")  # read letter by letter
+    spelled = name[:2].isupper() or name.startswith("nd")  # pronounced letter by letter
     return f"{'an' if name[0] in ('AEFHILMNORSXn' if spelled else 'AEIOaeio') else 'a'} {name}"
 
 
 def first_line(error: BaseException) -> str:
-    r"""The kind of an error and the first line of what it says.
+    r"""Return the class name of an error and the first line of its message.
 
     >>> first_line(ValueError("sizes differ\nin two places")), first_line(AssertionError())
     ('ValueError: sizes differ', 'AssertionError: no message')
@@ -49,11 +49,11 @@ def _rebuild(kind: type[QfuncError], where: str, found: str, wanted: str, do: st
 
 
 class SpecError(QfuncError, ValueError):
-    """A spec that no hardware could mean, or that the model contradicts."""
+    """A spec that is invalid, or that contradicts the model."""
 
 
 class CaptureError(QfuncError):
-    """A model that cannot be turned into a functional graph on the road that was taken."""
+    """A model that the chosen frontend cannot convert to a functional graph."""
 
 
 class CalibrationError(QfuncError):
@@ -61,7 +61,7 @@ class CalibrationError(QfuncError):
 
 
 class EmulationError(QfuncError):
-    """Integer arithmetic that is not public, or a model that is not ready for it."""
+    """Integer arithmetic that is not public, or a model that cannot be emulated yet."""
 
 
 class DeployError(QfuncError):

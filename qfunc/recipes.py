@@ -1,11 +1,11 @@
-"""Recipes of training: edits that give a target the quantize functions of a paper and their initial values.
+"""Training recipes: edits that give a target the quantize functions of a paper and their initial values.
 
-Each is an edit as those of `specs.edit`, so that later edits change what it chose:
+Each recipe is an edit like those of `specs.edit`, and later edits can change its choices:
 `edit.pipe(targets.academic(4, 4), recipes.lsq(), edit.weights(estimator=Mse()))`.
 
-What enters the network keeps the algorithm of the target: nothing before it trains, and a learned scale there would cost
-the first convolution the widest of all gradients.  `edit.override(specs.GraphInput(), activations=dict(...))` behind a recipe
-gives it another.
+The inputs of the network keep the estimator and the function of the target, because no weights before them train.  A
+learned scale there would make the first convolution compute the gradient of its input, the largest of all gradients.
+Apply `edit.override(specs.GraphInput(), activations=dict(...))` after a recipe to change them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from qfunc.specs import Everything, GraphInput, Target, edit
 
 
 def lsq() -> Callable[[Target], Target]:
-    """Scales train, from 2 mean|x| / sqrt(Q_p), with gradients scaled by 1 / sqrt(N Q_p).
+    """Train scales, initialized to 2 mean|x| / sqrt(Q_p), with gradients scaled by 1 / sqrt(N Q_p).
 
-    N counts a weight's elements, and an activation's in one example: gradients do not depend on how a batch is split.
+    N counts the elements of a weight, and those of an activation in one example, so that gradients do not depend on how
+    a batch is split.
 
     Source: Esser et al., arXiv:1902.08153, sections 2.1 and 2.2.
 
@@ -33,7 +34,7 @@ def lsq() -> Callable[[Target], Target]:
 
 
 def lsq_plus() -> Callable[[Target], Target]:
-    """Scales train, of activations also the offsets: weights from mean and deviation, activations from the least error.
+    """Train scales, and offsets of activations, initialized by mean and deviation (weights) or least error (activations).
 
     Source: Bhalgat et al., arXiv:2004.09576, sections 3.1 and 3.2.
 
@@ -46,10 +47,10 @@ def lsq_plus() -> Callable[[Target], Target]:
 
 
 def pact(alpha: float = 10.0) -> Callable[[Target], Target]:
-    """Clipping bounds of activations train, from alpha; weights are DoReFa's, of their own magnitude.
+    """Train the clipping bounds of activations, initialized to alpha; quantize weights by DoReFa with their own magnitude.
 
     Args:
-        alpha: The first bound in real units.
+        alpha: The initial bound in real units.
     Source: Choi et al., arXiv:1805.06085, sections 3 and 5.
 
     >>> from qfunc import targets
@@ -60,7 +61,7 @@ def pact(alpha: float = 10.0) -> Callable[[Target], Target]:
 
 
 def dsq() -> Callable[[Target], Target]:
-    """Bounds and the steepness of a soft staircase train, from the observed ranges.
+    """Train the bounds and the steepness of a soft staircase, initialized to the observed ranges.
 
     Source: Gong et al., arXiv:1908.05033, section 3.
 
@@ -72,10 +73,11 @@ def dsq() -> Callable[[Target], Target]:
 
 
 def dorefa() -> Callable[[Target], Target]:
-    """Weights squashed by tanh, activations in their estimated range; nothing but the weights trains.
+    """Quantize tanh of the weights, and activations in their estimated range; only the weights train.
 
-    The paper's own bounds, weights in [-1, 1] and activations in [0, 1], are `DoReFa()`: for networks trained with them,
-    whose BatchNorms are not folded.  Here weights and activations keep the magnitude that a trained network gave them.
+    The paper's bounds, weights in [-1, 1] and activations in [0, 1], are those of `DoReFa()`.  They are for networks
+    trained with them, with BatchNorms that are not folded.  Here weights and activations keep the magnitudes of the
+    trained network.
 
     Source: Zhou et al., arXiv:1606.06160, section 2.
 
@@ -88,9 +90,9 @@ def dorefa() -> Callable[[Target], Target]:
 
 
 def tqt() -> Callable[[Target], Target]:
-    """Thresholds of power-of-two scales train, from 3 deviations of weights and the least divergence of activations.
+    """Train thresholds of power-of-two scales, initialized by 3 deviations (weights) or least divergence (activations).
 
-    For targets whose scales are powers of two, such as `targets.vitis`.
+    For targets with power-of-two scales, such as `targets.vitis`.
 
     Source: Jain et al., arXiv:1903.08066, sections 3 and 5.1.
 
@@ -103,8 +105,8 @@ def tqt() -> Callable[[Target], Target]:
 
 def _both(weights: Callable[[Target], Target], activations: Callable[[Target], Target]) -> Callable[[Target], Target]:
     def recipe(target: Target) -> Target:
-        own = {"estimator": target.activation.estimator, "function": target.activation.function}
-        inputs = edit.override(Everything() & GraphInput(), activations=own)
+        unchanged = {"estimator": target.activation.estimator, "function": target.activation.function}
+        inputs = edit.override(Everything() & GraphInput(), activations=unchanged)
         return edit.pipe(target, weights, activations, inputs)
 
     return recipe

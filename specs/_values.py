@@ -99,6 +99,7 @@ def readable(cls: _Class) -> _Class:
     The first field stands bare, the others by name: `Rule(Op('conv'), input=Scheme(Int(8)))`.
     """
     setattr(cls, "__repr__", as_code)  # noqa: B010 - mypy refuses the assignment
+    setattr(cls, "_writes_code", True)  # noqa: B010
     return cls
 
 
@@ -134,14 +135,14 @@ def _filled(value: tuple[Any, ...], indent: int) -> str:
     # As many on a line as there is room for.
     lines, pad = [""], " " * (indent + 4)
     for each in value:
-        if len(pad) + len(lines[-1]) + len(repr(each)) > _WIDTH:
+        if lines[-1] and len(pad) + len(lines[-1]) + len(repr(each)) > _WIDTH:
             lines.append("")
         lines[-1] += f"{', ' if lines[-1] else ''}{each!r}"
     return "(\n" + "".join(f"{pad}{line},\n" for line in lines) + f"{' ' * indent})"
 
 
 def _is_readable(value: Any) -> bool:
-    return getattr(type(value), "__repr__", None) is as_code
+    return getattr(type(value), "_writes_code", False) is True
 
 
 def one_line(value: Any) -> str:

@@ -97,7 +97,7 @@ class Cases:
             if len(case) != 2 or type(case[0]) not in SELECTORS or type(case[1]) not in kinds:
                 raise refuse(self, "cases", case, "(selector, slot value)", "Pair a selector with a scheme.")
         if type(self.default) not in kinds:
-            raise refuse(self, "default", self.default, "a Scheme, Derived, Fixed or KeepFloat", "Give one.")
+            raise refuse(self, "default", self.default, "a Scheme, DerivedQParams, FixedQParams or KeepFloat", "Give one.")
 
 
 SlotValue = Scheme | DerivedQParams | FixedQParams | Cases | KeepFloat

@@ -5,13 +5,14 @@ The hardware half says what the chip computes; the algorithm half says how qpara
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import evolve, field, fields, frozen
 
 from qfunc.specs._check import as_tuple, implements, instance_of, integer, one_of, refuse, text, tuple_of
-from qfunc.specs._values import readable
+from qfunc.specs._values import as_code, readable
 from qfunc.specs.arithmetic.kernel import Kernel
+from qfunc.specs.datasheet import datasheet, summary
 from qfunc.specs.legality import Legality, Refuse, Require
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
@@ -27,7 +28,8 @@ class OpKind:
 
     `spellings` are qualified names of functions, methods or module classes ("mylib.ops.fast_gelu").
     `slots` name the arguments in order; "input", "weight" and "bias" may carry qparams.  `behaves_like` is
-    the kind that it is written as; `onnx` a function of its own in ONNX's text form, of its tensors in order.
+    the kind that it is written as and whose traits it has; `onnx` a function of its own in ONNX's text form, of its
+    tensors in order.
 
     >>> OpKind("fast_gelu", ("mylib.ops.fast_gelu",), behaves_like="gelu").slots
     ('input',)
@@ -110,19 +112,22 @@ _HARDWARE = (
 )  # fmt: skip
 
 
-@readable
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Target:
     """One hardware: placement, fusion, formats, arithmetic and what it refuses (hardware half), estimators and
     functions (algorithm half).
+
+    `repr` is one line, `print` shows every part, and `code()` is the Python text that builds the value.
 
     Raises:
         SpecError: a field of the wrong kind, no rules, no source, or two ops of one name.
 
     >>> from qfunc import targets
-    >>> targets.onnxruntime.name
-    'onnxruntime'
+    >>> targets.qdq
+    Target('qdq', 4 rules)
     """
+
+    _writes_code: ClassVar[bool] = True
 
     name: str = field(validator=text())
     rules: tuple[Rule, ...] = field(converter=as_tuple, validator=tuple_of(Rule, at_least=1))
@@ -145,6 +150,22 @@ class Target:
         names = [kind.name for kind in self.ops]
         if len(set(names)) < len(names):
             raise refuse(self, "ops", tuple(names), "each name once", "Put all spellings of an op in one OpKind.")
+
+    def __repr__(self) -> str:
+        return summary(self)
+
+    def __str__(self) -> str:
+        return datasheet(self)
+
+    def code(self) -> str:
+        """Return the code that builds this target, without the fields that have their defaults.
+
+        >>> from qfunc import targets
+        >>> print(targets.qdq.code().partition(",")[0])
+        Target(
+            name='qdq'
+        """
+        return as_code(self)
 
     def hardware(self) -> tuple[Any, ...]:
         """The hardware half, as a value to compare."""

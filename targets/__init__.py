@@ -1,4 +1,4 @@
-"""Targets: one hardware a file, as data."""
+"""Targets: one file per hardware, as data."""
 
 from qfunc.targets.academic import academic
 from qfunc.targets.academic_nlp import academic_nlp

@@ -1,4 +1,4 @@
-"""The setting of the papers: few bits for the inputs and weights of convolutions and linear layers, simulated.
+"""The setting of research papers: low-bit inputs and weights of convolutions and linear layers, simulation only.
 
 Weights symmetric per output channel with scale absmax / ((2^b - 1) / 2), activations affine per tensor; the
 first and the last layer have 8 bits; nothing is fused, biases stay float.
@@ -14,7 +14,7 @@ CHANNELS = Scale(PerChannel(), divisor="half_range")
 
 
 def academic(weight_bits: int, activation_bits: int) -> Target:
-    """The setting at these widths, first and last layer at 8 bits.
+    """Return the target for these bit widths, with 8 bits in the first and last layer.
 
     >>> academic(4, 4).rules[1].weight.format
     Int(4)

@@ -1,8 +1,8 @@
-"""The setting of the papers on transformers: few bits in linear layers, matmuls and embeddings, simulated.
+"""The setting of papers on transformers: low-bit linear layers, matmuls and embeddings, simulation only.
 
 Weights symmetric, per output channel in linear layers and convolutions, per dimension in embeddings, with
-scale absmax / ((2^b - 1) / 2); inputs of linear layers and matmuls affine per tensor; no layer is an
-exception, biases stay float.
+scale absmax / ((2^b - 1) / 2); inputs of linear layers and matmuls affine per tensor; there are no
+exceptions for the first or last layer, biases stay float.
 """
 
 from qfunc.estimators import Ema, MinMax
@@ -12,7 +12,7 @@ from qfunc.specs import Algorithm, Int, Op, PerChannel, Rule, Scale, Scheme, Tar
 
 
 def academic_nlp(weight_bits: int, activation_bits: int) -> Target:
-    """The setting at these widths.
+    """Return the target for these bit widths.
 
     >>> academic_nlp(4, 8).rules[2].weight.scale.shared
     PerChannel(1)

@@ -1,8 +1,9 @@
-"""ExecuTorch on x86-64, int8, by the XNNPACK delegate, to which the whole model is handed.
+"""ExecuTorch on x86-64, int8, with the whole model delegated to XNNPACK.
 
-Schemes and fusions are those of `litert`.  Average pools, softmax, and products of two tensors of which the second has
-a zero point compute in float32 between codes: XNNPACK has no other kernel for them.  Known to differ, by one code: softmax
-within 1e-4 of the middle of two codes, for its exponential is XNNPACK's own, and long products in float32, by their order.
+Schemes and fusions are those of `litert`.  Average pools, softmax, and products of two tensors with a zero point in the
+second compute in float32 between codes, because XNNPACK has no other kernels for them.  Known differences of one code:
+softmax within 1e-4 of a midpoint of two codes, because XNNPACK has its own exponential, and long products in float32,
+because of the order of their sums.
 """
 
 from attrs import evolve
@@ -72,10 +73,10 @@ executorch_xnnpack = evolve(
         Kernel(SUMS, SumScaled(), formats=BYTES, bounds=CLAMPED),
         Kernel(Op("leaky_relu"), FixedBits(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
-        Kernel(POOLS, FloatKernel(division=False, function="xnn_average"), formats=BYTES),
-        Kernel(Op("hardswish"), FloatKernel(division=False, zero_point="before", function="xnn_hardswish"), formats=BYTES),
-        Kernel(Op("sigmoid"), FloatKernel(division=False, zero_point="before", function="xnn_logistic"), formats=BYTES),
-        Kernel(Op("gelu"), FloatKernel(division=False, zero_point="before", function="xnn_gelu"), formats=BYTES),
+        Kernel(POOLS, FloatKernel(division=False, function="xnnpack"), formats=BYTES),
+        Kernel(Op("hardswish"), FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
+        Kernel(Op("sigmoid"), FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
+        Kernel(Op("gelu"), FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
         Kernel(Op(("tanh", "elu")), FloatKernel(division=False, zero_point="before"), formats=BYTES),
         Kernel(CLIPS, FloatKernel(zero_point="before"), integer_if=SAME, formats=BYTES),
         Kernel(Op(("concat", "pad")), FloatKernel(), integer_if=SAME, formats=BYTES),

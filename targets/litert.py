@@ -1,8 +1,9 @@
-"""LiteRT (TensorFlow Lite) on x86-64, int8, by its default kernels: XNNPACK's, and the optimised ones where it has none.
+"""LiteRT (TensorFlow Lite) on x86-64, int8, with its default kernels: XNNPACK's, or the optimised ones where it has none.
 
 Activations int8 affine per tensor, weights int8 symmetric [-127, 127] per output channel, bias int32 with scale
-s_x*s_w.  Softmax and sigmoid make codes of 1/256 from -128 on, tanh those of 1/128 around 0; pools, concat, resizing
-and data movement have the same qparams on both sides.  Relu, relu6 and clip(-1, 1) are fused into the op before them.
+s_x*s_w.  The outputs of softmax and sigmoid have scale 1/256 and zero point -128, those of tanh scale 1/128 and zero
+point 0.  Pools, concat, resizing and data movement have equal qparams at input and output.  Relu, relu6 and clip(-1, 1)
+are fused into the op before them.
 """
 
 from qfunc.estimators import MinMax

@@ -1,8 +1,8 @@
-"""LiteRT by its optimised kernels alone, without the XNNPACK delegate: the file of `litert`, other roundings.
+"""LiteRT with its optimised kernels only, without the XNNPACK delegate: the file of `litert`, with other roundings.
 
-Products by ruy double the high half of the product and round the shift half up; grouped convolutions, and all that the
-optimised set leaves to the reference one, round it half away from zero.  Floats become codes, and codes floats, by
-vectors of 8, and sums are made by vectors of 16, those left over one by one with other roundings.
+ruy's matrix products double the high half of the product and round the shift half up.  Grouped convolutions, and ops
+without optimised kernels, round it half away from zero.  Quantize and dequantize process vectors of 8, additions vectors
+of 16; the remaining entries are rounded differently.
 """
 
 from attrs import evolve

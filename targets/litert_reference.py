@@ -1,4 +1,4 @@
-"""LiteRT by its reference kernels, the plain loops that define TensorFlow Lite: the file of `litert`, other roundings.
+"""LiteRT with its reference kernels, the loops that define TensorFlow Lite: the file of `litert`, with other roundings.
 
 Floats are quantized half away from zero, by division.  Convolutions round twice (the doubled high half of the product,
 then the shift, half away), linear layers once.  Softmax is computed in fixed point.

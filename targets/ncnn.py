@@ -1,13 +1,14 @@
 """ncnn on x86-64, int8: convolutions and linear layers on codes, everything between them in float32.
 
-Activations are symmetric int8 [-127, 127] per tensor, at the inputs of convolutions and linear layers only; weights are
-symmetric int8 per output channel, 6 bits [-31, 31] for 3x3 convolutions of stride 1, which ncnn computes by winograd; the
-bias is float.  Codes are round(x * float32(1/s)), ties away from zero.  A convolution dequantizes its accumulators by
-one fused multiply-add, a depthwise one and a linear layer by a product and a sum, with 1/(float32(1/s_x)*float32(1/s_w)).
+Activations are symmetric int8 [-127, 127] per tensor, only at the inputs of convolutions and linear layers.  Weights are
+symmetric int8 per output channel, with 6 bits [-31, 31] for 3x3 convolutions of stride 1, for which ncnn uses Winograd's
+algorithm.  The bias is float.  Codes are round(x * float32(1/s)), ties away from zero.  A convolution dequantizes its
+accumulators with one fused multiply-add, a depthwise convolution or linear layer with a product and a sum, each with the
+factor 1/(float32(1/s_x)*float32(1/s_w)).
 
-Known deviation: ncnn rounds vectors of four by trunc(v + copysign(0.5, v)) in float32, so that v = +-0.49999997, the
-neighbour of a half and that value alone, becomes +-1; entries left over in a row are rounded as here.  On a CPU with
-AVX-512 the kernels of depthwise convolutions of 3x3, of stride 1 or 2 and without a clip, fuse product and sum, too.
+Known deviation: ncnn rounds vectors of four by trunc(v + copysign(0.5, v)) in float32, so that the single value
+v = +-0.49999997, the neighbour of 1/2, becomes +-1; the remaining entries of a row are rounded as here.  On CPUs with
+AVX-512, kernels of depthwise 3x3 convolutions of stride 1 or 2 without a clip fuse product and sum, too.
 """
 
 from attrs import evolve

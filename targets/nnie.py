@@ -1,14 +1,14 @@
 """HiSilicon NNIE, 8-bit logarithmic: a sign and 7 bits of exponent in steps of 1/16 octave.
 
 One z for all inputs of a layer, one for its weights; x_hat = +-2^((q + z) / 16) or 0.  Convolutions with
-groups are left in float; inputs of layers are quantized, outputs are not.  The vendor's tool takes the
-largest magnitude of each input, from which z follows.
+groups stay in float; inputs of layers are quantized, outputs are not.  The vendor's tool derives z from the
+largest magnitude of each input.
 
-The codes and what they stand for are known; accumulator, bias and the way back to codes are not published.
-Emulation therefore decodes the codes and computes every op in float32.
+The codes and their values are known; accumulator, bias and requantization are not published.  Emulation
+therefore decodes the codes and computes every op in float32.
 
-Ops that Caffe's layers and the chip's Upsample cannot say (Eltwise, Scale, Power, Reduction, Slice, Permute, ReLU6 and
-so on can) are refused; those that `edit.skip` leaves in float run on the host's CPU.
+Ops that neither Caffe's layers (Eltwise, Scale, Power, Reduction, Slice, Permute, ReLU6 and so on) nor the chip's
+Upsample can represent are refused; ops that `edit.skip` leaves in float run on the host's CPU.
 """
 
 from qfunc.estimators import Ema, MinMax
@@ -39,7 +39,7 @@ POOLING = "MQBench user guide, hardware/nnie: 'Pooling: ceil_mode = True'"
 BLOBS = "HiSVP API reference, SVP_BLOB_S: a blob has a number, channels, a height and a width"
 UPSAMPLE = "MQBench user guide, hardware/nnie: 'Only support 2x nearest neighbor upsample'"
 LAYERS = "HiSVP development guide, 3.1: the mapper takes Caffe's layers and some extensions, the rest runs on the CPU"
-DENSE = Attr("stride", 1) | Attr("stride", (1, 1))  # where rounding down and up are one
+DENSE = Attr("stride", 1) | Attr("stride", (1, 1))  # rounding the output size down or up is the same
 TWICE = Attr("scale_factor", 2.0) | Attr("scale_factor", (2.0, 2.0))
 RUN = (
     "conv", "conv_transpose", "linear", "batch_norm", *POOLS, "mean", "sum", "add", "sub", "mul", "maximum", "abs", "neg",

@@ -1,10 +1,9 @@
-"""TVM by ONNX: QLinear operators, uint8.
+"""TVM from ONNX with QLinear operators, uint8.
 
 Weights and activations uint8 affine per tensor, biases int32 with scale s_x*s_w.  Convolutions, linear layers,
 additions, average pools and concats are QLinear operators; MaxPool and data movement run on codes.  The arithmetic is
-that of ONNX's operators as ONNX Runtime computes them, which runs the same file; TVM imports them into its own
-requantize, in float32 on x86 with SSE4.1, elsewhere in 31-bit fixed point rounding half up: it has not been run here,
-and can differ in single codes.
+that of ONNX Runtime, which runs the same file.  TVM imports the operators into its own requantize: float32 on x86 with
+SSE4.1, elsewhere 31-bit fixed point rounding half up.  TVM has not been run here and can differ in single codes.
 """
 
 from qfunc.estimators import MinMax

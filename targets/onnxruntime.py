@@ -1,8 +1,8 @@
 """ONNX Runtime on x86-64 with VNNI, CPUExecutionProvider: QLinear kernels of MLAS, default optimisation.
 
 Activations uint8 affine per tensor; weights int8 symmetric [-127, 127] per output channel; bias int32 with
-scale s_x*s_w.  The fused graph decides where rounding happens: a Relu or Clip whose work the clamp to the
-codes does is dropped, MaxPool and data movement run on codes when their qparams are equal on both sides.
+scale s_x*s_w.  The fused graph determines where rounding happens: a Relu or Clip is dropped if the clamp to the
+codes implies it; MaxPool and data movement run on codes if their qparams are equal at input and output.
 """
 
 from qfunc.estimators import MinMax
@@ -44,7 +44,7 @@ WEIGHT = Scheme(S8, Scale(PerChannel()))
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "resize",
          "repeat_heads", "repeat", "tile", "repeat_interleave", "take", "flip", "pixel_shuffle",
          "pixel_unshuffle", "channel_shuffle")  # fmt: skip
-MASKS = ("mask", "where")  # they write -infinity, or what stands for it
+MASKS = ("mask", "where")  # they write -infinity, or a large negative number in its place
 CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid", "silu", "hardsigmoid", "hardswish")
 ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding",
         *(kind for kind in MOVES if kind != "resize"))  # fmt: skip
@@ -86,7 +86,7 @@ onnxruntime = Target(
         Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL),
         *FLOAT_KERNELS,
     ),
-    commuting=(*MOVES, "pad"),  # Pad runs in float, with the same qparams on both sides
+    commuting=(*MOVES, "pad"),  # Pad runs in float, with equal qparams at input and output
     legality=(Require(Op(("conv", "linear", "matmul")), "weight", shared=(PerTensor(), PerChannel()), because=VECTORS),),
     runtime=Runtime("onnxruntime", ">=1.31", "x86-64 VNNI", "MLAS", OnnxRuntimeRunner()),
     lowering=QdqLowering(),

@@ -1,16 +1,16 @@
-"""Intel OpenVINO on CPU: int8 by FakeQuantize, placed as NNCF places it (PERFORMANCE preset) but where the plugin fuses.
+"""Intel OpenVINO on CPU: int8 by FakeQuantize, placed as by NNCF (PERFORMANCE preset) except where the plugin fuses.
 
-Weights 255 levels [-127, 127] per output channel; activations 256 levels per tensor, unsigned [0, 255] where the graph
-proves them non-negative, else signed with scale amax/127.  FakeQuantize rounds the index of the level half to even, so
-that with 255 levels ties go to odd integers.  Convolutions and linear layers add their float bias to the product in
+Weights have 255 levels [-127, 127] per output channel.  Activations have 256 levels per tensor, unsigned [0, 255] if the
+graph proves them non-negative, else signed with scale amax/127.  FakeQuantize rounds the index of the level half to even,
+so that with 255 levels ties go to odd integers.  Convolutions and linear layers add their float bias to the product in
 real units and round once.  All tensors of a concat share qparams.
 
-The CPU plugin fuses an addition into a convolution before it, with the activations between and behind.  A quantizer
-between the two, as NNCF 3.4 puts there, would be fused as well and its rounding left out: there is none here.  Of two
-convolutions that feed an addition the plugin fuses the one without a quantizer, here the later one.
+The CPU plugin fuses an addition into the convolution before it, with the activations between and after them.  NNCF 3.4
+places a quantizer between the two.  The plugin would fuse it and omit its rounding, so this target places none.  Of two
+convolutions that feed an addition, the plugin fuses the one without a quantizer, which is the later one here.
 
-CPUs without VNNI add two products in 16 bits, which can overflow.  For them NNCF halves the range of the first layer's
-weights, and MQBench that of all: `evolve(rule, weight=evolve(WEIGHT, format=Int(8, low=-64, high=63)))`.
+CPUs without VNNI add two products in 16 bits, which can overflow.  For them, NNCF halves the range of the first layer's
+weights, and MQBench that of all weights: `evolve(rule, weight=evolve(WEIGHT, format=Int(8, low=-64, high=63)))`.
 """
 
 from qfunc.estimators import Ema, MinMax

@@ -1,8 +1,8 @@
 """OpenPPL on NVIDIA GPUs, int8: activations symmetric per tensor, weights symmetric per output channel.
 
-Codes [-128, 127] with scale absmax / 127.5, bias int32 with scale s_x*s_w, all as in PPL's own quantizer; the
-artifact is one number a tensor, its absmax, so that no zero point could reach the runtime.  Every op's
-inputs and outputs are quantized, outputs behind the activation that the op is fused with.
+Codes [-128, 127] with scale absmax / 127.5, bias int32 with scale s_x*s_w, all as in PPL's own quantizer.  The
+artifact has one number per tensor, its absmax, and cannot represent zero points.  Every op's inputs and outputs
+are quantized; outputs are quantized after the activation that is fused with the op.
 """
 
 from qfunc.estimators import MinMax

@@ -1,6 +1,6 @@
 """OpenPPL for DSPs, W8A16: weights uint8, activations uint16, both affine per tensor; bias in float.
 
-Every op's inputs and outputs are quantized, outputs behind the activation that the op is fused with.
+Every op's inputs and outputs are quantized; outputs are quantized after the activation that is fused with the op.
 """
 
 from qfunc.estimators import Ema, MinMax

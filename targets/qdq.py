@@ -1,9 +1,9 @@
-"""Standard ONNX Q/DQ, opset 13 or later, for any runtime that reads it: int8, evaluated as its operators are defined.
+"""Standard ONNX Q/DQ, opset 13 or later, for any runtime that reads it: int8, evaluated as the operators are defined.
 
-Weights int8 symmetric per output channel, [-127, 127]; activations int8 symmetric per tensor, saturated where
-QuantizeLinear does, at [-128, 127]; bias in float.  Quantized are the inputs of convolutions, linear layers
-and matmuls, of additions and products, pools and resizes; an addition leaves a product that feeds it to the
-multiply-add.  No op runs on codes: each computes in float between DequantizeLinear and QuantizeLinear.
+Weights int8 symmetric per output channel, [-127, 127]; activations int8 symmetric per tensor, saturated as by
+QuantizeLinear at [-128, 127]; bias in float.  The inputs of convolutions, linear layers, matmuls, additions,
+products, pools and resizes are quantized; a product that feeds an addition is not, for a fused multiply-add.
+No op runs on codes: each computes in float between DequantizeLinear and QuantizeLinear.
 """
 
 from qfunc.estimators import Ema, MinMax

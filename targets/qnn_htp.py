@@ -1,9 +1,9 @@
-"""Qualcomm's Hexagon HTP, int8, as ONNX Runtime's QNN execution provider takes it: Q/DQ ONNX of which every op is quantized.
+"""Qualcomm's Hexagon HTP, int8, with ONNX Runtime's QNN execution provider: Q/DQ ONNX with every op quantized.
 
-Activations uint8 affine per tensor, their range at least 0.0001 wide; weights int8 symmetric [-127, 127] per output channel,
-those of a matmul too; bias int32 with scale s_x*s_w.  Softmax makes codes of 1/256.  A Relu or Clip behind a product, a sum or
-a pool is fused with it.  All tensors of a concat share qparams: with others the HTP leaves out the clamps in front of it.  Ops
-without a rule here run in float16.
+Activations uint8 affine per tensor, with a range of at least 0.0001; weights int8 symmetric [-127, 127] per output channel,
+also of matmuls; bias int32 with scale s_x*s_w.  The output of softmax has scale 1/256.  A Relu or Clip after a product, a
+sum or a pool is fused with it.  All tensors of a concat share qparams, because with different ones the HTP omits the
+clamps before it.  Ops without a rule here run in float16.
 """
 
 from qfunc.estimators import MinMax

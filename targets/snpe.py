@@ -1,8 +1,8 @@
 """Qualcomm SNPE, 8 bits in the "TF" mode of its quantizer: activations and weights uint8 affine per tensor.
 
-step = (max - min) / 255 of a range that holds 0 and is widened to 0.01; offset = round(-min / step); bias
-int32 with scale s_x*s_w (`--bias_bitwidth 32`).  Every op's inputs and outputs are quantized, outputs behind
-the activation that the op is fused with; MaxPool and data movement keep their input's encoding.
+step = (max - min) / 255 of a range that includes 0 and is at least 0.01 wide; offset = round(-min / step);
+bias int32 with scale s_x*s_w (`--bias_bitwidth 32`).  Every op's inputs and outputs are quantized; outputs are
+quantized after the activation that is fused with the op.  MaxPool and data movement keep their input's encoding.
 """
 
 from qfunc.estimators import Ema, MinMax

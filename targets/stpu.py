@@ -1,8 +1,8 @@
 """STPU, as MQBench deploys to it: int8 symmetric per tensor, +-127, for weights and activations.
 
-Bias int32 with scale s_x*s_w; a product with a constant behind a convolution is folded into it; the inputs
-of a concat take its output's range; sigmoid writes [-1, 1].  Every op's inputs and outputs are quantized,
-outputs behind the activation that the op is fused with.
+Bias int32 with scale s_x*s_w; a product with a constant after a convolution is folded into it; the inputs
+of a concat have its output's range; the output range of sigmoid is [-1, 1].  Every op's inputs and outputs
+are quantized; outputs are quantized after the activation that is fused with the op.
 """
 
 from qfunc.estimators import Ema, MinMax

@@ -2,9 +2,9 @@
 
 Weights and activations uint8 affine per tensor; zero points are truncated, z = trunc(-min / s), not rounded.  Biases
 int32 with scale s_x*s_w, rounded half away from zero.  Every op dequantizes, computes in float32 and quantizes by
-round(y / s) + z, half away from zero; the order of float32 sums is the compiler's, so that emulation is exact where
-the sums are.  Softmax writes 1/255.  Ops that work in place (relu, pools by maximum, data movement) have the qparams
-of their output.
+round(y / s) + z, half away from zero.  The order of float32 sums depends on the compiler, so the emulation is exact
+only if the sums are.  The output of softmax has scale 1/255.  Ops that work in place (relu, max pools, data movement)
+have the qparams of their output.
 """
 
 from qfunc.estimators import Ema, MinMax

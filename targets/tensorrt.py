@@ -2,9 +2,9 @@
 
 Weights int8 symmetric per output channel, +-127; activations int8 symmetric per tensor, codes [-128, 127],
 scale amax/127, no zero points; bias in float.  Placement as documented: quantize all inputs of weighted
-ops but not their outputs; quantize the residual input of an add, leave its convolution branch to the
-fusion; nothing between a conv and its BatchNorm or ReLU; equal scales on the inputs of a concat, so that Q
-can move through it; average pooling takes its own Q.  MaxPool and data movement commute with Q.
+ops but not their outputs; quantize the residual input of an add, but not its convolution branch, which is
+fused; nothing between a conv and its BatchNorm or ReLU; equal scales on the inputs of a concat, so that Q
+can move through it; a separate Q for average pooling.  MaxPool and data movement commute with Q.
 """
 
 from qfunc.estimators import Ema, MinMax

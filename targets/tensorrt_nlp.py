@@ -1,8 +1,8 @@
-"""NVIDIA TensorRT, transformers: int8 in the linear layers and matmuls, weights only elsewhere.
+"""NVIDIA TensorRT for transformers: int8 linear layers and matmuls, only weights elsewhere.
 
-The formats of `tensorrt`.  Quantized are the inputs of linear layers, matmuls and additions, but no addition
-that an embedding feeds (token + position) and no product or quotient that is added to (the scaled scores
-and the mask of attention); convolutions, as of patches, have int8 weights and float inputs.
+The formats are those of `tensorrt`.  The inputs of linear layers, matmuls and additions are quantized, except
+additions with an embedding as input (token + position) and additions of a product or quotient (the scaled
+scores and the mask of attention).  Convolutions, such as those of patches, have int8 weights and float inputs.
 """
 
 from attrs import evolve

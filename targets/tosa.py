@@ -1,8 +1,8 @@
-"""TOSA 1.0, int8 by the profile PRO-INT, as its reference model computes it: the IR that Arm's compilers read.
+"""TOSA 1.0, profile PRO-INT in int8, as computed by its reference model: the IR that Arm's compilers read.
 
 Activations int8 affine per tensor, weights int8 symmetric [-127, 127] per output channel, bias int32 with scale s_x*s_w.
-Every sum is exact in int32 and becomes codes by RESCALE: a multiplier of 31 bits and one rounding, half up.  Functions of one
-tensor are tables of 256 codes.  There are no real values inside: what has no form on codes is refused.
+Every sum is exact in int32, and RESCALE converts it to codes: a 31-bit multiplier and one rounding, half up.  Functions of
+one tensor are tables of 256 codes.  The profile has no float values: ops without an integer form are refused.
 """
 
 from qfunc.estimators import MinMax

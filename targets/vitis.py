@@ -1,13 +1,14 @@
 """AMD Vitis AI: the DPU, int8 with power-of-two scales.
 
-Weights, biases and activations int8 symmetric [-128, 127] per tensor, scale 2^-position; the bias has a position of
-its own.  Activations round half up, weights and biases half away from zero.  A convolution or linear layer is one
-exact accumulator, shifted by shift_cut = w + i - o; its bias by shift_bias = w + i - b; average pools multiply by
-k / 2^n instead of dividing.  The compiler bounds the shifts.  This is the arithmetic of AMD's public CPU runner; it has
-not been compared with silicon, and differs from the runner in one point: the runner clamps ReLU6 at 96 codes
-whatever the output's position, which is 6 only at position 4, here it clamps at 6.
+Weights, biases and activations int8 symmetric [-128, 127] per tensor, scale 2^-position; the bias has a separate
+position.  Activations round half up, weights and biases half away from zero.  A convolution or linear layer is one
+exact accumulator, shifted by shift_cut = w + i - o; its bias is shifted by shift_bias = w + i - b; average pools
+multiply by k / 2^n instead of dividing.  The compiler bounds the shifts.  This is the arithmetic of AMD's public CPU
+runner; it has not been compared with silicon.  It differs from the runner in one point: the runner clamps ReLU6 at 96
+codes for every position of the output, which is 6 only at position 4; here it clamps at 6.
 
-No op is refused: what a DPU does not run, as all but the DPUCVDX8G convolutions of volumes, the compiler gives the CPU.
+No op is refused: the compiler assigns ops that a DPU does not run to the CPU, such as 3-d convolutions on every DPU but
+the DPUCVDX8G.
 """
 
 from qfunc.estimators import Mse, PotMode, PowerOfTwo

@@ -1,4 +1,4 @@
-"""What a weight with fewer bits costs at the outputs: measured, or foretold from the curvature."""
+"""The loss at the outputs of a weight with fewer bits: measured, or estimated from the curvature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.analysis.quantized_weights import Weight
 from qfunc.analysis.replay import Replays, outputs_of
 from qfunc.graph.constants import read_attr
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.specs._check import integer
 
 Key = tuple[str, int]
@@ -21,30 +21,30 @@ Key = tuple[str, int]
 
 
 class Watch(Protocol):
-    """Sees batches, and then tells the losses."""
+    """Processes batches, and then returns the losses."""
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """One batch; what the float network returns."""
+        """Process one batch and return the output of the float network."""
         ...
 
     def losses(self) -> Mapping[Key, float]:
-        """The loss of each weight with each number of bits."""
+        """Return the loss of each weight with each number of bits."""
         ...
 
 
 class Loss(Protocol):
-    """How losses are found."""
+    """A method that computes the losses of narrower weights."""
 
     def watch(self, ops: Ops, weights: Sequence[Weight]) -> Watch:
-        """What sees the batches."""
+        """Return a `Watch` that processes the batches."""
         ...
 
 
 @frozen
 class OutputMse:
-    """The mean squared error of the outputs with one weight narrowed, and all else in float.
+    """The mean squared error of the outputs with one weight quantized and everything else in float.
 
-    L_l(b) = mean (y(w_l -> Q_b(w_l)) - y)^2 over all outputs and batches; what stands before the weight runs once.
+    L_l(b) = mean (y(w_l -> Q_b(w_l)) - y)^2 over all outputs and batches; the ops before the weight run only once.
 
     Source: Wu, Judd, Zhang, Isaev and Micikevicius, arXiv:2004.09602, section 6.1 (one at a time).
 
@@ -53,22 +53,22 @@ class OutputMse:
     """
 
     def watch(self, ops: Ops, weights: Sequence[Weight]) -> Watch:
-        """Trials of every weight with every number of bits."""
+        """Return replays of the network for every weight and every number of bits."""
         return _Measured(ops, weights)
 
 
 class _Measured:
     def __init__(self, ops: Ops, weights: Sequence[Weight]) -> None:
-        made = {(w.site, b): (w.node, lambda _, value=value: value) for w in weights for b, value in w.narrowed}
-        self.trials = Replays(ops, made, "mixed_precision")
+        replacements = {(w.site, b): (w.node, lambda _, value=value: value) for w in weights for b, value in w.narrowed}
+        self.trials = Replays(ops, replacements, "mixed_precision")
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
         with torch.inference_mode():
             return self.trials.add(arguments, number)
 
     def losses(self) -> dict[Key, float]:
-        found = {key: sums.agreement() for key, sums in self.trials.sums.items()}
-        return {key: a.noise / max(a.elements, 1) for key, a in found.items()}
+        agreements = {key: sums.agreement() for key, sums in self.trials.sums.items()}
+        return {key: a.noise / max(a.elements, 1) for key, a in agreements.items()}
 
 
 @frozen
@@ -80,8 +80,8 @@ class HessianTrace:
     as the mean of ||J_l^T u||^2 over random signs u (Hutchinson), one backward pass each.
 
     Args:
-        draws: Of u, for each batch.
-        seed: Of their generator.
+        draws: The number of draws of u per batch.
+        seed: The seed of the random generator.
     Raises:
         SpecError: fewer than one draw.
     Source: Dong, Yao, Cai et al., arXiv:1911.03852, section 3.1 and equation 8 (HAWQ-V2).
@@ -94,15 +94,15 @@ class HessianTrace:
     seed: int = field(default=0, validator=integer(0))
 
     def watch(self, ops: Ops, weights: Sequence[Weight]) -> Watch:
-        """Backward passes of the float network."""
+        """Return backward passes of the float network."""
         return _Curvature(ops, weights, self.draws, torch.Generator().manual_seed(self.seed))
 
 
 class _Curvature:
     def __init__(self, ops: Ops, weights: Sequence[Weight], draws: int, generator: torch.Generator) -> None:
         self.ops, self.weights, self.draws, self.generator = ops, weights, draws, generator
-        held = {w.node: read_attr(ops.model, w.node.all_input_nodes[0]).detach() for w in weights}
-        self.leaves = {node: value.clone().requires_grad_() for node, value in held.items()}
+        weights_by_node = {w.node: read_attr(ops.model, w.node.all_input_nodes[0]).detach() for w in weights}
+        self.leaves = {node: value.clone().requires_grad_() for node, value in weights_by_node.items()}
         self.traces = dict.fromkeys(self.leaves, 0.0)
         self.outputs = 0
 
@@ -132,12 +132,12 @@ class _Curvature:
         return (2 * drawn - 1).to(y)
 
     def losses(self) -> dict[Key, float]:
-        found = {}
+        by_key = {}
         for w in self.weights:
             mean = self.traces[w.node] / max(w.elements * self.outputs, 1)
             for bits, value in w.narrowed:
-                found[w.site, bits] = mean * float((value.double() - self.leaves[w.node].detach().double()).square().sum())
-        return found
+                by_key[w.site, bits] = mean * float((value.double() - self.leaves[w.node].detach().double()).square().sum())
+        return by_key
 
 
 __all__ = ["HessianTrace", "Key", "Loss", "OutputMse", "Watch"]

@@ -1,4 +1,4 @@
-"""What narrower weights may cost hardware: memory, bit operations, measured time."""
+"""Budgets for mixed precision: memory, bit operations or measured time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Budget(Protocol):
     unit: str
 
     def cost(self, weight: Weight, bits: int) -> float:
-        """Of one weight with so many bits."""
+        """Return the cost of one weight with a number of bits."""
         ...
 
     def limit(self, weights: Sequence[Weight]) -> float:
-        """What all weights together may cost."""
+        """Return the largest total cost of all weights."""
         ...
 
 
@@ -31,9 +31,9 @@ class SizeBudget:
     """Memory: sum n_l b_l <= mean_bits sum n_l over weights of n_l elements in b_l bits.
 
     Args:
-        mean_bits: Bits a weight, over all of them; above 0.
+        mean_bits: The mean number of bits of an element, above 0.
     Raises:
-        SpecError: no such number.
+        SpecError: a number out of range.
 
     >>> SizeBudget(mean_bits=4).unit
     'bits'
@@ -43,15 +43,15 @@ class SizeBudget:
 
     @property
     def unit(self) -> str:
-        """Of its costs."""
+        """The unit of the costs."""
         return "bits"
 
     def cost(self, weight: Weight, bits: int) -> float:
-        """n b."""
+        """Return n b."""
         return float(weight.elements * bits)
 
     def limit(self, weights: Sequence[Weight]) -> float:
-        """mean_bits sum n."""
+        """Return mean_bits sum n."""
         return self.mean_bits * sum(w.elements for w in weights)
 
 
@@ -60,9 +60,9 @@ class BitOpsBudget:
     """BOPs: sum over products of MACs x bits of the weight x bits of the input <= share of those with the widest weights.
 
     Args:
-        share: Of the bit operations that the model has with each weight as wide as its target says; in (0, 1].
+        share: The allowed share of the model's bit operations with the target's own bits for each weight; in (0, 1].
     Raises:
-        SpecError: no such number.
+        SpecError: a number out of range.
     Source: Baskin et al., arXiv:1804.10969, section 4 (UNIQ), without the term of the accumulator.
 
     >>> BitOpsBudget(share=0.5).unit
@@ -73,19 +73,19 @@ class BitOpsBudget:
 
     def __attrs_post_init__(self) -> None:
         if self.share > 1:
-            raise SpecError(where="BitOpsBudget.share", found=repr(self.share), wanted="at most 1", do="Give such a share.")
+            raise SpecError(where="BitOpsBudget.share", found=repr(self.share), wanted="at most 1", do="Use a share in (0, 1].")
 
     @property
     def unit(self) -> str:
-        """Of its costs."""
+        """The unit of the costs."""
         return "bit operations a batch"
 
     def cost(self, weight: Weight, bits: int) -> float:
-        """MACs x bits x bits of the input, over the ops that read the weight."""
+        """Return the sum of MACs x bits x bits of the input over the ops that read the weight."""
         return float(sum(macs * bits * wide for macs, wide in weight.products))
 
     def limit(self, weights: Sequence[Weight]) -> float:
-        """The share of all."""
+        """Return the share of the bit operations with the widest weights."""
         return self.share * sum(self.cost(w, w.bits[-1]) for w in weights)
 
 
@@ -94,7 +94,9 @@ def _times(instance: Any, attribute: Any, value: Any) -> None:
     good = [e for e in entries if isinstance(e, tuple) and len(e) == 3 and isinstance(e[0], str) and type(e[1]) is int]
     if not entries or len(good) < len(entries) or not all(isinstance(e[2], int | float) and e[2] >= 0 for e in good):
         wanted = "a tuple of (op, bits, time)"
-        raise SpecError(where="Latency.times", found=repr(value)[:80], wanted=wanted, do="Write (('conv1', 8, 0.31), ...).")
+        raise SpecError(
+            where="LatencyBudget.times", found=repr(value)[:80], wanted=wanted, do="Write (('conv1', 8, 0.31), ...)."
+        )
 
 
 @frozen
@@ -102,10 +104,10 @@ class LatencyBudget:
     """Measured time: sum of the times of the ops with the chosen bits <= most.
 
     Args:
-        times: (path of the op, bits of its weight, time), in a unit of your own, for each op and each number of bits.
-        most: The sum that is allowed, in the same unit.
+        times: (path of the op, bits of its weight, time) for each op and each number of bits; times in any unit.
+        most: The largest sum, in the same unit.
     Raises:
-        SpecError: entries of another form; by `mixed_precision`, an op and bits that have no entry.
+        SpecError: entries of another form; from `mixed_precision`, an op and bits without an entry.
 
     >>> LatencyBudget(times=(("fc", 8, 2.0), ("fc", 4, 1.0)), most=1.5).unit
     'time'
@@ -116,22 +118,21 @@ class LatencyBudget:
 
     @property
     def unit(self) -> str:
-        """Of its costs."""
+        """The unit of the costs."""
         return "time"
 
     def cost(self, weight: Weight, bits: int) -> float:
-        """As measured."""
-        found = [time for op, width, time in self.times if (op, width) == (weight.op, bits)]
-        if not found:
+        """Return the measured time."""
+        entries = [time for op, width, time in self.times if (op, width) == (weight.op, bits)]
+        if not entries:
             known = ", ".join(sorted({op for op, _, _ in self.times}))
-            do = f"Measure it, or leave {bits} out of bits. There are times of {known}."
-            raise SpecError(
-                where="Latency.times", found="nothing", wanted=f"a time of op {weight.op!r} with {bits} bits", do=do
-            )
-        return float(found[-1])
+            do = f"Measure it, or remove {bits} from bits. There are times for {known}."
+            wanted = f"a time of op {weight.op!r} with {bits} bits"
+            raise SpecError(where="LatencyBudget.times", found="no such entry", wanted=wanted, do=do)
+        return float(entries[-1])
 
     def limit(self, weights: Sequence[Weight]) -> float:
-        """most."""
+        """Return `most`."""
         return self.most
 
 

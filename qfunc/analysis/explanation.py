@@ -1,4 +1,4 @@
-"""The report of explain: one row a site, one row a float op."""
+"""The report of `explain`: one row per site, and one row per float op."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from attrs import field, fields, frozen
 
 from qfunc.analysis.histogram import Histogram
-from qfunc.analysis.report_format import Section, page, section, table, write_page
+from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
 from qfunc.analysis.svg_plots import histogram_plot
 
 
 @frozen
 class SiteRow:
-    """One quantized tensor: what holds it, which rule of the target asked, where the user's code made it.
+    """One quantized tensor: its format and qparams, the target's rule that selects it, and its line in the user's code.
 
-    `histogram` is that of a weight; activations need batches: `compare`.
+    `histogram` is that of a weight; histograms of activations need batches: see `compare`.
     """
 
     tensor: str
@@ -33,7 +33,7 @@ class SiteRow:
 
 @frozen
 class FloatRow:
-    """One op that computes in float: what it is, why, where the user's code calls it."""
+    """One op that computes in float: its kind, the reason, and its line in the user's code."""
 
     op: str
     kind: str
@@ -43,8 +43,8 @@ class FloatRow:
 
 @frozen
 class Explanation:
-    """The sites, the rules that put them there (by their index in the target), the ops in float with the
-    reason, and the fusions that almost were; `print` shows tables, `html` a page.
+    """The report of `explain`: sites, rules by their index in the target, float ops with reasons, and fusions and rewrites
+    that almost matched.  `print` shows tables, `html` returns a page.
     """
 
     target: str
@@ -52,9 +52,10 @@ class Explanation:
     rules: tuple[tuple[int, str], ...]
     floats: tuple[FloatRow, ...]
     misses: tuple[tuple[str, str, str], ...] = field(default=())
+    unmatched: tuple[tuple[str, str, str], ...] = field(default=())
 
     def sections(self) -> tuple[Section, ...]:
-        """The tables: quantized tensors, rules, what is in float, what was nearly fused."""
+        """Return the tables: quantized tensors, rules, float ops, and fusions and rewrites that almost matched."""
         names, float_names = [f.name for f in fields(SiteRow) if f.repr], [f.name for f in fields(FloatRow)]
         head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
         rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
@@ -64,21 +65,25 @@ class Explanation:
             Section("rules", ("rule", "selects"), tuple((str(i), text) for i, text in self.rules)),
             Section("in float", tuple(float_names), floats),
             Section("not fused", ("op", "with", "why"), self.misses),
+            Section("not rewritten", ("op", "as", "why"), self.unmatched),
         )
 
     def __str__(self) -> str:
-        """Tables as text."""
+        """Return the tables as text."""
         shown = [s for s in self.sections() if s.rows]
         return "\n\n".join(f"{s.title}\n{table(s.head, s.rows, 220)}" for s in shown)
 
     def html(self) -> str:
-        """The tables as one page, and a histogram of each weight with its clipping range."""
+        """Return the tables as one page, and a histogram of each weight with its clipping range."""
         drawn = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
-        intro = "Each tensor with the rule that asked. `compare` draws activations, and what quantization costs."
+        intro = "Each tensor and its rule. `compare` plots activations and quantization errors."
         return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", drawn)))
 
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
+
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the page.
+        """Write the page.
 
         Raises:
             VerifyError: the path is a directory.

@@ -1,4 +1,4 @@
-"""Histograms of tensors against the range that their codes can hold; of fixed size, whatever the number of batches."""
+"""Histograms of tensors relative to the range of their codes; their size does not depend on the number of batches."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Float, Int, Levels, Log, Scheme
 
 BINS = 96
-"""Bins of a histogram; those from a quarter to three quarters span the clipping range."""
+"""The number of bins of a histogram; the middle half spans the clipping range."""
 
 
 @frozen
 class Histogram:
     """The float values of one quantized tensor.
 
-    `low` and `high` are the ends of the clipping range, of several scales the outermost.  `counts` has
-    `BINS` bins of equal width over the range widened by half of itself at either end, and before and after them
-    what lies beyond.  `clipped` counts the values that the quantizer clips, each by its own scale.
+    `low` and `high` are the ends of the clipping range; with several scales, of the widest.  `counts` has `BINS` bins
+    of equal width over the range extended by half its width on both sides, and one entry before and after them for
+    values outside.  `clipped` counts the values that the quantizer clips, each by its own scale.
     """
 
     low: float
@@ -36,7 +36,7 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many values."""
+        """The number of values."""
         return sum(self.counts)
 
     @property
@@ -46,10 +46,10 @@ class Histogram:
 
 
 def clipping_range(qparams: Affine, scheme: Scheme) -> tuple[float, float]:
-    """The smallest and the largest value that the codes can hold, over all scales.
+    """Return the smallest and the largest value of the codes, over all scales.
 
     Integers: s (qmin - z) to s (qmax - z); floats and levels: s times their ends; logarithms: +- s 2^(qmax / k)
-    with k steps an octave.
+    with k steps per octave.
 
     >>> clipping_range(Affine(torch.tensor([0.5, 1.0]), torch.zeros(2)), Scheme())
     (-128.0, 127.0)
@@ -81,20 +81,20 @@ class Counter:
         self.minimum, self.maximum, self.clipped = math.inf, -math.inf, 0
 
     def add(self, x: Tensor) -> None:
-        """Counts the values of one batch; NaN is none."""
-        kept = in_range(x, self.qparams, self.scheme)
+        """Count the values of one batch; NaN is not counted."""
+        unclipped = in_range(x, self.qparams, self.scheme)
         value = x.detach().flatten().float()
         if bool(value.isnan().any()):
-            kept, value = kept | x.isnan(), value[~value.isnan()]
+            unclipped, value = unclipped | x.isnan(), value[~value.isnan()]
         if not value.numel():
             return
         place = ((value.double() - self.start) / self.width).floor_().clamp_(-1, BINS).long() + 1
         low, high = torch.aminmax(value)
-        clipped = kept.numel() - int(kept.sum())
+        clipped = unclipped.numel() - int(unclipped.sum())
         self.join(torch.bincount(place, minlength=BINS + 2), float(low), float(high), clipped)
 
     def join(self, counts: Tensor | None, minimum: float, maximum: float, clipped: int) -> None:
-        """Adds the counts of other values: what `state` of another `Counter` gives."""
+        """Add the counts of another `Counter`, the result of its `state`."""
         if self.counts is None or counts is None:
             self.counts = counts if self.counts is None else self.counts
         else:
@@ -103,11 +103,11 @@ class Counter:
         self.clipped += clipped
 
     def state(self) -> tuple[Tensor | None, float, float, int]:
-        """What `join` takes."""
+        """Return the arguments of `join`."""
         return self.counts, self.minimum, self.maximum, self.clipped
 
     def histogram(self) -> Histogram:
-        """The counts so far."""
+        """Return the counts so far."""
         counts = (0,) * (BINS + 2) if self.counts is None else tuple(self.counts.tolist())
         return Histogram(self.low, self.high, self.minimum, self.maximum, self.clipped, counts)
 

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from qfunc.analysis.explanation import Explanation
 from qfunc.analysis.histogram import Histogram
 from qfunc.analysis.metrics import Agreement, decibels
-from qfunc.analysis.report_format import Section, page, section, table, write_page
+from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
 from qfunc.analysis.svg_plots import Series, histogram_plot, scatter_plot
 
 _HEAD = ("tensor", "kind", "slot", "depth", "SQNR, dB", "alone, dB", "cosine", "largest error", "clipped, %")
@@ -19,11 +19,11 @@ _HEAD = ("tensor", "kind", "slot", "depth", "SQNR, dB", "alone, dB", "cosine", "
 
 @frozen
 class LayerError:
-    """One tensor: the simulation against the float network, as its readers see it.
+    """One tensor: the simulation against the float network, as the ops that read the tensor get it.
 
-    `slot` and `op` are those of its quantizer; `slot` is "" where it has none.  `depth` counts units from the
-    inputs; of a constant it is that of its op.  `alone` compares Q(x) with x for the float x: the error that is
-    this quantizer's own.  `histogram` is None without a quantizer of static qparams.
+    `slot` and `op` are those of its quantizer; `slot` is "" if it has none.  `depth` counts units from the inputs;
+    a constant has the depth of its op.  `alone` compares Q(x) with x for the float x: the error of this quantizer
+    alone.  `histogram` is None without a quantizer with static qparams.
     """
 
     tensor: str
@@ -39,7 +39,7 @@ class LayerError:
 
     @property
     def sqnr(self) -> float:
-        """In dB, with the error of everything before it."""
+        """Signal to quantization noise ratio in dB, including the errors of all ops before."""
         return self.agreement.sqnr
 
     @property
@@ -53,7 +53,7 @@ class LayerError:
         return self.agreement.mse
 
     def cells(self) -> tuple[str, ...]:
-        """The row of a table."""
+        """Return the row of a table."""
         alone = decibels(self.alone.sqnr if self.alone else None)
         clipped = "" if self.histogram is None else f"{100 * self.histogram.share:.3g}"
         figures = (decibels(self.sqnr), alone, f"{self.cosine:.6f}", f"{self.agreement.largest:.4g}", clipped)
@@ -62,7 +62,7 @@ class LayerError:
 
 @frozen
 class LayerErrors:
-    """What `compare` found: `rows` by depth, then in the order of execution; `html` draws them."""
+    """The report of `compare`: `rows` by depth, then in the order of execution; `html` plots them."""
 
     target: str
     batches: int
@@ -71,19 +71,19 @@ class LayerErrors:
 
     @property
     def outputs(self) -> tuple[LayerError, ...]:
-        """The rows of what the model returns."""
+        """The rows of the model's outputs."""
         return tuple(r for r in self.rows if r.output)
 
     def worst(self, count: int = 5) -> tuple[LayerError, ...]:
-        """The rows of lowest SQNR, the lowest first."""
+        """Return the rows with the lowest SQNR, the lowest first."""
         return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
 
     def __str__(self) -> str:
-        """A table as text."""
+        """Return a table as text."""
         return f"{self._title}\n{table(_HEAD, [r.cells() for r in self.rows], 220)}"
 
     def html(self) -> str:
-        """One page that needs nothing else: SQNR by depth, a table, a histogram of each quantized tensor, `explain`."""
+        """Return a self-contained page: SQNR by depth, a table, a histogram of each quantized tensor, and `explain`."""
         intro = "Each tensor of the simulation against the float network, over all batches; SQNR in dB."
         parts = [
             section("SQNR by depth", scatter_plot(self._series(), "units from the input", "SQNR, dB")),
@@ -93,8 +93,11 @@ class LayerErrors:
         ]
         return page(self._title, intro, parts)
 
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
+
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the page.
+        """Write the page.
 
         Raises:
             VerifyError: the path is a directory.
@@ -108,10 +111,10 @@ class LayerErrors:
     def _series(self) -> tuple[Series, ...]:
         activations = [r for r in self.rows if r.slot not in ("weight", "bias")]
         weights = [r for r in self.rows if r.slot == "weight"]
-        own = [(r.depth, r.alone.sqnr, r.tensor) for r in activations if r.alone is not None]
+        quantizers = [(r.depth, r.alone.sqnr, r.tensor) for r in activations if r.alone is not None]
         return (
             Series("activations", tuple((r.depth, r.sqnr, r.tensor) for r in activations), joined=True),
-            Series("activations, the quantizer alone", tuple(own)),
+            Series("activations, the quantizer alone", tuple(quantizers)),
             Series("weights", tuple((r.depth, r.sqnr, r.tensor) for r in weights)),
         )
 

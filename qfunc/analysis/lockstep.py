@@ -1,4 +1,4 @@
-"""A quantized model run in float and in simulation at once, op by op, on the ops that differ."""
+"""Run a quantized model in float and in simulation side by side, op by op."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import fx
 from qfunc.errors import QfuncError
 from qfunc.graph.interpreter import run_error
 from qfunc.graph.module import in_evaluation_mode
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
 TRANSPARENT = ("fake_quantize", "dropout")
-"""What the float network does not have."""
+"""The kinds of ops that the float network does not have."""
 
 
 class Pair(NamedTuple):
-    """A value of the float network, and the same of the simulation; one object where nothing differs."""
+    """A value of the float network and of the simulation; the same object if they cannot differ."""
 
     real: Any
     simulated: Any
 
 
 class Ops:
-    """The ops of a quantized model in evaluation mode, called on values that the caller holds."""
+    """The ops of a quantized model in evaluation mode; the caller stores their values."""
 
     def __init__(self, model: fx.GraphModule) -> None:
         self.model, self.interpreter = model, fx.Interpreter(model)
@@ -34,22 +34,22 @@ class Ops:
         self.modules = {path: in_evaluation_mode(model.get_submodule(path)) for path in calls}
 
     def inputs(self, arguments: tuple[Any, ...]) -> dict[fx.Node, Any]:
-        """The values of the placeholders; those beyond the arguments have their defaults."""
+        """Return the values of the placeholders; placeholders without an argument get their defaults."""
         given = iter(self.model.graph.process_inputs(*arguments))
         places = [n for n in self.nodes if n.op == "placeholder"]
         return {n: next(given, n.args[0] if n.args else None) for n in places}
 
     def returned(self, value: Any) -> Any:
-        """What the model returns, from the value of its output node."""
+        """Return the model's result for the value of its output node."""
         return self.model.graph.process_outputs(value)
 
     def module(self, node: fx.Node) -> FakeQuantize:
-        """The quantizer at a node."""
-        found: Any = self.modules[str(node.target)]
-        return found  # type: ignore[no-any-return]
+        """Return the quantizer at a node."""
+        quantizer: Any = self.modules[str(node.target)]
+        return quantizer  # type: ignore[no-any-return]
 
     def call(self, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
-        """The value of a node from those of its inputs; of the output node, what it returns."""
+        """Return the value of a node, computed from the values of its inputs; of the output node, its argument."""
         args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
         if node.op == "call_module":
             return self.modules[str(node.target)](*args, **kwargs)
@@ -59,9 +59,8 @@ class Ops:
 class Lockstep:
     """Runs a calibrated model and its float network side by side.
 
-    `see(node, values)` is called after each node, with the values that still have readers.  Values are
-    dropped after their last reader.  Ops before the first quantizer run once; quantized constants are kept from one
-    batch to the next.
+    `see(node, values)` is called after each node, with the values that later nodes read.  Values are dropped after
+    their last reader.  Ops before the first quantizer run only once; quantized constants are reused for later batches.
     """
 
     def __init__(self, model: fx.GraphModule, see: Callable[[fx.Node, dict[fx.Node, Pair]], None]) -> None:
@@ -73,10 +72,10 @@ class Lockstep:
             self.done.setdefault(reader, []).append(node)
 
     def run(self, arguments: tuple[Any, ...], where: str) -> Any:
-        """One batch; the value of the float network.
+        """Run one batch and return the output of the float network.
 
         Raises:
-            CalibrationError: an op cannot take the arguments.
+            CalibrationError: an op fails on the arguments.
         """
         env = {n: Pair(v, v) for n, v in self.ops.inputs(arguments).items()}
         for node in self.ops.nodes:

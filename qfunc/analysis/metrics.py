@@ -1,4 +1,4 @@
-"""How well one tensor agrees with another: sums over batches, and the figures of the field made of them."""
+"""Agreement of two tensors: sums over batches, and SQNR, cosine and mean squared error computed from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Agreement:
     """Float values x against simulated values x_hat, over every element of every batch.
 
     Attributes:
-        elements: How many.
+        elements: The number of elements.
         signal: sum x^2.
         noise: sum (x_hat - x)^2.
         power: sum x_hat^2.
@@ -34,7 +34,7 @@ class Agreement:
 
     @property
     def sqnr(self) -> float:
-        """Signal to quantization noise ratio in dB: 10 log10(signal / noise); infinite where nothing differs."""
+        """Signal to quantization noise ratio in dB: 10 log10(signal / noise); infinite if nothing differs."""
         if math.isnan(self.noise) or math.isnan(self.signal):
             return math.nan
         if self.noise == 0:
@@ -43,7 +43,7 @@ class Agreement:
 
     @property
     def cosine(self) -> float:
-        """product / sqrt(signal power); 1 where nothing differs, 0 where only one side is zero."""
+        """product / sqrt(signal power); 1 if nothing differs, 0 if only one side is zero."""
         if self.noise == 0:
             return 1.0
         norms = math.sqrt(self.signal) * math.sqrt(self.power)
@@ -56,24 +56,24 @@ class Agreement:
 
 
 class Sums:
-    """The running sums of one comparison; of fixed size, on the device of the first tensors."""
+    """The running sums of one comparison, in fixed memory on the device of the first tensors."""
 
     def __init__(self) -> None:
         self.elements = 0
         self.totals: Tensor | None = None
 
     def add(self, x: Tensor, x_hat: Tensor) -> None:
-        """Adds two tensors of one shape, in float64.  Elements that are infinite alike count as equal zeros."""
+        """Add two tensors of the same shape, in float64.  Equal infinities count as equal zeros."""
         if not x.numel():
             return
-        found = _sums(x.double().flatten(), x_hat.double().flatten())
-        if not bool(found.isfinite().all()):
-            alike = (x == x_hat) & x.isinf()
-            found = _sums(*(torch.where(alike, 0.0, v.double()).flatten() for v in (x, x_hat)))
-        self.join(x.numel(), found)
+        totals = _sums(x.double().flatten(), x_hat.double().flatten())
+        if not bool(totals.isfinite().all()):
+            equal_infinities = (x == x_hat) & x.isinf()
+            totals = _sums(*(torch.where(equal_infinities, 0.0, v.double()).flatten() for v in (x, x_hat)))
+        self.join(x.numel(), totals)
 
     def join(self, elements: int, totals: Tensor | None) -> None:
-        """Adds the sums of other elements: `elements` and `totals` of another `Sums`."""
+        """Add the sums of other elements: `elements` and `totals` of another `Sums`."""
         self.elements += elements
         if self.totals is None or totals is None:
             self.totals = totals if self.totals is None else self.totals
@@ -81,11 +81,11 @@ class Sums:
             self.totals = torch.cat([self.totals[:4] + totals[:4], torch.maximum(self.totals[4:], totals[4:])])
 
     def state(self) -> tuple[int, Tensor | None]:
-        """What `join` takes."""
+        """Return the arguments of `join`."""
         return self.elements, self.totals
 
     def agreement(self) -> Agreement:
-        """The sums so far."""
+        """Return the sums so far."""
         signal, noise, power, product, largest = (0.0,) * 5 if self.totals is None else self.totals.tolist()
         return Agreement(self.elements, signal, noise, power, product, largest)
 
@@ -97,7 +97,7 @@ def _sums(x: Tensor, x_hat: Tensor) -> Tensor:
 
 
 def decibels(value: float | None) -> str:
-    """A figure in dB for tables.
+    """Return a figure in dB for tables.
 
     >>> [decibels(v) for v in (31.2549, float("inf"), None)]
     ['31.25', 'inf', '']

@@ -1,4 +1,4 @@
-"""The weights of a calibrated model that could be held in fewer bits, and what each costs hardware."""
+"""The weights of a calibrated model that could have fewer bits, and the figures from which their cost follows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import TRANSPARENT as CODES_PASS
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.record import record_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.placement.rules import narrow
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.site import Site
@@ -29,10 +29,10 @@ class Weight:
 
     Attributes:
         site: The name of its site.
-        op: The path of the op that asked for it.
-        elements: How many.
-        products: (multiply-accumulates of a reader for one batch, bits of the reader's input) of each reader.
-        narrowed: (bits, the weight with that many) from narrow to wide.
+        op: The path of the op for which it is quantized.
+        elements: The number of elements.
+        products: (multiply-accumulates for one batch, bits of the input) of each op that reads the weight.
+        narrowed: (bits, the weight quantized to them), from narrow to wide.
     """
 
     site: str
@@ -44,47 +44,48 @@ class Weight:
 
     @property
     def bits(self) -> tuple[int, ...]:
-        """The widths there are to choose from."""
+        """The available numbers of bits."""
         return tuple(b for b, _ in self.narrowed)
 
 
 def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Iterator[Weight]:
-    """Each weight of a calibrated model whose codes are integers, with those of the widths `bits` below its own, and its own.
+    """Yield each weight of a calibrated model with integer codes, quantized to its own bits and to each narrower `bits`.
 
     Args:
-        ops: Of the model in evaluation form.
+        ops: The ops of the model in evaluation form.
+        bits: The numbers of bits to try.
         arguments: One batch, for which multiply-accumulates are counted.
     """
-    made = {n: ops.module(n) for n in ops.nodes if kind_of(n) == "fake_quantize"}
+    quantizers = {n: ops.module(n) for n in ops.nodes if kind_of(n) == "fake_quantize"}
     counts, record = _products(ops, arguments), record_of(ops.model)
     commuting = (*(record.target.commuting if record and record.target else ()), *CODES_PASS)
-    for node, module in made.items():
+    for node, module in quantizers.items():
         site, fmt = module.site, module.site.scheme.format
         if site.slot != "weight" or not isinstance(site.value, Scheme) or not isinstance(fmt, Int):
             continue
         weight = read_attr(ops.model, node.all_input_nodes[0]).detach()
         narrower = sorted({b for b in bits if b < fmt.bits})
         narrowed = (*((b, _narrowed(site, b, weight)) for b in narrower), (fmt.bits, module(weight).detach()))
-        products = tuple((counts.get(user, 0), _input_bits(user, node, made, commuting)) for user in node.users)
+        products = tuple((counts.get(user, 0), _input_bits(user, node, quantizers, commuting)) for user in node.users)
         yield Weight(site.name, site.op, weight.numel(), products, node, narrowed)
 
 
 def _narrowed(site: Site, bits: int, weight: Tensor) -> Tensor:
     value = narrow(site.value, bits)
-    made = FakeQuantize(evolve(site, value=value), weight).eval()
+    quantizer = FakeQuantize(evolve(site, value=value), weight).eval()
     state = site.estimator.update(site.estimator.init(value, weight), weight, value)
-    made.hold(site.estimator.finalize(state, value), weight)
-    found: Tensor = made(weight).detach()
-    return found
+    quantizer.hold(site.estimator.finalize(state, value), weight)
+    quantized: Tensor = quantizer(weight).detach()
+    return quantized
 
 
-def _input_bits(reader: fx.Node, weight: fx.Node, made: Mapping[fx.Node, FakeQuantize], commuting: Sequence[str]) -> int:
-    # Of the widest other operand that is no constant; what has no quantizer is a float.
+def _input_bits(reader: fx.Node, weight: fx.Node, quantizers: Mapping[fx.Node, FakeQuantize], commuting: Sequence[str]) -> int:
+    # The bits of the widest other operand that is not a constant; operands without a quantizer are floats.
     widths = [0]
     for operand in (n for n in reader.all_input_nodes if n is not weight and n.op != "get_attr"):
         while kind_of(operand) in commuting and only_moves_codes(operand) and len(operand.all_input_nodes) == 1:
             operand = operand.all_input_nodes[0]
-        site = made[operand].site if operand in made else None
+        site = quantizers[operand].site if operand in quantizers else None
         if site is None or not site.constant:
             widths.append(FLOAT_BITS if site is None else _width(site.scheme.format))
     return max(widths) or FLOAT_BITS
@@ -103,8 +104,8 @@ def _width(fmt: Format) -> int:
 
 
 def _products(ops: Ops, arguments: tuple[Any, ...]) -> dict[fx.Node, int]:
-    # The multiply-accumulates of each op, by torch's own counter of flops.
-    values, found, counter = ops.inputs(arguments), {}, FlopCounterMode(display=False)
+    # The multiply-accumulates of each op, by torch's FLOP counter.
+    values, counts, counter = ops.inputs(arguments), {}, FlopCounterMode(display=False)
     with counter:
         for node in ops.nodes:
             before = counter.get_total_flops()
@@ -112,5 +113,5 @@ def _products(ops: Ops, arguments: tuple[Any, ...]) -> dict[fx.Node, int]:
                 values[node] = values[node.all_input_nodes[0]]
             elif node.op != "placeholder":
                 values[node] = ops.call(node, values.__getitem__)
-            found[node] = (counter.get_total_flops() - before) // 2
-    return found
+            counts[node] = (counter.get_total_flops() - before) // 2
+    return counts

@@ -1,4 +1,4 @@
-"""A network run in float, and again with one value replaced, from there on only: what each replacement costs."""
+"""Run a network in float, then rerun it from each replaced value on and measure the effect on the outputs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from qfunc.analysis.metrics import Sums
 from qfunc.errors import QfuncError
 from qfunc.execution.batches import tensors_of
 from qfunc.graph.interpreter import run_error
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 Key = TypeVar("Key", bound=Hashable)
 Replay = tuple[fx.Node, Callable[[Tensor], Tensor]]
-"""The node whose value is replaced, and what replaces it, from its value in float."""
+"""The node whose value is replaced, and the function from its float value to the replacement."""
 
 
 class Replays(Generic[Key]):
-    """For each trial the running sums of the outputs; float values are computed once a batch and read by all trials."""
+    """The running sums of the outputs for each trial; all trials share the float values of a batch."""
 
     def __init__(self, ops: Ops, trials: Mapping[Key, Replay], step: str) -> None:
         self.ops, self.trials, self.step = ops, trials, step
@@ -38,10 +38,10 @@ class Replays(Generic[Key]):
         return tuple(n for n in self.ops.nodes if n in reached and n is not start)
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """One batch; what the float network returns.
+        """Run one batch and return the output of the float network.
 
         Raises:
-            CalibrationError: an op cannot take the arguments.
+            CalibrationError: an op fails on the arguments.
         """
         real, where = self.ops.inputs(arguments), f"{self.step}, batch {number}"
         for node in self.ops.nodes:
@@ -50,7 +50,7 @@ class Replays(Generic[Key]):
         for key, (node, replaced) in self.trials.items():
             given = real[node]
             values = ChainMap({node: replaced(given)}, real)
-            # Where nothing is changed, nothing after it changes.
+            # If the replacement equals the float value, later values do not change.
             for after in () if torch.equal(values[node], given) else self.cones[node]:
                 values[after] = self._value(after, values, where)
             for y, y_hat in zip(outputs_of(real[self.output]), outputs_of(values[self.output]), strict=True):
@@ -69,5 +69,5 @@ class Replays(Generic[Key]):
 
 
 def outputs_of(value: Any) -> list[Tensor]:
-    """The outputs that are not whole numbers."""
+    """Return the outputs with a floating-point dtype."""
     return [v for v in tensors_of(value) if v.is_floating_point()]

@@ -1,4 +1,4 @@
-"""Tables as text, and reports as HTML pages."""
+"""Format tables as text, and reports as HTML pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 
-__all__ = ["Section", "page", "section", "write_page"]
+__all__ = ["Section", "fragment", "page", "section", "write_page"]
 
 
 _STYLE = """
@@ -36,12 +36,12 @@ class Section:
 
 
 def section(title: str, body: str) -> Section:
-    """A section that is HTML."""
+    """Return a section with an HTML body."""
     return Section(title, body=body)
 
 
 def page(title: str, intro: str, sections: Iterable[Section]) -> str:
-    """The whole page; texts are escaped, empty sections left out.
+    """Return a whole page; texts are escaped, and empty sections are omitted.
 
     >>> page("a < b", "", [])[:67]
     '<!doctype html>\\n<html lang="en"><head><meta charset="utf-8"><title>'
@@ -52,8 +52,19 @@ def page(title: str, intro: str, sections: Iterable[Section]) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
+def fragment(text: str) -> str:
+    """Return the body of a page with its style, for `_repr_html_` in a notebook; the style is that of this element alone.
+
+    >>> fragment(page("a < b", "Two numbers.", [])).partition("</style>")[2]
+    '<h1>a &lt; b</h1><p>Two numbers.</p>\\n</div>'
+    """
+    style = "\n".join(line for line in _STYLE.split("\n") if not line.startswith("body"))
+    body = text.partition("<body>")[2].rpartition("</body>")[0]
+    return f'<div class="qfunc"><style>.qfunc{{{style}}}</style>{body}</div>'
+
+
 def write_page(path: str | os.PathLike[str], text: str) -> Path:
-    """Writes a page, whole or not at all; missing folders are made.
+    """Write a page atomically; create missing folders.
 
     Raises:
         VerifyError: the path is a directory.
@@ -72,13 +83,13 @@ def write_page(path: str | os.PathLike[str], text: str) -> Path:
     return place
 
 
-def _section(one: Section) -> str:
-    return f"<h2>{escape(one.title)}</h2>{_table(one) if one.rows else ''}{one.body}"
+def _section(part: Section) -> str:
+    return f"<h2>{escape(part.title)}</h2>{_table(part) if part.rows else ''}{part.body}"
 
 
-def _table(one: Section) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in one.head)
-    rows = "".join(f"<tr>{''.join(_cell(c) for c in row)}</tr>" for row in one.rows)
+def _table(part: Section) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in part.head)
+    rows = "".join(f"<tr>{''.join(_cell(c) for c in row)}</tr>" for row in part.rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
@@ -91,7 +102,7 @@ def _cell(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], width: int = 160) -> str:
-    """A plain-text table; columns whose cells are all numbers are set flush right.
+    """Return a plain-text table; columns of numbers are right-aligned.
 
     >>> print(table(("op", "bits"), [("conv", "8")]))
      op     bits
@@ -103,15 +114,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], width: int = 160) 
     from rich.table import Table
 
     rows = [[str(c) for c in row] for row in rows]
-    made = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=True)
+    text_table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=True)
     for index, title in enumerate(head):
         numeric = rows and all(_is_number(row[index]) for row in rows)
-        made.add_column(title, justify="right" if numeric else "left", no_wrap=True)
+        text_table.add_column(title, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        made.add_row(*row)
+        text_table.add_row(*row)
     console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(made, markup=False)
+        console.print(text_table, markup=False)
     return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 

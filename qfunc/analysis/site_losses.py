@@ -9,7 +9,7 @@ from pathlib import Path
 from attrs import frozen
 
 from qfunc.analysis.metrics import Agreement, decibels
-from qfunc.analysis.report_format import Section, page, section, table, write_page
+from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
 from qfunc.analysis.svg_plots import Series, scatter_plot
 
 _HEAD = ("site", "slot", "of op", "format", "SQNR, dB", "MSE", "cosine")
@@ -17,9 +17,9 @@ _HEAD = ("site", "slot", "of op", "format", "SQNR, dB", "MSE", "cosine")
 
 @frozen
 class SiteLoss:
-    """One site quantized alone: how well the model's outputs agree with the float network's.
+    """One site quantized alone: the agreement of the model's outputs with the float network's.
 
-    `ops` is how many ops ran again for it in each batch.
+    `ops` is the number of ops that are rerun for it in each batch.
     """
 
     site: str
@@ -31,7 +31,7 @@ class SiteLoss:
 
     @property
     def sqnr(self) -> float:
-        """Of the outputs, in dB; infinite where nothing changed."""
+        """Signal to quantization noise ratio of the outputs in dB; infinite if nothing changed."""
         return self.agreement.sqnr
 
     @property
@@ -45,14 +45,14 @@ class SiteLoss:
         return self.agreement.cosine
 
     def cells(self) -> tuple[str, ...]:
-        """The row of a table."""
+        """Return the row of a table."""
         figures = decibels(self.sqnr), f"{self.mse:.4g}", f"{self.cosine:.6f}"
         return (self.site, self.slot, self.op, self.format, *figures)
 
 
 @frozen
 class SiteLosses:
-    """What `sensitivity` found: `rows` in graph order.  `naive_ops` is what whole passes for each site would have run."""
+    """The report of `sensitivity`: `rows` in graph order.  `naive_ops` is the number of ops of a whole pass per site."""
 
     target: str
     batches: int
@@ -61,19 +61,19 @@ class SiteLosses:
 
     @property
     def ops(self) -> int:
-        """How many ops ran again, over all sites, for one batch."""
+        """The number of ops rerun over all sites for one batch."""
         return sum(r.ops for r in self.rows)
 
     def worst(self, count: int = 5) -> tuple[SiteLoss, ...]:
-        """The sites that cost most: lowest SQNR first."""
+        """Return the sites with the lowest SQNR, the lowest first."""
         return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
 
     def __str__(self) -> str:
-        """A table, the worst first."""
+        """Return a table, the worst first."""
         return f"{self._title}\n{table(_HEAD, [r.cells() for r in self.worst(len(self.rows))], 220)}"
 
     def html(self) -> str:
-        """One page that needs nothing else: a plot in graph order, and the table, the worst first."""
+        """Return a self-contained page: a plot in graph order, and a table with the worst site first."""
         kinds = {"activations": ("input", "output"), "weights": ("weight",), "biases": ("bias",)}
         series = tuple(
             Series(name, tuple((i, r.sqnr, r.site) for i, r in enumerate(self.rows) if r.slot in slots))
@@ -86,8 +86,11 @@ class SiteLosses:
         ]
         return page(self._title, f"{self.ops} ops ran again for each batch, in place of {self.naive_ops}.", parts)
 
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
+
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the page.
+        """Write the page.
 
         Raises:
             VerifyError: the path is a directory.

@@ -1,4 +1,4 @@
-"""Plots as inline SVG: no scripts, no files, the same bytes for the same figures."""
+"""Plots as inline SVG, without scripts or files; the same figures give the same bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Series:
 
 
 def scatter_plot(series: tuple[Series, ...], x_label: str, y_label: str) -> str:
-    """Points over two linear axes; those that are not finite are left out.  A point's name shows when it is pointed at.
+    """Return a plot of points over two linear axes, without points that are not finite; hovering shows a point's name.
 
     >>> scatter_plot((Series("a", ((0, 1.0, "p"),)),), "x", "y").count("<circle")
     2
@@ -46,9 +46,9 @@ def scatter_plot(series: tuple[Series, ...], x_label: str, y_label: str) -> str:
     for tick in x_ticks:
         x, _ = place(tick, y_ticks[0])
         drawn.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>')
-    for one, points, colour in zip(series, finite, COLOURS, strict=False):
+    for plotted, points, colour in zip(series, finite, COLOURS, strict=False):
         places = [place(x, y) for x, y, _ in points]
-        if one.joined and places:
+        if plotted.joined and places:
             line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
             drawn.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-opacity="0.5"/>')
         drawn += [
@@ -61,7 +61,7 @@ def scatter_plot(series: tuple[Series, ...], x_label: str, y_label: str) -> str:
 
 
 def histogram_plot(name: str, histogram: Histogram) -> str:
-    """Counts on a logarithmic axis; the clipping range is shaded, what lies beyond the axis stands beside it."""
+    """Return a histogram with logarithmic counts; the clipping range is shaded, the caption counts values off the axis."""
     width, height, top = 420, 120, 18
     bottom = height - 18
     highest = math.log1p(max(histogram.counts))
@@ -76,10 +76,10 @@ def histogram_plot(name: str, histogram: Histogram) -> str:
     for x, value in ((left, histogram.low), (left + BINS / 2 * bar, histogram.high)):
         drawn.append(f'<text x="{x:.1f}" y="{height - 5}" text-anchor="middle">{value:.4g}</text>')
     beyond = histogram.counts[0] + histogram.counts[-1]
-    said = f"{histogram.minimum:.4g} to {histogram.maximum:.4g}, {100 * histogram.share:.3g} % clipped"
-    said += f", {beyond} beyond the axis" if beyond else ""
+    summary = f"{histogram.minimum:.4g} to {histogram.maximum:.4g}, {100 * histogram.share:.3g} % clipped"
+    summary += f", {beyond} beyond the axis" if beyond else ""
     caption = (
-        f"<figcaption><b>{escape(name)}</b> {said}</figcaption>"
+        f"<figcaption><b>{escape(name)}</b> {summary}</figcaption>"
         if histogram.total
         else f"<figcaption>{escape(name)}</figcaption>"
     )

@@ -1,4 +1,4 @@
-"""The report of `verify`: a verdict, and the figures behind it."""
+"""The report of `verify`: a verdict, and the figures on which it is based."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from attrs import asdict, evolve, field, frozen
 from torch import Tensor
 
-from qfunc.analysis.report_format import Section, page, table, write_page
+from qfunc.analysis.report_format import Section, fragment, page, table, write_page
 
 _HEAD = ("tensor", "compared", "elements", "differ", "largest, LSB")
 
@@ -25,7 +25,7 @@ class Tally:
         self.largest = 0.0
 
     def add(self, a: Tensor, b: Tensor, lsb: float) -> None:
-        """Counts the elements of a and b that differ; the largest difference is kept in LSB."""
+        """Count the elements of a and b that differ, and update the largest difference in LSB."""
         a, b = a.detach().double(), b.detach().double()
         difference = (a - b).abs()
         difference = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, difference)  # inf - inf is NaN
@@ -38,11 +38,11 @@ class Tally:
 
 @frozen
 class Comparison:
-    """One tensor: how many elements were compared, how many differ, by how many LSB at most.
+    """One tensor: the number of elements compared, the number that differ, and the largest difference in LSB.
 
-    `kind`: "codes" (integer tensor, emulation against runtime), "alone" (the same or an output, each unit
-    fed with the runtime's own inputs), "output", "simulation" (output of the simulation against emulation).
-    `exact`: emulation promises every bit of it, for no float unit makes it.
+    `kind`: "codes" (integer tensor, emulation against runtime), "alone" (the same or an output, with the runtime's
+    own inputs for each unit), "output", "simulation" (output of the simulation against emulation).
+    `exact`: the emulation must match in every bit, because no float unit computes the tensor.
     """
 
     name: str
@@ -53,17 +53,17 @@ class Comparison:
     exact: bool = True
 
     def cells(self) -> tuple[str, ...]:
-        """The row of a table."""
+        """Return the row of a table."""
         return (self.name, self.kind, f"{self.elements:,}", f"{self.mismatches:,}", f"{self.largest_lsb:.3g}")
 
 
 @frozen
 class Report:
-    """What `verify` found.
+    """The report of `verify`.
 
-    `predicted` is the number of integer units that the target predicts; `disagreements` are units whose
-    integer or float nature the runtime decided otherwise; `float_units` pairs (unit, reason); `scores` pairs (float,
-    simulation, emulation or runtime, the mean of the score that `verify` was given).
+    `predicted` is the number of integer units that the target predicts.  `disagreements` are units that the runtime
+    executes in integers although the target predicts float, or the reverse.  `float_units` are pairs (unit, reason).
+    `scores` are pairs (float, simulation, emulation or runtime; the mean of the score passed to `verify`).
     """
 
     target: str
@@ -77,22 +77,22 @@ class Report:
     scores: tuple[tuple[str, float], ...] = ()
 
     def of(self, kind: str) -> tuple[Comparison, ...]:
-        """The comparisons of one kind."""
+        """Return the comparisons of one kind."""
         return tuple(r for r in self.rows if r.kind == kind)
 
     @property
     def tensors(self) -> int:
-        """Integer tensors compared."""
+        """The number of integer tensors compared."""
         return len(self.of("codes"))
 
     @property
     def elements(self) -> int:
-        """Elements compared between emulation and runtime: all integer tensors and the outputs."""
+        """The number of elements compared between emulation and runtime, in all integer tensors and the outputs."""
         return sum(r.elements for r in (*self.of("codes"), *self.of("output")))
 
     @property
     def mismatches(self) -> int:
-        """How many of them differ."""
+        """The number of these elements that differ."""
         return sum(r.mismatches for r in (*self.of("codes"), *self.of("output")))
 
     @property
@@ -123,18 +123,18 @@ class Report:
         return f"mismatch: {counted}, first at {first.name if first else ''}, by {largest:.3g} LSB"
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """Return the report as plain data."""
         return {"verdict": self.verdict, **asdict(self)}
 
     def __str__(self) -> str:
-        """The verdict and a table of the comparisons."""
+        """Return the verdict and a table of the comparisons."""
         rows = [r.cells() for r in self.rows if r.kind != "alone"]
-        told = "".join(f"\nscore, {name}: {mean:.6g}" for name, mean in self.scores)
+        scores = "".join(f"\nscore, {name}: {mean:.6g}" for name, mean in self.scores)
         floats = "".join(f"\nfloat unit {name}: {reason}" for name, reason in self.float_units)
-        return f"{self._title}: {self.verdict}\n{table(_HEAD, rows)}{told}{floats}"
+        return f"{self._title}: {self.verdict}\n{table(_HEAD, rows)}{scores}{floats}"
 
     def html(self) -> str:
-        """One page that needs nothing else: the scores, every comparison in the order of execution, and the float units."""
+        """Return a self-contained page: scores, every comparison in the order of execution, and the float units."""
         parts = [
             Section("Scores", ("computed by", "mean"), tuple((name, f"{mean:.6g}") for name, mean in self.scores)),
             Section("Units that the runtime decided otherwise", ("unit",), tuple((text,) for text in self.disagreements)),
@@ -143,8 +143,11 @@ class Report:
         ]
         return page(self._title, self.verdict, parts)
 
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
+
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the page.
+        """Write the page.
 
         Raises:
             VerifyError: the path is a directory.
@@ -157,7 +160,7 @@ class Report:
 
 
 def combined(reports: Mapping[str, Report]) -> Report:
-    """One report of the reports of submodules by path; that of "" is of the whole."""
+    """Merge the reports of submodules, by path, into one; a report for "" covers the whole model and is returned as it is."""
     first = next(iter(reports.values()))
     if "" in reports:
         return first

@@ -1,6 +1,7 @@
-"""Corrections: transforms of a float model, or of its biases, after which it quantizes better.
+"""Corrections: transforms of a float model or of biases that reduce the error of quantization.
 
-Those of the float model scale channels up in one op and down in the next: `links.py` finds by the graph which ops those are,
-between the ends of `ends.py` (ops with weights) and `gains.py` (norms), behind the ops of `commuting.py`.  Those of biases are
-`correct_bias_analytic.py`, by the means of `expected.py`, and `corrections/correct_bias.py`, by those of batches.
+Corrections of the float model scale channels down in one op and up in the next.  `equalization_graph.py` finds these ops:
+ops with weights (`scalable_ops.py`) or norms (`scalable_norms.py`), joined by ops that commute with scaling
+(`channel_scaling.py`).  Corrections of biases use the means of BatchNorms (`correct_bias_analytic.py`, `expected_means.py`)
+or of batches (`correct_bias.py`).
 """

@@ -1,4 +1,4 @@
-"""absorb_high_bias: what is above zero in all but a few images becomes part of the next bias."""
+"""absorb_high_bias: move the part of an activation that is nearly always present into the next bias."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equ
 from qfunc.corrections.norm_weights import moments, store_norm
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has
 
 
 def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:
-    """A transform of a float model: activations whose ranges `equalize` made large get smaller ones.
+    """Return a transform of a float model that reduces activation ranges that `equalize` enlarged.
 
-    For each pair  w2 f(norm(x)) + b2  with f a ReLU or one of its leaky relatives, and each channel between,
+    For each pair  w2 f(norm(x)) + b2,  with f a ReLU, leaky ReLU or PReLU, and each channel between,
 
         c = max(0, beta - 3 |gamma|),   beta' = beta - c,   b2' = b2 + w2 c,
 
-    as f(y - c) = f(y) - c for y >= c.  The law holds approximately: if y is normal, of mean beta and deviation |gamma|, for all
-    but 0.135 % of the values; exactly where all are at least c.  Pairs are those of `equalize` whose first op has a
-    BatchNorm, and whose second reads no padding: zeros around an image would not shift with it.
+    because f(y - c) = f(y) - c for y >= c.  The float model changes only where y < c: for 0.135 % of the values if y is
+    normal with mean beta and deviation |gamma|.  The pairs are those of `equalize` with a BatchNorm in the first op and no
+    padding in the second, because zeros around an image would not shift.
 
     Returns:
-        A function from a module, or what `qfunc.capture` or `equalize` made of it, to a captured model.
+        A function from a module, or from the result of `qfunc.capture` or `equalize`, to a captured model.
     Raises:
-        SpecError: there is no pair; the message says why.
+        SpecError: there is no pair; the message gives the reasons.
         CalibrationError: the model is quantized.
     Source: Nagel et al., arXiv:1906.04721, section 4.1.3, equations 12 to 15.
 
@@ -44,13 +45,13 @@ def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
             network = capture_for_equalization(model, "absorb_high_bias")
-            found, misses = equalization_links(network)
-            reasons = {link: _why_not(link) for link in found}
+            links, misses = equalization_links(network)
+            reasons = {link: _why_not(link) for link in links}
             others = [
                 NearMiss(path_of(network, link.producer.node), "its readers", why) for link, why in reasons.items() if why
             ]
             pairs = tuple(link for link, why in reasons.items() if not why)
-            wanted = "an op with a BatchNorm and a ReLU, whose readers are ops with weights and without padding"
+            wanted = "an op with a BatchNorm and a ReLU, read only by ops with weights and without padding"
             require_links(pairs, (*others, *misses), "absorb_high_bias", wanted)
             for link in pairs:
                 _absorb(link)
@@ -74,12 +75,12 @@ def _absorb(link: Link) -> None:
 
 def _why_not(link: Link) -> str:
     if not isinstance(link.producer, Rows) or link.producer.norm is None:
-        return "no BatchNorm tells its mean and deviation"
+        return "it has no BatchNorm, so its mean and deviation are unknown"
     for end in link.ends:
-        if not end.through or kind_of(end.through[0]) not in ("relu", "leaky_relu", "prelu"):
-            return "it is not first read by a ReLU"
+        if not end.through or not has(end.through[0], Trait.ACTIVATION | Trait.SCALES_WITH_CHANNELS):
+            return "its output does not go directly into a ReLU"
         if end.op.pads or not all(map(keeps_constants, end.through)):
-            return "padding is read beside it, which no bias shifts"
+            return "its reader also reads padding, which a bias does not shift"
     return ""
 
 

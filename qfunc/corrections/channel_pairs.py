@@ -1,4 +1,4 @@
-"""channel_pairs: what `equalize` would scale, how unequal it is, and what it would not scale."""
+"""equalization_pairs: the pairs of ops that `equalize` would scale, their imbalance, and the ops that it would not scale."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from qfunc.analysis.report_format import table
+from qfunc.analysis.report_format import Section, fragment, page, table
 from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equalization, equalization_links
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
+
+_HEAD = ("op", "through", "readers", "channels", "rows", "columns")
 
 
 @frozen
 class Pair:
-    """An op, and the ops that alone read it.
+    """An op, and the ops that read it.
 
-    `first` and `second` are the mean over the channels of r_i / max_j r_j, of the rows of the one and of the columns of the
-    others: the share of a scale a tensor that a channel uses.  Between them stand `through`.
+    `first` and `second` are the means over the channels of r_i / max_j r_j, for the rows of the op and the columns of its
+    readers: the share of a per-tensor scale's range that a channel uses.  `through` are the kinds of ops between them.
     """
 
     op: str
@@ -33,23 +35,30 @@ class Pair:
 
 @frozen
 class Pairs:
-    """The pairs in graph order, and the ops that are in none."""
+    """The pairs in graph order, and the ops that belong to no pair, with reasons."""
 
     rows: tuple[Pair, ...]
     misses: tuple[NearMiss, ...]
 
     def __str__(self) -> str:
-        """As a table."""
-        cells = [(r.op, ", ".join(r.through), ", ".join(r.readers), str(r.channels), f"{r.first:.3f}", f"{r.second:.3f}")
+        """Return the pairs as a table, then the other ops."""
+        return "\n".join((table(_HEAD, self._cells), *map(str, self.misses)))
+
+    def _repr_html_(self) -> str:
+        misses = tuple((m.op, m.at, m.why) for m in self.misses)
+        sections = [Section("Pairs", _HEAD, tuple(self._cells)), Section("No pairs", ("op", "at", "reason"), misses)]
+        return fragment(page("Channels that can be equalized", "", sections))
+
+    @property
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [(r.op, ", ".join(r.through), ", ".join(r.readers), str(r.channels), f"{r.first:.3f}", f"{r.second:.3f}")
                  for r in self.rows]  # fmt: skip
-        head = ("op", "through", "readers", "channels", "rows", "columns")
-        return "\n".join((table(head, cells), *map(str, self.misses)))
 
 
 def equalization_pairs(model: nn.Module) -> Pairs:
-    """The pairs of ops of a float model whose channels `equalize` scales, and why others are none.
+    """Return the pairs of ops whose channels `equalize` scales, and the reasons why other ops form no pair.
 
-    The share of a channel is its precision in section 4.1 of the paper: 1 where all ranges are equal.
+    The share of a channel is its precision in section 4.1 of the paper: 1 if all ranges are equal.
 
     Raises:
         CalibrationError: the model is quantized.
@@ -64,8 +73,8 @@ def equalization_pairs(model: nn.Module) -> Pairs:
     """
     with torch.inference_mode(False), torch.no_grad():
         network = capture_for_equalization(model, "channel_pairs")
-        found, misses = equalization_links(network)
-        return Pairs(tuple(_row(network, link) for link in found), misses)
+        links, misses = equalization_links(network)
+        return Pairs(tuple(_row(network, link) for link in links), misses)
 
 
 def _row(network: Any, link: Link) -> Pair:

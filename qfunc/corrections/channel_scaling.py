@@ -1,31 +1,29 @@
-"""Ops that commute with positive factors of channels: op(s x) = s op(x); and where the channels are behind them.
+"""Ops that commute with positive factors per channel, op(s x) = s op(x), and the channel axis of their outputs.
 
-max(0, s x) = s max(0, x); the same holds for other slopes, for sums and maxima over space, and for what moves whole channels.
-It does not for a clip, min(s x, 6) != s min(x, 6), nor for curves (sigmoid, GELU, SiLU).
+max(0, s x) = s max(0, x); the same holds for other slopes, for sums and maxima over space, and for ops that move whole
+channels.  It does not hold for clips, min(s x, 6) != s min(x, 6), nor for curves (sigmoid, GELU, SiLU).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from attrs import evolve, frozen
 from torch import fx
 
-from qfunc.ops.vocabulary import attribute, kind_of, op_of
-
-_ELEMENTWISE = ("relu", "leaky_relu", "prelu", "abs", "neg", "dropout")
-_POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool")
-_MEANS = ("mean", "sum", "amax", "amin")
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, op_of, parameters_of
 
 
 @frozen
 class Layout:
-    """Where a tensor has its channels.
+    """The channel axis of a tensor.
 
     Attributes:
-        back: Their axis, counted from the end: 1 is the last.
-        rank: The number of axes, or None where the graph does not say.  Convolutions are taken to read batches.
-        merged: Whether that axis has the entries of each channel in a row, as flattening leaves them.
+        back: The channel axis, counted from the end: 1 is the last.
+        rank: The number of axes, or None if unknown.  The inputs of convolutions are assumed to be batched.
+        merged: True if the axis has several consecutive entries per channel, as after flattening.
     """
 
     back: int
@@ -33,12 +31,12 @@ class Layout:
     merged: bool = False
 
     def axis(self, given: int) -> int | None:
-        """An axis from the end, -1 the last; None where the graph does not say which."""
+        """Return an axis counted from the end, -1 for the last; None if the rank is unknown."""
         return given if given < 0 else None if self.rank is None else given - self.rank
 
 
 def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
-    """Where the channels are behind an op that reads x, if it commutes with positive factors of them; else None.
+    """Return the layout of an op's output if the op commutes with positive factors per channel, else None.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
@@ -47,24 +45,25 @@ def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
     [None, Layout(back=1, rank=2, merged=True)]
     """
     kind, op = kind_of(node), op_of(node)
-    if kind in _ELEMENTWISE:
+    scales = has(node, Trait.SCALES_WITH_CHANNELS)
+    if scales and has(node, Trait.ELEMENTWISE):
         return layout
-    if kind in _POOLS and op is not None:
-        return layout if layout.back > int(op.names[0][-2]) else None
+    if scales and op is not None and op.spatial is not None:
+        return layout if layout.back > op.spatial else None
     if kind == "resize":
         return layout if layout.back + 1 == layout.rank else None
     if kind == "pad":
         zeros = attribute(node, "mode") != "constant" or not attribute(node, "value")
         return layout if zeros and len(attribute(node, "pad")) < 2 * layout.back else None
-    if kind == "global_avg_pool" or (kind in _MEANS and op is not None):
+    if scales:
         return _reduced(layout, attribute(node, "dim"), attribute(node, "keepdim"))
     if kind == "flatten":
         return _flat(layout, attribute(node, "start_dim"), attribute(node, "end_dim"))
-    return _rows(layout, attribute(node, "shape"), node) if op is not None and op.names[0] == "reshape" else None
+    return _rows(layout, attribute(node, "shape"), node) if op is not None and op.call is torch.reshape else None
 
 
 def clips_from_zero(node: fx.Node) -> bool:
-    """Whether an op is min(max(x, 0), c) with a number c: it commutes with a factor s where x <= c and s x <= c."""
+    """Return True if an op is min(max(x, 0), c) with a number c: it commutes with a factor s where x <= c and s x <= c."""
     if kind_of(node) != "clip":
         return False
     low, high = attribute(node, "min"), attribute(node, "max")
@@ -72,10 +71,10 @@ def clips_from_zero(node: fx.Node) -> bool:
 
 
 def keeps_constants(node: fx.Node) -> bool:
-    """Whether such an op gives c where all that it reads of a channel is c: so do means, so do no zeros around an image."""
+    """Return True if a commuting op maps a constant channel to the same constant: true for means, not for zero padding."""
     kind = kind_of(node)
     if kind == "avg_pool":
-        padding, divisor = (attribute(node, n) if n in _names(node) else None for n in ("padding", "divisor_override"))
+        padding, divisor = (attribute(node, n) if n in parameters_of(node) else None for n in ("padding", "divisor_override"))
         inside = not any(padding) if isinstance(padding, list | tuple) else not padding
         return divisor is None and (inside or not attribute(node, "count_include_pad"))
     if kind == "pad":
@@ -84,13 +83,8 @@ def keeps_constants(node: fx.Node) -> bool:
 
 
 def keeps_means(node: fx.Node) -> bool:
-    """Whether the mean of a channel is the same behind such an op, whatever the values."""
-    return kind_of(node) not in (*_ELEMENTWISE, "max_pool", "amax", "amin", "resize", "pad") and keeps_constants(node)
-
-
-def _names(node: fx.Node) -> tuple[str, ...]:
-    op = op_of(node)
-    return () if op is None else op.parameters
+    """Return True if a commuting op preserves the mean of a channel for all values."""
+    return (has(node, Trait.AVERAGES) or has(node, Trait.VIEW)) and keeps_constants(node)
 
 
 def _reduced(layout: Layout, dim: Any, keepdim: bool) -> Layout | None:
@@ -101,8 +95,8 @@ def _reduced(layout: Layout, dim: Any, keepdim: bool) -> Layout | None:
         return None
     if keepdim:
         return layout
-    behind = sum(a is not None and a > -layout.back for a in axes)
-    return evolve(layout, back=layout.back - behind, rank=None if layout.rank is None else layout.rank - len(axes))
+    after = sum(a is not None and a > -layout.back for a in axes)
+    return evolve(layout, back=layout.back - after, rank=None if layout.rank is None else layout.rank - len(axes))
 
 
 def _flat(layout: Layout, start: int, end: int) -> Layout | None:
@@ -113,7 +107,7 @@ def _flat(layout: Layout, start: int, end: int) -> Layout | None:
 
 
 def _rows(layout: Layout, shape: Any, node: fx.Node) -> Layout | None:
-    # x.view(x.size(0), -1): the batch stays, the rest is one axis.
+    # x.view(x.size(0), -1): keeps the batch axis and merges the others.
     first = shape[0] if isinstance(shape, list | tuple) and len(shape) == 2 else None
     batch = isinstance(first, fx.Node) and kind_of(first) == "size" and first.args[1:] == (0,)
     same = isinstance(first, fx.Node) and (first.args[0] is node.args[0] or kind_of(first.all_input_nodes[0]) == "input")

@@ -1,4 +1,4 @@
-"""correct_bias: what rounding the weights shifts on average, the biases take back."""
+"""correct_bias: compensate in the biases the mean shift caused by rounding the weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, slots
 from qfunc.transforms.batch_norm import fold_batch_norm
 
 if TYPE_CHECKING:
@@ -27,16 +28,16 @@ Model = TypeVar("Model", bound=nn.Module)
 def correct_bias(
     batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
 ) -> Callable[[Model], Model]:
-    """A transform of a calibrated model: rounding of the weights no longer shifts the mean of any channel.
+    """Return a transform of a calibrated model that corrects biases for the mean shift caused by rounding the weights.
 
     b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} * m_i, with w_hat the quantized weight and m_i the mean of input
-    channel i over the batches, in the float network; padding counts as data.  Convolutions and linear
-    layers with a bias of their own (every folded BatchNorm gives one) are corrected.  One float pass;
-    memory does not grow with the number of batches.  The given model is unchanged.
+    channel i over the batches, in the float network; padding counts as data.  Convolutions and linear layers
+    with a bias that no other op reads are corrected (folding a BatchNorm creates one).  One float pass; memory does
+    not grow with the number of batches.  The given model is not changed.
 
     Args:
         batches: As for `calibrate`.
-        progress: A progress bar, if standard error is a terminal.
+        progress: Show a progress bar if standard error is a terminal.
         group: As for `calibrate`: the means are those of the batches of all its processes.
     Raises:
         CalibrationError: no batches, or a model that is not calibrated.
@@ -54,8 +55,8 @@ def correct_bias(
     require_group(group, "correct_bias")
 
     def transform(calibrated: Model) -> Model:
-        each = require_submodules(calibrated, "calibrated", "correct_bias")
-        results = {path: fold_batch_norm(part) for path, part in each.items()}
+        submodules = require_submodules(calibrated, "calibrated", "correct_bias")
+        results = {path: fold_batch_norm(part) for path, part in submodules.items()}
         parts, all_of = {path: _Part(result) for path, result in results.items()}, ranks(group)
         with torch.no_grad():
             with propagate_errors(all_of):
@@ -64,37 +65,37 @@ def correct_bias(
             states, _ = of_ranks({path: p.sums for path, p in parts.items()}, count, sites, all_of, "correct_bias")
             for path, part in parts.items():
                 part.correct([state[path] for state in states])
-        made: Any = with_submodules(calibrated, results, "correct_bias")
-        return made  # type: ignore[no-any-return]
+        corrected: Any = with_submodules(calibrated, results, "correct_bias")
+        return corrected  # type: ignore[no-any-return]
 
     return transform
 
 
 class _Part:
-    """A quantized model of our own, and of the input of each op that can be corrected the sum and count by channel."""
+    """A quantized graph, with the sum and count per channel of the input of each op that can be corrected."""
 
     def __init__(self, result: fx.GraphModule) -> None:
         view = QuantizedModel(result)
         self.network, self.sites = view.float_network, [s.module.site.name for s in view.quantizers]
         self.quantized = {s.tensor: s.module for s in view.quantizers if s.module.site.slot == "weight"}
         self.ops = [n for n in self.network.graph.nodes if correctable(n, self.quantized.keys())]
-        # Axis 1 of a convolution's input, the last of a linear layer's.
+        # The channel axis: axis 1 of a convolution's input, the last axis of a linear layer's.
         self.axes = {slots(op)[0][1].name: 1 if kind_of(op) == "conv" else -1 for op in self.ops}
         self.sums: dict[str, tuple[Tensor, int]] = {}
         self.walk = ObservingInterpreter(self.network, self._add, set(self.axes))
 
     def see(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """One batch; the value of the float network."""
+        """Process one batch and return the output of the float network."""
         return self.walk.guarded(arguments, f"correct_bias, batch {number}")
 
     def _add(self, name: str, value: Any) -> None:
         rest = [i for i in range(value.ndim) if i != self.axes[name] % value.ndim]
         total, count = self.sums.get(name, (0, 0))
-        found = value.sum(rest, dtype=torch.float64)
-        self.sums[name] = total + found, count + value.numel() // value.shape[self.axes[name]]
+        added = value.sum(rest, dtype=torch.float64)
+        self.sums[name] = total + added, count + value.numel() // value.shape[self.axes[name]]
 
     def correct(self, states: list[dict[str, tuple[Tensor, int]]]) -> None:
-        """Changes the biases by what all processes have seen."""
+        """Correct the biases by the means over all processes."""
         for op in self.ops:
             x, weighed, bias = (n for _, n in slots(op))
             seen = [state[x.name] for state in states if x.name in state]
@@ -104,25 +105,25 @@ class _Part:
             mean = torch.stack([total for total, _ in seen]).sum(0) / count
             weight = read_attr(self.network, weighed)
             shift = shift_of(op, self.quantized[weighed.name](weight) - weight, mean)
-            read_attr(self.network, bias).sub_(shift)  # the tensors are the result's own
+            read_attr(self.network, bias).sub_(shift)  # the result does not share these tensors
 
 
 def correctable(node: fx.Node, quantized: Any) -> bool:
-    """Whether a node is a conv or linear with a quantized weight and a bias of its own; `quantized` has the weights' names."""
-    if kind_of(node) not in ("conv", "linear"):
+    """Return True for a conv or linear with a quantized weight, named in `quantized`, and a bias that nothing else reads."""
+    if not has(node, Trait.WEIGHTED) or kind_of(node) == "conv_transpose":  # `shift_of` has no formula for its windows
         return False
     weight, bias = attribute(node, "weight"), attribute(node, "bias")
-    own = isinstance(bias, fx.Node) and bias.op == "get_attr" and len(bias.users) == 1
-    return own and isinstance(weight, fx.Node) and weight.name in quantized
+    has_bias = isinstance(bias, fx.Node) and bias.op == "get_attr" and len(bias.users) == 1
+    return has_bias and isinstance(weight, fx.Node) and weight.name in quantized
 
 
 def shift_of(op: fx.Node, error: Tensor, mean: Tensor) -> Tensor:
-    """What an error of the weight adds to the mean of each output, where `mean` is that of each input channel."""
+    """Return the shift of each output's mean caused by an error of the weight; `mean` is that of each input channel."""
     mean = mean.to(error)
     if kind_of(op) == "linear":
         return error @ mean
-    # One window in which every pixel of a channel is the channel's mean.
+    # One window with every pixel equal to its channel's mean.
     window = mean.reshape(1, -1, *[1] * (error.ndim - 2)).expand(1, -1, *error.shape[2:])
     conv: Any = op.target
-    found: Tensor = conv(window, error, None, 1, 0, 1, attribute(op, "groups"))
-    return found.flatten()
+    shift: Tensor = conv(window, error, None, 1, 0, 1, attribute(op, "groups"))
+    return shift.flatten()

@@ -1,4 +1,4 @@
-"""correct_bias_analytic: as correct_bias, with the means that BatchNorms tell in place of data."""
+"""correct_bias_analytic: correct biases as correct_bias does, with means from BatchNorms instead of data."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import LinearOp
 from qfunc.graph.stages import require_stage
 from qfunc.graph.view import QuantizedModel
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, slots
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.pipeline import prepare
 from qfunc.transforms.batch_norm import fold_batch_norm
 
 
 def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.GraphModule]:
-    """A transform of a quantized model: rounding of the weights shifts the mean of channels less, and no data is needed.
+    """Return a transform of a quantized model that corrects biases for rounding of the weights, without data.
 
-    b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} E[x_i], with w_hat the quantized weight and E[x_i] the mean of input channel i,
-    from gamma and beta of the BatchNorm before it: of a ReLU, where that gives a normal y of mean beta and deviation |gamma|,
+    b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} E[x_i], with w_hat the quantized weight and E[x_i] the mean of input channel
+    i.  It follows from gamma and beta of the BatchNorm before it: after a ReLU, with phi and Phi the normal density and
+    distribution function, and y normal with mean beta and deviation |gamma|,
 
         E[max(0, y)] = |gamma| phi(-beta / |gamma|) + beta (1 - Phi(-beta / |gamma|)),
 
-    and likewise of ReLU6, of leaky ReLUs, and of none; pools that average, additions and concatenations are passed.  It
-    holds as far as values are normal and the running statistics those of the data; padding counts as data.  Ops whose input no
-    BatchNorm tells (the first, or behind a maximum) keep their biases; `correct_bias` corrects those, too.
+    and likewise after ReLU6, leaky ReLUs, or no activation; the means pass through average pools, additions and
+    concatenations.  The correction is exact if values are normal and the running statistics are those of the data; padding
+    counts as data.  Ops without a BatchNorm before them (the first op, or after a maximum) keep their biases;
+    `correct_bias` corrects those, too.
 
     Args:
-        model: The float model that was quantized, with its BatchNorms: from `equalize`, say, or the module itself.
+        model: The float model that was quantized, with its BatchNorms, for example the result of `equalize`.
     Raises:
-        SpecError: there is no op that could be corrected.
-        CalibrationError: a model that is not quantized, or from another float model.
+        SpecError: there is no op to correct.
+        CalibrationError: a model that is not quantized, or that comes from another float model.
     Source: Nagel et al., arXiv:1906.04721, section 4.2.1, and appendix C.
 
     >>> import qfunc
@@ -67,12 +69,12 @@ def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.Gra
                 if mean is None:
                     continue
                 weight = attribute(op, "weight")
-                held = read_attr(network, weight)
-                shift = shift_of(op, modules[weight.name](held) - held, mean)
-                read_attr(network, attribute(op, "bias")).sub_(shift)  # the tensors are the result's own
+                values = read_attr(network, weight)
+                shift = shift_of(op, modules[weight.name](values) - values, mean)
+                read_attr(network, attribute(op, "bias")).sub_(shift)  # the result does not share these tensors
                 corrected += 1
         if not corrected:
-            found = "no conv or linear with a bias behind a BatchNorm"
+            found = "no conv or linear with a bias after a BatchNorm"
             do = "Use qfunc.correct_bias(batches)."
             raise SpecError(where=step, found=found, wanted="at least one", do=do)
         return result
@@ -82,24 +84,24 @@ def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.Gra
 
 def _mean(model: fx.GraphModule, node: fx.Node) -> Tensor | None:
     # The mean of each input channel, or of each column of a linear layer.
-    found, op = expected_means(model, slots(node)[0][1]), LinearOp(model, node)
-    if found is None or found.layout.back != (1 if kind_of(node) == "linear" else op.spatial + 1):
+    expected, op = expected_means(model, slots(node)[0][1]), LinearOp(model, node)
+    if expected is None or expected.layout.back != (1 if kind_of(node) == "linear" else op.spatial + 1):
         return None
-    repeat, rest = divmod(op.inputs, found.mean.numel())
-    return None if rest or (repeat > 1 and not found.layout.merged) else found.mean.repeat_interleave(repeat)
+    repeat, rest = divmod(op.inputs, expected.mean.numel())
+    return None if rest or (repeat > 1 and not expected.layout.merged) else expected.mean.repeat_interleave(repeat)
 
 
 def _require_same(folded: fx.GraphModule, network: fx.GraphModule, ops: list[fx.Node]) -> None:
-    held = {n.name: n for n in folded.graph.nodes}
+    by_name = {n.name: n for n in folded.graph.nodes}
     for op in ops:
-        weights = [(m, attribute(n, "weight")) for m, n in ((folded, held.get(op.name)), (network, op)) if n is not None]
+        weights = [(m, attribute(n, "weight")) for m, n in ((folded, by_name.get(op.name)), (network, op)) if n is not None]
         values = [read_attr(m, w) for m, w in weights if isinstance(w, fx.Node) and w.op == "get_attr"]
         if len(values) < 2 or values[0].shape != values[1].shape or not torch.equal(*values):
             raise CalibrationError(
                 where="correct_bias_analytic",
-                found=f"op {op.name!r}, whose weight is not that of the given float model",
+                found=f"op {op.name!r}, whose weight differs from the given float model's",
                 wanted="the float model that was quantized",
-                do="Pass what qfunc.quantize was given, as qfunc.equalize returned it; after training use qfunc.correct_bias.",
+                do="Pass the model that qfunc.quantize was given; after training use qfunc.correct_bias.",
             )
 
 

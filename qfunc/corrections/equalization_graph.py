@@ -1,7 +1,7 @@
-"""Links: tensors whose channels may be scaled without any change of the function, found by the graph's structure alone.
+"""Find links: tensors whose channels can be scaled without changing the function, by the structure of the graph alone.
 
-Between what gives the tensor and each op with weights that reads it stand only ops that commute with positive factors of
-channels.  Then with y' = y / s and w' = w s along the inputs,  w' f(y') = w f(y).
+Between the producer of the tensor and each op with weights that reads it, all ops commute with positive factors per channel.
+Then with y' = y / s and w' = w s along the inputs,  w' f(y') = w f(y).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from qfunc.corrections.scalable_norms import ScalableNorm, scalable_norm
 from qfunc.corrections.scalable_ops import Columns, Rows, ScalableOps
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.frontend.capture import capture
-from qfunc.graph.linear_op import LINEAR_KINDS
 from qfunc.graph.record import path_of, record_of
 from qfunc.graph.stages import kind_of_model
 from qfunc.graph.submodules import quantized_submodules
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, slots
 
 
 @frozen(eq=False)
 class Link:
-    """A producer and everything that reads it."""
+    """The producer of a tensor and all ops with weights that read it."""
 
     producer: Rows | ScalableNorm
     ends: tuple[Columns, ...]
 
     def scale(self, by: Tensor) -> None:
-        """Divides the producer and multiplies the weights that read it."""
+        """Divide the producer, and multiply the weights that read it."""
         self.producer.divide(by)
         for end in self.ends:
             end.multiply(by)
@@ -40,19 +40,19 @@ class Link:
 
 @frozen
 class NearMiss:
-    """An op whose channels cannot be scaled: where it ends, and why."""
+    """An op whose channels cannot be scaled, the op that prevents it, and the reason."""
 
     op: str
     at: str
     why: str
 
     def __str__(self) -> str:
-        """In one line."""
+        """Return the op and the reason in one line."""
         return f"{self.op!r}, at {self.at!r}: {self.why}"
 
 
 def capture_for_equalization(model: Any, step: str) -> fx.GraphModule:
-    """A captured float model of our own.
+    """Return a captured copy of a float model.
 
     Raises:
         CalibrationError: the model is quantized.
@@ -68,17 +68,16 @@ def capture_for_equalization(model: Any, step: str) -> fx.GraphModule:
 def equalization_links(
     model: fx.GraphModule, gains: bool = False, clips: bool = False
 ) -> tuple[tuple[Link, ...], tuple[NearMiss, ...]]:
-    """The links of a captured model in graph order, and what is none.
+    """Return the links of a captured model in graph order, and the ops that have none.
 
     Args:
-        gains: Also those that start at LayerNorms, RMSNorms and lone BatchNorms.
-        clips: Also those in which a clip from 0 stands directly behind a BatchNorm: they scale where no value meets the bound.
+        gains: Include links that start at LayerNorms, RMSNorms and BatchNorms without an op before them.
+        clips: Include links with a clip from 0 directly after a BatchNorm; they scale if no value reaches the bound.
     """
-    ends, found, misses = ScalableOps(model), [], []
+    ends, links, misses = ScalableOps(model), [], []
     used: set[fx.Node] = set()
     for node in model.graph.nodes:
-        kind = kind_of(node)
-        producer: Rows | ScalableNorm | str | None = ends.rows(node) if kind in LINEAR_KINDS else None
+        producer: Rows | ScalableNorm | str | None = ends.rows(node) if has(node, Trait.WEIGHTED) else None
         if producer is None and gains and node not in used:
             producer = scalable_norm(ends, node)
         if producer is None:
@@ -93,8 +92,8 @@ def equalization_links(
             misses.append(NearMiss(path_of(model, node), path_of(model, stop.at), stop.why))
             continue
         if reached:
-            found.append(Link(producer, reached))
-    return tuple(found), tuple(misses)
+            links.append(Link(producer, reached))
+    return tuple(links), tuple(misses)
 
 
 class _Stop(Exception):
@@ -110,15 +109,15 @@ def _reached(ends: ScalableOps, producer: Rows | ScalableNorm, clips: bool) -> I
         for reader in node.users:
             if kind_of(reader) == "size":
                 continue
-            if kind_of(reader) in LINEAR_KINDS:
+            if has(reader, Trait.WEIGHTED):
                 yield _column(ends, producer, node, reader, layout, through)
                 continue
-            behind = scaled_consumers(reader, layout) if reader.args and reader.args[0] is node else None
+            after = scaled_consumers(reader, layout) if reader.args and reader.args[0] is node else None
             if clips and isinstance(producer, Rows) and node is producer.norm and clips_from_zero(reader):
-                behind = layout
-            if behind is None:
+                after = layout
+            if after is None:
                 raise _Stop(reader, _why(reader, clips))
-            todo.append((reader, behind, (*through, reader)))
+            todo.append((reader, after, (*through, reader)))
 
 
 def _column(
@@ -133,11 +132,11 @@ def _column(
     if isinstance(op, str):
         raise _Stop(reader, op)
     if [slot for slot, n in slots(reader) if n is node] != ["input"]:
-        raise _Stop(reader, "it is read as a weight")
+        raise _Stop(reader, "its output is used as a weight")
     axis = 1 if op.kind == "linear" else op.spatial + 1
     repeat, rest = divmod(op.inputs, producer.channels)
     if layout.back != axis or rest or (repeat > 1 and not layout.merged):
-        raise _Stop(reader, "the channels are not those that it reads")
+        raise _Stop(reader, "its input channels are not these channels")
     return Columns(op, through, repeat)
 
 
@@ -148,23 +147,23 @@ def _why(reader: fx.Node, clips: bool) -> str:
     if kind == "clip":
         bound = attribute(reader, "max")
         if clips:
-            return f"a clip at {bound} that does not stand directly behind a BatchNorm; replace_relu6() makes it a ReLU"
+            return f"a clip at {bound} that is not directly after a BatchNorm; replace_relu6() makes it a ReLU"
         return (
             f"a clip at {bound} does not scale with channels; replace_relu6() makes it a ReLU, "
             "equalize(deviations=3.0) keeps it"
         )
-    return f"{kind} does not commute with factors of channels"
+    return f"{kind} does not commute with factors per channel"
 
 
 def require_links(found: tuple[Link, ...], misses: tuple[NearMiss, ...], step: str, wanted: str) -> None:
-    """Refuses a model in which nothing can be scaled.
+    """Raise if nothing can be scaled.
 
     Raises:
-        SpecError: names the first reasons.
+        SpecError: there are no links; the message gives the first reasons.
     """
     if not found:
-        shown = "; ".join(map(str, misses[:3])) or "there is no op with weights that another reads"
-        raise SpecError(where=step, found=f"no such pair ({shown})", wanted=wanted, do=f"Leave out qfunc.{step}.")
+        shown = "; ".join(map(str, misses[:3])) or "no op with weights reads another"
+        raise SpecError(where=step, found=f"no such pair ({shown})", wanted=wanted, do=f"Remove qfunc.{step}.")
 
 
 __all__ = ["Link", "NearMiss", "capture_for_equalization", "equalization_links", "require_links"]

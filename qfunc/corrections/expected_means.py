@@ -1,11 +1,11 @@
-"""The mean of each channel of an activation, from the BatchNorms before it, without data.
+"""Estimate the mean of each channel of an activation from the BatchNorms before it, without data.
 
-A BatchNorm with gamma and beta gives values of mean beta and deviation |gamma|.  Under a normal law, with phi and Phi its
-density and distribution function, a = (low - beta) / |gamma| and b = (high - beta) / |gamma|, the mean behind a clip is
+The output of a BatchNorm has mean beta and deviation |gamma|.  If it is normal, with phi and Phi the normal density and
+distribution function, a = (low - beta) / |gamma| and b = (high - beta) / |gamma|, the mean after a clip is
 
     low Phi(a) + high (1 - Phi(b)) + beta (Phi(b) - Phi(a)) + |gamma| (phi(a) - phi(b)),
 
-which of a ReLU (low = 0, no high) is  |gamma| phi(-beta / |gamma|) + beta (1 - Phi(-beta / |gamma|)).
+and after a ReLU (low = 0, no high)  |gamma| phi(-beta / |gamma|) + beta (1 - Phi(-beta / |gamma|)).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from qfunc.corrections.channel_scaling import Layout, keeps_means, scaled_consum
 from qfunc.corrections.norm_weights import moments
 from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import linear_op
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, slots
 
 
 def clipped_mean(mean: Tensor, deviation: Tensor, low: float, high: float) -> Tensor:
-    """The mean of a normal variable behind a clip; bounds may be infinite, a deviation 0.
+    """Return the mean of a clipped normal variable; bounds may be infinite, deviations 0.
 
     Source: Nagel et al., arXiv:1906.04721, appendix C, equations 20 to 29.
 
@@ -35,9 +36,9 @@ def clipped_mean(mean: Tensor, deviation: Tensor, low: float, high: float) -> Te
     spread = deviation.clamp_min(torch.finfo(mean.dtype).tiny)
     below, above = (low - mean) / spread, (high - mean) / spread
     inner = mean * (torch.special.ndtr(above) - torch.special.ndtr(below)) + spread * (_density(below) - _density(above))
-    found = inner + (0 if math.isinf(low) else low * torch.special.ndtr(below))
-    found = found + (0 if math.isinf(high) else high * torch.special.ndtr(-above))
-    return torch.where(deviation > 0, found, mean.clamp(low, high))
+    total = inner + (0 if math.isinf(low) else low * torch.special.ndtr(below))
+    total = total + (0 if math.isinf(high) else high * torch.special.ndtr(-above))
+    return torch.where(deviation > 0, total, mean.clamp(low, high))
 
 
 def _density(x: Tensor) -> Tensor:
@@ -46,14 +47,14 @@ def _density(x: Tensor) -> Tensor:
 
 @frozen(eq=False)
 class ExpectedMeans:
-    """The mean of each channel of a tensor, in float64, and where it has its channels."""
+    """The mean of each channel of a tensor, in float64, and the layout of its channels."""
 
     mean: Tensor
     layout: Layout
 
 
 def expected_means(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None:
-    """The means of a node's value; None where no BatchNorm tells them.
+    """Return the means of a node's value, or None if they do not follow from BatchNorms.
 
     >>> from torch import nn
     >>> from qfunc.frontend.capture import capture
@@ -65,8 +66,8 @@ def expected_means(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None
     given = [n for slot, n in slots(node) if slot == "input"]
     if kind == "batch_norm":
         return _normed(model, node)
-    if kind in ("relu", "clip", "leaky_relu", "prelu"):
-        return _behind(model, node, given[0])
+    if has(node, Trait.CLAMPS) or has(node, Trait.ACTIVATION | Trait.SCALES_WITH_CHANNELS):
+        return _activated(model, node, given[0])
     if kind in ("add", "concat"):
         parts = [e for n in given if (e := expected_means(model, n)) is not None]
         if len(parts) < max(2, len(given)) or any(e.layout != parts[0].layout for e in parts):
@@ -90,12 +91,12 @@ def _normed(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None:
     return ExpectedMeans(moments(model, node)[1], Layout(spatial + 1, spatial + 2))
 
 
-def _behind(model: fx.GraphModule, node: fx.Node, norm: fx.Node) -> ExpectedMeans | None:
+def _activated(model: fx.GraphModule, node: fx.Node, norm: fx.Node) -> ExpectedMeans | None:
     normed = _normed(model, norm) if kind_of(norm) == "batch_norm" else None
     if normed is None:
         return None
     (deviation, mean), kind = moments(model, norm), kind_of(node)
-    if kind in ("relu", "clip"):
+    if has(node, Trait.CLAMPS):
         low, high = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max"))
         if isinstance(low, fx.Node) or isinstance(high, fx.Node):
             return None

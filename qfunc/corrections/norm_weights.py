@@ -1,4 +1,4 @@
-"""gamma and beta of a BatchNorm: what they tell of the values that it gives, and how they are changed."""
+"""Read and change gamma and beta of a BatchNorm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 
 def moments(model: fx.GraphModule, norm: fx.Node) -> tuple[Tensor, Tensor]:
-    """Deviation |gamma| and mean beta of what a BatchNorm gives, by channel, in float64.
+    """Return the deviation |gamma| and the mean beta of a BatchNorm's output, per channel, in float64.
 
     >>> from qfunc.frontend.capture import capture
     >>> net = capture()(nn.Sequential(nn.BatchNorm2d(2)))
@@ -23,17 +23,17 @@ def moments(model: fx.GraphModule, norm: fx.Node) -> tuple[Tensor, Tensor]:
 
 
 def divide_norm(module: Any, by: Tensor) -> None:
-    """Divides gamma and beta by one positive number a channel; makes them where there are none."""
+    """Divide gamma and beta by one positive number per channel; create them if the norm has none."""
     gamma = torch.ones_like(by) if module.weight is None else module.weight.detach().double()
     beta = torch.zeros_like(by) if module.bias is None else module.bias.detach().double()
     store_norm(module, gamma / by, beta / by)
 
 
 def store_norm(module: Any, gamma: Tensor, beta: Tensor) -> None:
-    """Gives an own BatchNorm another gamma and beta."""
+    """Replace gamma and beta of a BatchNorm that the caller owns."""
     for name, value in (("weight", gamma), ("bias", beta)):
-        held = getattr(module, name)
-        trained, dtype = (True, module.running_var.dtype) if held is None else (held.requires_grad, held.dtype)
+        old = getattr(module, name)
+        trained, dtype = (True, module.running_var.dtype) if old is None else (old.requires_grad, old.dtype)
         setattr(module, name, nn.Parameter(value.to(dtype), requires_grad=trained))
     module.affine = True
 

@@ -1,4 +1,4 @@
-"""replace_relu6: another function on purpose, which scales with its channels where a clip does not."""
+"""replace_relu6: replace clips by ReLUs, which commute with scaling of channels; this changes the function."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from qfunc.errors import SpecError
 
 
 def replace_relu6() -> Callable[[nn.Module], fx.GraphModule]:
-    """A transform of a float model: each clip between 0 and a bound (ReLU6) is a ReLU.
+    """Return a transform of a float model that replaces each clip between 0 and a bound (ReLU6) by a ReLU.
 
-    It is another function where a value is above the bound: measure the float accuracy again.  It is what the paper does to
-    equalize MobileNets: min(s x, 6) is not s min(x, 6), and chips fuse a clip with one bound a tensor, not with bounds 6 / s_i.
-    `equalize(deviations=3.0)` keeps the clips, and equalizes the channels that do not meet them.
+    The function changes where values exceed the bound: measure the float accuracy again.  The paper does this to equalize
+    MobileNets, because min(s x, 6) is not s min(x, 6), and chips fuse clips with one bound per tensor, not with bounds
+    6 / s_i.  `equalize(deviations=3.0)` keeps the clips, and equalizes the channels that do not reach them.
 
     Raises:
         SpecError: the model has no such clip.
@@ -35,7 +35,7 @@ def replace_relu6() -> Callable[[nn.Module], fx.GraphModule]:
             network = capture_for_equalization(model, "replace_relu6")
             clips = [n for n in network.graph.nodes if clips_from_zero(n)]
             if not clips:
-                do = "Leave out qfunc.replace_relu6."
+                do = "Remove qfunc.replace_relu6."
                 raise SpecError(
                     where="replace_relu6", found="no clip from 0", wanted="at least one ReLU6 or clamp(0, c)", do=do
                 )

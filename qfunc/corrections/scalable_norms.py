@@ -1,4 +1,4 @@
-"""Norms whose weights can be divided: what they give is w n(x) + b, one w and b a channel."""
+"""Norms whose output can be scaled: w n(x) + b, with one w and b per channel."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from qfunc.corrections.scalable_ops import ScalableOps
 from qfunc.errors import a_or_an
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, parameters_of
 
 
 @frozen(eq=False)
 class ScalableNorm:
     """A LayerNorm or RMSNorm over the last axis, a product with one number a channel, or a BatchNorm.
 
-    `constants` read what is divided: w, and b if there is one; none of a BatchNorm, whose module holds them.
+    `constants` are the nodes of w, and of b if there is one; a BatchNorm has none, because its module stores them.
     """
 
     model: fx.GraphModule
@@ -30,30 +31,30 @@ class ScalableNorm:
     layout: Layout
 
     def divide(self, by: Tensor) -> None:
-        """Divides w and b by one positive number a channel."""
+        """Divide w and b by one positive number per channel."""
         if not self.constants:
             divide_norm(self.model.get_submodule(str(self.node.target)), by)
         for constant in self.constants:
             owner, _, name = str(constant.target).rpartition(".")
-            held = read_attr(self.model, constant)
-            value = nn.Parameter((held.detach().double() / by).to(held.dtype), requires_grad=held.requires_grad)
+            old = read_attr(self.model, constant)
+            value = nn.Parameter((old.detach().double() / by).to(old.dtype), requires_grad=old.requires_grad)
             holder = self.model.get_submodule(owner)
-            if isinstance(held, nn.Parameter):
+            if isinstance(old, nn.Parameter):
                 setattr(holder, name, value)
             else:
-                setattr(holder, name, value.detach())  # a buffer stays one
+                setattr(holder, name, value.detach())  # a buffer stays a buffer
 
 
 def scalable_norm(ends: ScalableOps, node: fx.Node) -> ScalableNorm | str | None:
-    """The norm that a node is; None if it is none, or why its weights cannot change."""
+    """Return the norm of a node, None if it is not a norm, or the reason why its weights cannot change."""
     kind, model = kind_of(node), ends.model
     if kind == "batch_norm":
         return _batch_norm(ends, node)
-    if kind in ("layer_norm", "rms_norm"):
+    if has(node, Trait.NORM) and "normalized_shape" in parameters_of(node):
         weight, bias = attribute(node, "weight"), attribute(node, "bias") if kind == "layer_norm" else None
         given = [n for n in (weight, bias) if n is not None]
         if weight is None or len(attribute(node, "normalized_shape")) != 1:
-            return "its norm has no weight of one number a channel"
+            return "its norm has no weight with one number per channel"
     elif kind == "mul" and all(isinstance(a, fx.Node) for a in node.args):
         given = [n for n in node.all_input_nodes if n.op == "get_attr" and _is_row(read_attr(model, n))]
         if len(given) != 1 or len(node.all_input_nodes) != 2:
@@ -61,7 +62,7 @@ def scalable_norm(ends: ScalableOps, node: fx.Node) -> ScalableNorm | str | None
     else:
         return None
     if not all(n.op == "get_attr" and ends.own(n) for n in given):
-        return "its weight is computed, or also that of another op"
+        return "its weight is computed, or shared with another op"
     return ScalableNorm(model, node, tuple(given), read_attr(model, given[0]).numel(), Layout(1, None))
 
 
@@ -72,10 +73,10 @@ def _is_row(value: Any) -> bool:
 def _batch_norm(ends: ScalableOps, node: fx.Node) -> ScalableNorm | str:
     module: Any = ends.model.get_submodule(str(node.target))
     if getattr(module, "running_var", None) is None or ends.calls[str(node.target)] > 1:
-        return f"{path_of(ends.model, node)!r} has no running statistics, or norms other tensors, too"
+        return f"{path_of(ends.model, node)!r} has no running statistics, or normalizes other tensors, too"
     spatial = {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}.get(type(module))
     if spatial is None:
-        return f"the graph does not say where {a_or_an(type(module))} has its channels"
+        return f"the channel axis of {a_or_an(type(module))} does not follow from the graph"
     return ScalableNorm(ends.model, node, (), int(module.running_var.numel()), Layout(spatial + 1, spatial + 2))
 
 

@@ -1,4 +1,4 @@
-"""smooth: channels with large activations hand their size to the weights that read them."""
+"""smooth_quant: move the magnitude of channels with large activations into the weights that read them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from qfunc.execution.feed import feed_all
 from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import attribute
-from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.ops.node import attribute
+from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.rewrite import rewrite
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -27,26 +28,26 @@ if TYPE_CHECKING:
 def smooth_quant(
     batches: Iterable[Any], alpha: float = 0.5, progress: bool = True, *, group: ProcessGroup | None = None
 ) -> Callable[[nn.Module], fx.GraphModule]:
-    """A transform of a float model: activations of linear layers that one scale a tensor must hold lose less.
+    """Return a transform of a float model that smooths inputs of linear layers, for per-tensor activation scales.
 
-    For each channel j that linear layers read, with X_j its values over the batches and W_j its columns in all of them,
+    For each channel j that linear layers read, with X_j its values over the batches and W_j its columns in these layers,
 
         s_j = max |X_j|^alpha / max |W_j|^(1 - alpha),   X'_j = X_j / s_j,   W'_j = W_j s_j.
 
-    X is divided in what gives it: a LayerNorm or RMSNorm with a weight (also one that the model writes out), a BatchNorm, or
-    an op with weights before ReLUs and the like.  The float model does not change, but for the rounding of each tensor to its
-    dtype.  Only where all readers are linear layers; a norm that a residual add reads, too, keeps its weight.  A channel
-    that is 0 in X or W keeps s = 1.  One pass; memory does not grow with the number of batches.
+    X is divided in the op that computes it: a LayerNorm or RMSNorm with a weight (also one composed of several ops), a
+    BatchNorm, or an op with weights before ReLUs and the like.  The float model does not change, except for the rounding of
+    each tensor to its dtype.  All readers must be linear layers: a norm that a residual add also reads keeps its weight.  A
+    channel that is 0 in X or W keeps s = 1.  One pass; memory does not grow with the number of batches.
 
     Args:
         batches: As for `calibrate`.
-        alpha: How much of the ranges the weights take, 0 to 1; 1/2 makes both ranges equal.
-        progress: A progress bar, if standard error is a terminal.
+        alpha: The share of the ranges that is moved to the weights, 0 to 1; 1/2 makes both ranges equal.
+        progress: Show a progress bar if standard error is a terminal.
         group: As for `calibrate`: the maxima are those of the batches of all its processes.
     Returns:
-        A function from a module, or what `qfunc.capture` made of it, to a captured model, which `quantize` takes.
+        A function from a module, or from the result of `qfunc.capture`, to a captured model for `quantize`.
     Raises:
-        SpecError: alpha out of bounds, or no such linear layers; the message says why.
+        SpecError: alpha out of bounds, or no such linear layers; the message gives the reasons.
         CalibrationError: no batches, NaN or infinite values, or a model that is quantized.
     Source: Xiao et al., arXiv:2211.10438, section 4, equations 3 and 4.
 
@@ -64,15 +65,15 @@ def smooth_quant(
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network, all_of = fuse_norms(capture_for_equalization(model, "smooth")), ranks(group)
-            found, misses = equalization_links(network, gains=True)
-            found = tuple(link for link in found if all(end.op.kind == "linear" for end in link.ends))
-            require_links(found, misses, "smooth", "linear layers behind a norm or an op with weights that nothing else reads")
-            maxima = _Maxima(network, found)
+            network, all_of = rewrite(capture_for_equalization(model, "smooth"), *NORMS), ranks(group)
+            links, misses = equalization_links(network, gains=True)
+            links = tuple(link for link in links if all(end.op.kind == "linear" for end in link.ends))
+            require_links(links, misses, "smooth", "linear layers that are the only readers of a norm or an op with weights")
+            maxima = _Maxima(network, links)
             with propagate_errors(all_of):
                 count = feed_all(maxima.network, {"": maxima.see}, batches, "smooth", progress)
             states, _ = of_ranks(maxima.held, count, sorted(maxima.channels), all_of, "smooth")
-            for link in found:
+            for link in links:
                 largest = maxima.largest(link, states)
                 _require_finite(network, link, largest)
                 link.scale(_factors(link, largest, float(alpha)))
@@ -83,7 +84,7 @@ def smooth_quant(
 
 
 class _Maxima:
-    """max |X_j| of what the linear layers of each link read, by channel."""
+    """max |X_j| per channel of the inputs of each link's linear layers."""
 
     def __init__(self, model: fx.GraphModule, found: tuple[Link, ...]) -> None:
         self.network = float_network(model)
@@ -94,23 +95,23 @@ class _Maxima:
         self.walk = ObservingInterpreter(self.network, self._add, set(self.channels))
 
     def see(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """One batch."""
+        """Process one batch."""
         return self.walk.guarded(arguments, f"smooth, batch {number}")
 
     def _add(self, name: str, value: Any) -> None:
         if value.numel():
-            # Of a flattened image each channel has several columns in a row.
-            found = value.abs().reshape(-1, self.channels[name], value.shape[-1] // self.channels[name]).amax((0, 2)).double()
-            self.held[name] = torch.maximum(self.held[name], found) if name in self.held else found
+            # A flattened image has several consecutive columns per channel.
+            largest = value.abs().reshape(-1, self.channels[name], value.shape[-1] // self.channels[name]).amax((0, 2)).double()
+            self.held[name] = torch.maximum(self.held[name], largest) if name in self.held else largest
 
     def largest(self, link: Link, states: list[dict[str, Tensor]]) -> Tensor:
-        """Over all that processes have seen."""
+        """Return the maxima over all processes."""
         seen = [state[name] for state in states for name in self.names[link] if name in state]
         return torch.stack(seen).amax(0) if seen else torch.zeros(link.producer.channels)
 
 
 def _seen(end: Columns, names: set[str]) -> str:
-    # What a layer reads, dropouts left out.
+    # The input of a layer before dropouts.
     node = attribute(end.op.node, "input")
     while node.name not in names:
         node = node.all_input_nodes[0]
@@ -127,7 +128,7 @@ def _factors(link: Link, largest: Tensor, alpha: float) -> Tensor:
 def _require_finite(model: fx.GraphModule, link: Link, largest: Tensor) -> None:
     if not bool(largest.isfinite().all()):
         where = f"smooth, op {path_of(model, link.ends[0].op.node)!r}"
-        do = "Leave out the batch, or repair the weights."
+        do = "Remove the batch, or repair the weights."
         raise CalibrationError(where=where, found="NaN or infinite values in its input", wanted="finite values", do=do)
 
 

@@ -13,8 +13,8 @@ from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels import fixed_softmax, integer
 from qfunc.numerics.kernels.activations import along_channels, sloped
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
-from qfunc.ops.vocabulary import attribute, slots
-from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier
+from qfunc.ops.node import attribute, slots
+from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier, HardSwish16, SoftmaxFixed, SoftmaxFloat
 
 __all__ = ["bits", "hard_swish", "slopes", "softmax", "softmax_fixed"]
 
@@ -63,7 +63,7 @@ def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
     )
 
 
-def hard_swish(job: UnitContext) -> fx.Node:
+def hard_swish(job: UnitContext, _: HardSwish16) -> fx.Node:
     """The node of a `specs.HardSwish16` unit."""
     x = _given(job)
     return job.emitter.call(
@@ -72,7 +72,7 @@ def hard_swish(job: UnitContext) -> fx.Node:
     )  # fmt: skip
 
 
-def softmax(job: UnitContext) -> fx.Node:
+def softmax(job: UnitContext, _: SoftmaxFloat) -> fx.Node:
     """The node of a `specs.SoftmaxFloat` unit."""
     x = _given(job)
     return job.emitter.call(
@@ -81,7 +81,7 @@ def softmax(job: UnitContext) -> fx.Node:
     )  # fmt: skip
 
 
-def softmax_fixed(job: UnitContext) -> fx.Node:
+def softmax_fixed(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
     """The node of a `specs.SoftmaxFixed` unit."""
     x = _given(job)
     return job.emitter.call(

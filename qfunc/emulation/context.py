@@ -13,7 +13,7 @@ from qfunc.emulation.builder import Codes, EmulationBuilder, Value
 from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.rounding import round_by
-from qfunc.ops.vocabulary import attribute, slots
+from qfunc.ops.node import attribute, slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Bounds

@@ -12,7 +12,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.module import CapturedModule
 from qfunc.graph.record import attach
 from qfunc.graph.stages import require_stage
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.placement.encoding import require_codes
 from qfunc.placement.partition import Partition, Unit
 from qfunc.placement.shift_limits import require_limits

@@ -1,25 +1,22 @@
-"""Units as graph nodes: for each arithmetic of the vocabulary, the calls that compute it."""
+"""Units as graph nodes: the table from (arithmetic, kind of op) to the function that writes the calls."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
-from qfunc.emulation import activations as own_forms
-from qfunc.emulation import pooling, resize
+from qfunc.emulation import activations, pooling, resize
 from qfunc.emulation.addition import sum_fma, sum_scaled, sum_shift, sum_shifted
 from qfunc.emulation.context import UnitContext
 from qfunc.emulation.linear import apply_bounds, requantize
-from qfunc.emulation.pooling import average, window_sum
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
-from qfunc.numerics.kernels import mlas as mlas_real
-from qfunc.numerics.kernels import ncnn as ncnn_real
+from qfunc.numerics.kernels.libraries import LIBRARIES
 from qfunc.numerics.kernels.pooling import quantize_interior
-from qfunc.numerics.kernels.xnnpack import gelu_in_double, hard_swish_by_sixths, logistic_in_double
-from qfunc.ops.vocabulary import attribute, slots
+from qfunc.ops.node import attribute, slots
 from qfunc.specs import (
     AverageCodes,
     AveragePool,
@@ -40,61 +37,6 @@ from qfunc.specs import (
     SumScaled,
     SumShifted,
 )
-from qfunc.specs.arithmetic.kernel import Arithmetic
-
-_PRODUCTS = ("conv", "conv_transpose", "linear", "matmul", "mul")
-_SUMS = ("add", "sub")
-_FORMS = {"mlas": mlas_real.FORMS, "ncnn": ncnn_real.FORMS}
-_FUNCTIONS = {
-    "mlas_logistic": integer.logistic,
-    "gelu_erfc": integer.gelu_erfc,
-    "xnn_gelu": gelu_in_double,
-    "xnn_hardswish": hard_swish_by_sixths,
-    "xnn_logistic": logistic_in_double,
-}
-
-
-def write(job: UnitContext) -> fx.Node:
-    """The node that computes the unit's output codes.
-
-    Raises:
-        EmulationError: the arithmetic does not fit the unit's op.
-    """
-    kernel = job.unit.kernel
-    assert kernel is not None
-    kind, arithmetic = job.unit.kind, kernel.arithmetic
-    if job.made is None and not isinstance(arithmetic, FloatKernel | FloatRequantize | FloatMultiplier):
-        wanted = "Interior, FloatRequantize or FloatMultiplier"
-        raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
-    match arithmetic:
-        case Copy():
-            return _copy(job)
-        case SumFma(rounding) if kind == "add":
-            return sum_fma(job, rounding)
-        case SumShifted() if kind in _SUMS:
-            return sum_shifted(job, arithmetic)
-        case SumScaled() if kind in _SUMS:
-            return sum_scaled(job, arithmetic)
-        case SoftmaxTable() if kind == "softmax":
-            return _softmax(job)
-        case FloatKernel():
-            return _interior(job, arithmetic)
-        case AveragePool() if kind in ("avg_pool", "adaptive_avg_pool", "global_avg_pool"):
-            return average(job, arithmetic)
-        case Shift() if kind == "add":
-            return sum_shift(job, arithmetic)
-        case FloatMultiplier(zero_point="after") if kind == "global_avg_pool":
-            x = job.given(slots(job.root)[0][1])
-            return job.emitter.call(
-                integer.global_average_codes, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
-                arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name, result=True,
-            )  # fmt: skip
-        case FloatMultiplier() | FixedPoint() | FixedPointLanes() | Shift() | FloatRequantize() if kind in _PRODUCTS:
-            return requantize(job, arithmetic)
-    own = _own_form(job, kind, arithmetic)
-    if own is not None:
-        return own
-    raise _unfit(job, f"{type(arithmetic).__name__} for an op of kind {kind!r}", "an arithmetic that this kind of op can have")
 
 
 def _unfit(job: UnitContext, found: str, wanted: str) -> EmulationError:
@@ -102,37 +44,14 @@ def _unfit(job: UnitContext, found: str, wanted: str) -> EmulationError:
     return EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted=wanted, do=do)
 
 
-def _own_form(job: UnitContext, kind: str, arithmetic: Arithmetic) -> fx.Node | None:
-    match arithmetic:
-        case AverageCodes() if kind in ("avg_pool", "adaptive_avg_pool"):
-            return pooling.average_pool_node(job, arithmetic)
-        case FixedPoint() if kind in ("leaky_relu", "prelu"):
-            return own_forms.slopes(job, arithmetic)
-        case FloatMultiplier(zero_point="after") if kind == "prelu":
-            return own_forms.slopes(job, arithmetic)
-        case FixedBits() if kind == "leaky_relu":
-            return own_forms.bits(job, arithmetic)
-        case FixedPoint() | FloatMultiplier() if kind in ("mean", "global_avg_pool"):
-            return pooling.mean(job, arithmetic)
-        case HardSwish16() if kind == "hardswish":
-            return own_forms.hard_swish(job)
-        case SoftmaxFloat() if kind == "softmax":
-            return own_forms.softmax(job)
-        case SoftmaxFixed() if kind == "softmax":
-            return own_forms.softmax_fixed(job)
-        case Bilinear() if kind == "resize":
-            return resize.bilinear(job, arithmetic)
-    return None
-
-
-def _copy(job: UnitContext) -> fx.Node:
+def _copy(job: UnitContext, _: Copy) -> fx.Node:
     codes = job.given(slots(job.root)[0][1]).node
     source = slots(job.root)[0][1]
     arguments = fx.map_arg(job.root.args, lambda n: codes if n is source else job.inputs[n.name].node)
     return job.emitter.call(job.root.target, *arguments, name=job.name, result=True)  # type: ignore[arg-type]
 
 
-def _softmax(job: UnitContext) -> fx.Node:
+def _softmax_by_table(job: UnitContext, arithmetic: SoftmaxTable) -> fx.Node:
     x = job.given(slots(job.root)[0][1])
     zero, _, high = job.range()
     return job.emitter.call(
@@ -148,15 +67,25 @@ def _softmax(job: UnitContext) -> fx.Node:
     )
 
 
-def _interior(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
+def _function(job: UnitContext, arithmetic: FloatKernel) -> Any:
+    if arithmetic.function is None:
+        return job.root.target
+    forms = LIBRARIES.get(arithmetic.function, {})
+    if job.unit.kind not in forms:
+        computed = {*forms, *(kind for library, kind in pooling.WINDOWS if library == arithmetic.function)}
+        wanted = f"one of the kinds that it computes: {', '.join(sorted(computed))}"
+        raise _unfit(job, f"FloatKernel(function={arithmetic.function!r}) for an op of kind {job.unit.kind!r}", wanted)
+    return forms[job.unit.kind]
+
+
+def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
+    if (arithmetic.function, job.unit.kind) in pooling.WINDOWS:
+        return pooling.window_sum(job, arithmetic)
     sources = {n.name: job.real(n, job.root) for n in job.root.all_input_nodes}
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
-    if arithmetic.function in ("window_sum", "xnn_average"):
-        return window_sum(job, arithmetic)
-    own: Any = _FORMS.get(arithmetic.function or "", {}).get(job.unit.kind)
-    function: Any = own or _FUNCTIONS.get(arithmetic.function or "") or job.root.target
+    function = _function(job, arithmetic)
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
     if job.made is None:
         return apply_bounds(job, job.emitter.call(function, *arguments, name=f"{job.name}_bare"))
@@ -167,6 +96,80 @@ def _interior(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
         arithmetic.zero_point,
         name=job.name, result=True,
     )  # fmt: skip
+
+
+def _global_average(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
+    if arithmetic.zero_point != "after":
+        return pooling.mean(job, arithmetic)
+    x = job.given(slots(job.root)[0][1])
+    return job.emitter.call(
+        integer.global_average_codes, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
+        arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name, result=True,
+    )  # fmt: skip
+
+
+def _prelu_by_multipliers(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
+    if arithmetic.zero_point != "after":
+        raise _unfit(job, f"{arithmetic!r} for an op of kind 'prelu'", "FloatMultiplier(zero_point='after')")
+    return activations.slopes(job, arithmetic)
+
+
+Writer = Callable[[UnitContext, Any], fx.Node]
+
+ANY_KIND: dict[type, Writer] = {Copy: _copy, FloatKernel: _in_float}
+"""Arithmetic of every kind of op -> writer."""
+
+KERNELS: dict[tuple[type, str], Writer] = {
+    **{
+        (arithmetic, kind): requantize
+        for arithmetic in (FloatMultiplier, FixedPoint, FixedPointLanes, Shift, FloatRequantize)
+        for kind in ("conv", "conv_transpose", "linear", "matmul", "mul")
+    },
+    (SumFma, "add"): sum_fma,
+    (Shift, "add"): sum_shift,
+    (SumShifted, "add"): sum_shifted,
+    (SumShifted, "sub"): sum_shifted,
+    (SumScaled, "add"): sum_scaled,
+    (SumScaled, "sub"): sum_scaled,
+    (AveragePool, "avg_pool"): pooling.average,
+    (AveragePool, "adaptive_avg_pool"): pooling.average,
+    (AveragePool, "global_avg_pool"): pooling.average,
+    (AverageCodes, "avg_pool"): pooling.average_pool_node,
+    (AverageCodes, "adaptive_avg_pool"): pooling.average_pool_node,
+    (FixedPoint, "mean"): pooling.mean,
+    (FixedPoint, "global_avg_pool"): pooling.mean,
+    (FloatMultiplier, "mean"): pooling.mean,
+    (FloatMultiplier, "global_avg_pool"): _global_average,
+    (FixedPoint, "leaky_relu"): activations.slopes,
+    (FixedPoint, "prelu"): activations.slopes,
+    (FloatMultiplier, "prelu"): _prelu_by_multipliers,
+    (FixedBits, "leaky_relu"): activations.bits,
+    (HardSwish16, "hardswish"): activations.hard_swish,
+    (SoftmaxTable, "softmax"): _softmax_by_table,
+    (SoftmaxFloat, "softmax"): activations.softmax,
+    (SoftmaxFixed, "softmax"): activations.softmax_fixed,
+    (Bilinear, "resize"): resize.bilinear,
+}
+"""(arithmetic, kind of op) -> writer."""
+
+
+def write(job: UnitContext) -> fx.Node:
+    """Return the node that computes the unit's output codes.
+
+    Raises:
+        EmulationError: the arithmetic does not fit the unit's op.
+    """
+    kernel = job.unit.kernel
+    assert kernel is not None
+    kind, arithmetic = job.unit.kind, kernel.arithmetic
+    if job.made is None and not isinstance(arithmetic, FloatKernel | FloatRequantize | FloatMultiplier):
+        wanted = "FloatKernel, FloatRequantize or FloatMultiplier"
+        raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
+    writer = ANY_KIND.get(type(arithmetic)) or KERNELS.get((type(arithmetic), kind))
+    if writer is None:
+        fitting = sorted(t.__name__ for t in (*ANY_KIND, *(t for t, k in KERNELS if k == kind)))
+        raise _unfit(job, f"{type(arithmetic).__name__} for an op of kind {kind!r}", f"one of {', '.join(fitting)}")
+    return writer(job, arithmetic)
 
 
 __all__ = ["write"]

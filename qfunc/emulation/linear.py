@@ -30,7 +30,7 @@ from qfunc.numerics.kernels.requantize import (
     with_bits_behind,
     within_bounds,
 )
-from qfunc.ops.vocabulary import attribute, channel_axis, slots
+from qfunc.ops.node import attribute, channel_axis, slots
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.specs import DerivedQParams, FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, Shift
 

@@ -12,16 +12,21 @@ from qfunc.emulation.context import UnitContext, each_of, rank_of
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to, mean_scaled
-from qfunc.ops.vocabulary import attribute, slots
+from qfunc.ops.node import attribute, slots
 from qfunc.specs import AverageCodes, AveragePool, FixedPoint, FloatKernel, FloatMultiplier
 
-__all__ = ["average_pool_node", "mean"]
+__all__ = ["WINDOWS", "average", "average_pool_node", "mean", "window_sum"]
+
+WINDOWS = frozenset(
+    (function, kind) for function in ("window_sum", "xnnpack") for kind in ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
+)
+"""(`FloatKernel.function`, kind) of pools that are summed in a library's order of the window."""
 
 
 def window_sum(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     """The node of an average pool in float, summed in window order, or as XNNPACK sums."""
     x, (zero, low, high) = job.given(slots(job.root)[0][1]), job.range()
-    how = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnn_average"]
+    how = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnnpack"]
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
             adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"),

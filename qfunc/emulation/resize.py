@@ -7,7 +7,7 @@ from torch import fx
 from qfunc.emulation.activations import _given
 from qfunc.emulation.context import UnitContext
 from qfunc.numerics.kernels.resize import resized
-from qfunc.ops.vocabulary import attribute
+from qfunc.ops.node import attribute
 from qfunc.specs import Bilinear
 
 __all__ = ["bilinear"]

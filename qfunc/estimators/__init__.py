@@ -1,4 +1,4 @@
-"""Estimators of qparams: frozen values whose statistics are an explicit state."""
+"""Estimators of qparams: frozen values that keep their statistics in an explicit state."""
 
 from qfunc.estimators.ema import Ema
 from qfunc.estimators.entropy import Entropy

@@ -1,4 +1,4 @@
-"""A spec with other fields, made in steps that the compiler can follow."""
+"""Replace fields of a spec in a way that torch.compile can trace."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Spec = TypeVar("Spec", Scale, Scheme)
 
 
 def altered(spec: Spec, **changes: Any) -> Spec:
-    """`attrs.evolve`, whose frozen `__init__` torch.compile cannot trace; the new values are of their fields' kinds.
+    """Return a spec with other fields, as `attrs.evolve` does; torch.compile cannot trace a frozen `__init__`.
 
-    The rules between fields are checked as ever.
+    The rules between fields are checked.  The fields' own validators do not run: pass values of the right types.
 
     >>> altered(Scheme(), rounding="floor")
     Scheme(rounding='floor')

@@ -15,7 +15,7 @@ from qfunc.specs import Scheme
 
 
 class Average(NamedTuple):
-    """The average so far, how many batches made it, and the first batch's range, which merging needs."""
+    """The average so far, the number of its batches, and the range of the first batch, which `merge` needs."""
 
     value: Range
     batches: Tensor
@@ -30,22 +30,20 @@ def _decay(instance: object, attribute: object, value: object) -> None:
 def _inner(instance: object, attribute: object, value: object) -> None:
     methods = ("init", "update", "range")
     if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
-        wanted, do = (
-            "an estimator that offers range(state, scheme) -> Range",
-            "Give one of them, such as MinMax() or StdClip().",
-        )
+        wanted = "an estimator that offers range(state, scheme) -> Range"
+        do = "Give one of them, such as MinMax() or StdClip()."
         raise SpecError(where="Ema.inner", found=repr(value), wanted=wanted, do=do)
 
 
 @frozen
 class Ema:
-    """low <- decay*low + (1-decay)*low(batch), high likewise; the first batch initialises both.
+    """low <- decay*low + (1-decay)*low(batch), and high likewise; the first batch initialises both.
 
-    low(batch) and high(batch) are the inner estimator's range of that batch alone.  Each batch counts the
-    same, whatever its size.
+    low(batch) and high(batch) are the inner estimator's range of that batch alone.  Every batch has the same
+    weight, whatever its size.
 
     Args:
-        inner: The estimator of one batch's range: one with `range(state, scheme) -> Range`.
+        inner: The estimator of one batch's range; it needs the method `range(state, scheme) -> Range`.
         decay: In [0, 1); 0.9 as in MQBench.
     Raises:
         SpecError: a decay outside [0, 1), or an inner estimator without `range`.
@@ -62,37 +60,37 @@ class Ema:
     decay: float = field(default=0.9, validator=_decay)
 
     def init(self, scheme: Scheme, like: Tensor) -> Average:
-        """No batches yet."""
-        nothing = nothing_seen(scheme, like)
-        return Average(nothing, torch.zeros((), dtype=torch.int64, device=like.device), nothing)
+        """Return the state before any batch."""
+        empty = nothing_seen(scheme, like)
+        return Average(empty, torch.zeros((), dtype=torch.int64, device=like.device), empty)
 
     def update(self, state: Average, x: Tensor, scheme: Scheme) -> Average:
-        """The average after one more batch; an empty x changes nothing."""
+        """Return the average after one more batch; an empty x changes nothing."""
         if x.numel() == 0:
             return state
-        seen = self.inner.range(self.inner.update(self.inner.init(scheme, x), x, scheme), scheme)
+        batch = self.inner.range(self.inner.update(self.inner.init(scheme, x), x, scheme), scheme)
         old, new, empty = state.value, 1 - self.decay, state.batches == 0
-        value = Range(self.decay * old.low + new * seen.low, self.decay * old.high + new * seen.high)
-        return Average(_either(empty, seen, value), state.batches + 1, _either(empty, seen, state.first))
+        value = Range(self.decay * old.low + new * batch.low, self.decay * old.high + new * batch.high)
+        return Average(_either(empty, batch, value), state.batches + 1, _either(empty, batch, state.first))
 
     def merge(self, a: Average, b: Average) -> Average:
-        """The average as if b's batches had come after a's: an ordered monoid.
+        """Return the average as if b's batches followed a's: an ordered monoid.
 
-        value = b.value + decay^n_b * (a.value - b.first), for b's first batch counted in full.
+        value = b.value + decay^n_b * (a.value - b.first), because b's first batch had full weight.
         """
         weight = self.decay ** b.batches.double()
         ends = zip(a.value, b.value, b.first, strict=True)
-        # float64, where the difference of two float32 numbers cannot overflow
+        # In float64 the difference of two float32 numbers cannot overflow.
         value = Range(*((vb + weight * (va.double() - fb)).float() for va, vb, fb in ends))
         value = _either(a.batches == 0, b.value, _either(b.batches == 0, a.value, value))
         return Average(value, a.batches + b.batches, _either(a.batches == 0, b.first, a.first))
 
     def range(self, state: Average, scheme: Scheme) -> Range:
-        """The average."""
+        """Return the average."""
         return state.value
 
     def finalize(self, state: Average, scheme: Scheme) -> Affine:
-        """The qparams of the average range."""
+        """Return the qparams of the average range."""
         return from_range(state.value.low, state.value.high, scheme)
 
 

@@ -1,4 +1,4 @@
-"""The error that a range would make, from a sketch of the data."""
+"""Compute the quantization error of candidate ranges from a sketch of the data."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from qfunc.numerics.rounding import round_by
 from qfunc.specs import Int, PerBlock, Scale, Scheme
 
 Error = Callable[[Tensor, Tensor], Tensor]
-"""Candidates' low and high, float32 [n, *shape], to their errors, float64 [n, *shape] in units of max|x|^p."""
+"""(low, high) of n candidates, float32 [n, *shape] -> their errors, float64 [n, *shape] in units of max|x|^p."""
 
 DIRECTED = ("floor", "trunc")
-"""Roundings whose error is up to a whole step."""
+"""Roundings with errors up to a whole step."""
 
 AT_ONCE = 1 << 16
-"""Terms evaluated together: what a core's cache holds."""
+"""Number of terms evaluated together; they fit into the cache of one core."""
 
 FIRST = 8
-"""Candidates before a look at whether those that follow can be better; the next looks are after twice as many."""
+"""Number of candidates before the first test whether later ones can be better; each next test comes after twice as many."""
 
 FORGIVEN = 1e-9
-"""What a sum of float64 may be off by."""
+"""Relative rounding error allowed to a float64 sum."""
 
 Rows = tuple[Tensor, ...]
-"""Tensors with a row for each block: the points or edges first."""
+"""Tensors with one row per block; the points or edges come first."""
 
 ONE = Scale()
 
 
 def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
-    """sum |x_hat - x|^p as a function of the range.
+    """Return sum |x_hat - x|^p as a function of the range.
 
-    For an Int scheme and counts the sum over a bin [a, b] of c elements is c/(b-a) of the integral over it.
-    In units u = x/s the error |u - q|, q = clamp(R(u) + z) - z, has the integral
+    For an Int scheme and counts, the sum over a bin [a, b] of c elements is c/(b-a) times the integral over it.
+    In units u = x/s, the error |u - q|^p with q = clamp(R(u) + z) - z has the integral
 
         G(u) = q C + sign(u - q) |u - q|^(p+1) / (p+1),  C = 2 (1/2)^(p+1) / (p+1) to nearest, 1 / (p+1) else,
 
-    also where it clips, so that a bin costs two values of G.  A bin's sum is off by at most c times the
-    spread of the error over the bin: that of the elements themselves never differs by more.  Other
-    formats take each bin's middle through the scheme.  Stochastic rounding is judged as to nearest.
+    also where it clips, so that a bin costs two values of G.  A bin's sum differs from the sum over its elements
+    by at most c times the spread of the error over the bin.  For other formats the error is that of each bin's
+    midpoint.  Stochastic rounding is evaluated as rounding to nearest.
 
     Args:
-        state: Not empty.
-        bins: Of the sketch.
+        state: A sketch that is not empty.
+        bins: The bins of the sketch.
         p: The norm.
     """
-    scheme = _judged(scheme)
+    scheme = _deterministic(scheme)
     unit = magnitude(state.low, state.high).double()
     unit = torch.where(unit > 0, unit, 1.0)
     if state.values.shape[-1]:
@@ -68,7 +68,7 @@ def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
 
 
 def _of_points(points: Tensor, weights: Tensor, unit: Tensor, scheme: Scheme, p: float, low: Tensor, high: Tensor) -> Tensor:
-    # sum w |x_hat - x|^p over points x of weight w, by the scheme's own numerics.
+    # sum w |x_hat - x|^p over points x of weight w, quantized and dequantized by the scheme.
     scheme, rows = _of_rows(scheme), points.shape[:-1].numel()
 
     def weighed(error: Tensor, weights: Tensor, unit: Tensor) -> Tensor:
@@ -78,34 +78,34 @@ def _of_points(points: Tensor, weights: Tensor, unit: Tensor, scheme: Scheme, p:
     def cost(data: Rows, scale: Tensor, zero: Tensor) -> Tensor:
         points, *rest = data
         affine = Affine(scale.unsqueeze(-1), zero.unsqueeze(-1))
-        each = points.expand(len(scale), *points.shape)
-        return weighed(dequantize(quantize(each, affine, scheme), affine, scheme) - each, *rest)
+        candidates = points.expand(len(scale), *points.shape)
+        return weighed(dequantize(quantize(candidates, affine, scheme), affine, scheme) - candidates, *rest)
 
     def beyond(data: Rows, least: Tensor, most: Tensor) -> Tensor:
         points, *rest = data
         return weighed(points - points.clamp(least.float(), most.float()), *rest)
 
     data = tuple(t.reshape(rows, -1) for t in (points, weights, unit))
-    return _each(data, _qparams(low, high, scheme), scheme, cost, beyond)
+    return _costs(data, _qparams(low, high, scheme), scheme, cost, beyond)
 
 
-def _each(data: Rows, qparams: Affine, scheme: Scheme, cost: Callable[..., Tensor], beyond: Callable[..., Tensor]) -> Tensor:
-    # cost(data, scale, zero) of all candidates for every row, so much at a time that the terms stay in the cache.
+def _costs(data: Rows, qparams: Affine, scheme: Scheme, cost: Callable[..., Tensor], beyond: Callable[..., Tensor]) -> Tensor:
+    # cost(data, scale, zero) of all candidates for every row, in parts that fit into the cache.
     count, rows, terms = len(qparams.scale), len(data[0]), max(1, data[0].shape[-1])
     scale, zero, least, most = (t.reshape(count, rows) for t in (*qparams[:2], *_reached(qparams, scheme)))
-    size, found = max(1, AT_ONCE // terms), []
+    size, costs = max(1, AT_ONCE // terms), []
     for i in range(0, rows, size):
         part = tuple(t[i : i + size] for t in data)
         tried = [t[:, i : i + size] for t in (scale, zero, least, most)]
-        found.append(_pruned(part, tried[0], tried[1], tried[2], tried[3], cost, beyond))
-    return torch.cat(found, -1).view(qparams.scale.shape)
+        costs.append(_pruned(part, tried[0], tried[1], tried[2], tried[3], cost, beyond))
+    return torch.cat(costs, -1).view(qparams.scale.shape)
 
 
 def _pruned(
     data: Rows, scale: Tensor, zero: Tensor, least: Tensor, most: Tensor, cost: Callable[..., Tensor],
     beyond: Callable[..., Tensor],
 ) -> Tensor:  # fmt: skip
-    # inf for candidates that lose more by clipping alone, with all that follow, than the best before them by all.
+    # A candidate costs inf if its clipping error, and that of all later ones, exceeds the smallest cost before it.
     count, rows = scale.shape
     costs = torch.full((count, rows), torch.inf, dtype=torch.float64, device=scale.device)
     left: Tensor | slice = slice(None)
@@ -127,11 +127,11 @@ def _pruned(
 
 
 def _reached(qparams: Affine, scheme: Scheme) -> tuple[Tensor, Tensor]:
-    # The least and the largest value that a candidate or one after it holds; infinite where that is not known.
+    # The smallest and the largest value that a candidate or a later one represents; infinite if unknown.
     fmt = scheme.format
     if not isinstance(fmt, Int):
-        anything = torch.full_like(qparams.scale, torch.inf)
-        return -anything, anything
+        unbounded = torch.full_like(qparams.scale, torch.inf)
+        return -unbounded, unbounded
     zero = 0 if scheme.zero_point is None else qparams.zero_point.double()
     ends = torch.stack([(code - zero) * qparams.scale.double() for code in (fmt.qmin, fmt.qmax)]).flip(1)
     return ends.amin(0).cummin(0).values.flip(0), ends.amax(0).cummax(0).values.flip(0)
@@ -148,28 +148,28 @@ def _densities(edges: Tensor, counts: Tensor, unit: Tensor) -> tuple[Tensor, Ten
 
 
 def _used(values: Tensor) -> Tensor | slice:
-    # Where any block is not 0; the compiler would not know how many that are.
+    # The indices at which some block is not 0; while compiling all, because their number depends on the data.
     if torch.compiler.is_compiling():
         return slice(None)
     return values.reshape(-1, values.shape[-1]).any(0).nonzero().squeeze(-1)
 
 
 def _of_bins(edges: Tensor, fall: Tensor, unit: Tensor, scheme: Scheme, p: float, low: Tensor, high: Tensor) -> Tensor:
-    # sum_j fall_j G(edge_j / s) s^(p+1), a row for each block.
+    # sum_j fall_j G(edge_j / s) s^(p+1), one row per block.
     qparams = _qparams(low, high, scheme)
     qparams = Affine(qparams.scale.double() / unit, qparams.zero_point.double())
     rows = unit.numel()
     edges, fall = whole = tuple(t.view(rows, t.shape[-1]) for t in (edges, fall))
     offset = edges.new_zeros(rows)
     if scheme.rounding not in DIRECTED and not torch.compiler.is_compiling():
-        # In the cell of 0 under every candidate, G(e/s) s^(p+1) is the same for all.
+        # At edges that every candidate rounds to 0, G(e/s) s^(p+1) is the same for all candidates.
         outer = edges.abs() * 2 > qparams.scale.abs().reshape(len(low), -1).amin(0).unsqueeze(-1)
         offset = torch.linalg.vecdot(torch.where(outer, 0.0, _power(edges, p)), fall) / (p + 1)
         used = outer.any(0)
         fall = torch.where(outer, fall, 0.0)[:, used]
         edges = edges[:, used]
 
-    room = edges.new_empty((3, max(AT_ONCE, edges.shape[-1])))  # memory that is new costs more than the sums
+    room = edges.new_empty((3, max(AT_ONCE, edges.shape[-1])))  # reused, because allocating takes longer than the sums
 
     def cost(data: Rows, scale: Tensor, zero: Tensor) -> Tensor:
         edges, fall, offset = data[:3]
@@ -180,15 +180,15 @@ def _of_bins(edges: Tensor, fall: Tensor, unit: Tensor, scheme: Scheme, p: float
         edges, fall = data[3:]
         return _power(edges - edges.clamp(least, most), p).mul_(fall).sum(-1) / (p + 1)
 
-    return _each((edges, fall, offset.unsqueeze(-1), *whole), qparams, scheme, cost, beyond)
+    return _costs((edges, fall, offset.unsqueeze(-1), *whole), qparams, scheme, cost, beyond)
 
 
 def _summed(
     edges: Tensor, fall: Tensor, scale: Tensor, zero: Tensor, scheme: Scheme, p: float, real: Tensor, code: Tensor,
     beyond: Tensor,
 ) -> Tensor:  # fmt: skip
-    # The costs [n, rows] of scales [n, rows, 1], computed in the last three.
-    # G is continuous, so that q + z = clamp(R(u + z)) serves also where it is not R(u) + z.
+    # The costs [n, rows] of scales [n, rows, 1]; the last three arguments are buffers.
+    # G is continuous, so q + z = clamp(R(u + z)) may be used even where it differs from R(u) + z.
     fmt = scheme.format
     assert isinstance(fmt, Int)
     directed = scheme.rounding in DIRECTED
@@ -214,19 +214,19 @@ def _power(x: Tensor, p: float) -> Tensor:
     return x.square() * x if p == 2 else torch.copysign(x.abs().pow_(p + 1), x)
 
 
-def _judged(scheme: Scheme) -> Scheme:
+def _deterministic(scheme: Scheme) -> Scheme:
     return altered(scheme, rounding="half_even") if scheme.rounding == "stochastic" else scheme
 
 
 def _of_rows(scheme: Scheme) -> Scheme:
-    # Here every block is a row.
+    # The rows of the data are the blocks, so one scale per tensor is one per row.
     return altered(scheme, scale=ONE) if isinstance(scheme.scale.shared, PerBlock) else scheme
 
 
 def _qparams(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
-    # The qparams of every candidate; an outer scale, which blocks share, is multiplied in.
+    # The qparams of every candidate; an outer scale, shared among blocks, is multiplied into the scale.
     if scheme.scale.within is None:
         return from_range(low, high, scheme)
-    each = [from_range(a, b, scheme) for a, b in zip(low, high, strict=True)]
-    scales = [e.scale if e.outer is None else e.scale * e.outer for e in each]
-    return Affine(torch.stack(scales), torch.stack([e.zero_point for e in each]))
+    candidates = [from_range(a, b, scheme) for a, b in zip(low, high, strict=True)]
+    scales = [e.scale if e.outer is None else e.scale * e.outer for e in candidates]
+    return Affine(torch.stack(scales), torch.stack([e.zero_point for e in candidates]))

@@ -1,4 +1,4 @@
-"""Qparams of a scale that a formula gives, instead of a range."""
+"""Compute qparams from a scale that a formula defines, instead of from a range."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from qfunc.specs import Float, Format, Int, Levels, Log, Scheme
 
 
 def from_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> Affine:
-    """The nearest scale that the hardware takes, and z = clamp(R(qmin - min(low, 0)/s), qmin, qmax) or 0.
+    """Return the nearest scale that the hardware supports, and z = clamp(R(qmin - min(low, 0)/s), qmin, qmax) or 0.
 
-    A zero point's nudge and a scale's minimum range choose among ranges; a scale of its own keeps neither.
+    `ZeroPoint.nudge` and `Scale.minimum_range` adjust ranges, so they have no effect on a given scale.
 
     Args:
-        scale: s in real units a code, float64, of the shape of the qparams, not negative.
-        low: The smallest value, in real units, of the same shape.
+        scale: s in real units per code, float64, in the shape of the qparams, not negative.
+        low: The smallest value, in real units, in the same shape.
         scheme: Any.
 
     >>> from qfunc.specs import ZeroPoint
@@ -28,21 +28,23 @@ def from_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> Affine:
     [0.5, 2.0]
     """
     fmt, rule = scheme.format, scheme.zero_point
-    if isinstance(fmt, Log):  # its scales are steps of 1/steps_per_octave of an octave, which a range rounds to
+    if isinstance(fmt, Log):  # from_range rounds to its scales, which are steps of 1/steps_per_octave octave
         return from_range(-scale * largest(fmt), scale * largest(fmt), scheme)
-    # The rounding to float32 makes no infinity; one that was there stays visible.
-    held, outer = nearest_scale(torch.where(scale.isinf(), scale, scale.clamp(max=torch.finfo(torch.float32).max)), scheme)
+    # Rounding to float32 must not create an infinity, but an infinite scale stays infinite.
+    hardware_scale, outer = nearest_scale(
+        torch.where(scale.isinf(), scale, scale.clamp(max=torch.finfo(torch.float32).max)), scheme
+    )
     if rule is None:
-        return Affine(held, torch.zeros_like(held), outer)
-    assert isinstance(fmt, Int)  # Scheme's own rule
+        return Affine(hardware_scale, torch.zeros_like(hardware_scale), outer)
+    assert isinstance(fmt, Int)  # Scheme requires it
     if rule.value is not None:
-        return Affine(held, torch.full_like(held, rule.value), outer)
-    real = fmt.qmin - low.double().clamp(max=0) / (held if outer is None else held * outer).double()
-    return Affine(held, round_by(real, rule.rounding).clamp(fmt.qmin, fmt.qmax).float(), outer)
+        return Affine(hardware_scale, torch.full_like(hardware_scale, rule.value), outer)
+    real = fmt.qmin - low.double().clamp(max=0) / (hardware_scale if outer is None else hardware_scale * outer).double()
+    return Affine(hardware_scale, round_by(real, rule.rounding).clamp(fmt.qmin, fmt.qmax).float(), outer)
 
 
 def largest(fmt: Format) -> float:
-    """The largest magnitude that the codes above zero stand for at scale 1: Q_p = qmax of integers.
+    """Return the largest magnitude of the codes above zero at scale 1: Q_p, qmax of integers.
 
     >>> largest(Int(8)), largest(Levels((-2.0, 0.0, 1.0)))
     (127.0, 2.0)

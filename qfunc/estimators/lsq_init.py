@@ -16,7 +16,7 @@ from qfunc.specs import Scheme
 
 
 class Magnitudes(NamedTuple):
-    """n of every block (int64 []), sum of |x| in float64, and the smallest value in float32."""
+    """The number of values of a block (int64 []), the sum of |x| in float64, and the smallest value in float32."""
 
     number: Tensor
     total: Tensor
@@ -28,8 +28,8 @@ class LsqInit:
     """s = 2 mean|x| / sqrt(Q_p) over all values of all batches, z = clamp(R(qmin - min(x)/s), qmin, qmax) or 0.
 
     Q_p is qmax of integers, 2^(b-1)-1 if signed and 2^b-1 if not, and the largest value of other formats.  The
-    paper knows no zero point; this one is MQBench's, kept among the codes.  MQBench's LSQObserver forgets all
-    batches but the last.
+    paper has no zero point; this one is MQBench's, clamped to the codes.  MQBench's LSQObserver uses only the
+    last batch.
 
     Source: Esser et al., arXiv:1902.08153, section 2.1; MQBench, LSQObserver (zero point).
 
@@ -39,14 +39,13 @@ class LsqInit:
     """
 
     def init(self, scheme: Scheme, like: Tensor) -> Magnitudes:
-        """No values yet: the identity of merge."""
+        """Return the state before any value: the identity of merge."""
         low = nothing_seen(scheme, like).low
-        return Magnitudes(
-            torch.zeros((), dtype=torch.int64, device=like.device), torch.zeros_like(low, dtype=torch.float64), low
-        )  # fmt: skip
+        number = torch.zeros((), dtype=torch.int64, device=like.device)
+        return Magnitudes(number, torch.zeros_like(low, dtype=torch.float64), low)
 
     def update(self, state: Magnitudes, x: Tensor, scheme: Scheme) -> Magnitudes:
-        """The sums with those of x; an empty x changes nothing."""
+        """Return the sums with x added; an empty x changes nothing."""
         if x.numel() == 0:
             return state
         low, high = observed(x, scheme)
@@ -55,10 +54,10 @@ class LsqInit:
         return Magnitudes(state.number + x.numel() // unit.numel(), state.total + total, torch.minimum(state.low, low))
 
     def merge(self, a: Magnitudes, b: Magnitudes) -> Magnitudes:
-        """The sums of both."""
+        """Return the sums of both."""
         return Magnitudes(a.number + b.number, a.total + b.total, torch.minimum(a.low, b.low))
 
     def finalize(self, state: Magnitudes, scheme: Scheme) -> Affine:
-        """The qparams of the formula."""
+        """Return the qparams of the formula's scale."""
         mean = state.total / state.number.clamp(min=1)
         return from_scale(2 * mean / largest(scheme.format) ** 0.5, state.low, scheme)

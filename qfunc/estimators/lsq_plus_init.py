@@ -16,12 +16,12 @@ from qfunc.specs import Format, Int, Scheme
 class LsqPlusInit:
     """Symmetric: s = max(|mean - 3 std|, |mean + 3 std|) / 2^(b-1).  Affine: s = (max - min)/(p - n), beta = min - n s.
 
-    n and p are qmin and qmax, over all values of all batches; std is the sample standard deviation.  2^(b-1) is
-    the number of codes on the longer side of zero, max(-qmin, qmax + 1), and the largest value of formats
-    without integers.  The offset beta becomes the zero point R(-beta/s), which hardware wants among the
-    codes: so the range includes zero, as in `numerics.from_range`.  The paper's other start for activations,
+    n and p are qmin and qmax; mean, std (the sample standard deviation), min and max are over all values of all
+    batches.  2^(b-1) is the number of codes on the longer side of zero, max(-qmin, qmax + 1), and the largest value
+    of formats without integers.  The offset beta becomes the zero point R(-beta/s).  Hardware requires it to be a
+    code, so the range includes zero, as in `numerics.from_range`.  The paper's other initialization of activations,
     the smallest squared error over a few batches, is the estimator `Mse`.
-    MQBench's LSQPlusObserver divides by 2^b, half the paper's scale, for activations too.
+    MQBench's LSQPlusObserver divides by 2^b, which is half the paper's scale, and does so for activations, too.
 
     Source: Bhalgat et al., arXiv:2004.09576, section 4.2.
 
@@ -31,19 +31,19 @@ class LsqPlusInit:
     """
 
     def init(self, scheme: Scheme, like: Tensor) -> Moments:
-        """No values yet: the identity of merge."""
+        """Return the state before any value: the identity of merge."""
         return no_moments(scheme, like)
 
     def update(self, state: Moments, x: Tensor, scheme: Scheme) -> Moments:
-        """The moments of the values so far and of x; an empty x changes nothing."""
+        """Return the moments of the values so far and of x; an empty x changes nothing."""
         return merged(state, moments(x, scheme)) if x.numel() else state
 
     def merge(self, a: Moments, b: Moments) -> Moments:
-        """The moments of both."""
+        """Return the moments of both."""
         return merged(a, b)
 
     def finalize(self, state: Moments, scheme: Scheme) -> Affine:
-        """The qparams of the formulas."""
+        """Return the qparams of the formulas."""
         if not scheme.symmetric:
             return from_range(state.low, state.high, scheme)
         mean, std = mean_and_std(state)

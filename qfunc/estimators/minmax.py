@@ -1,4 +1,4 @@
-"""The smallest and largest value seen."""
+"""MinMax: the smallest and the largest value over all batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.specs import Scheme
 
 
 class Range(NamedTuple):
-    """low and high in real units, of the shape of the qparams; +inf and -inf before any data."""
+    """low and high in real units, in the shape of the qparams; +inf and -inf before any data."""
 
     low: Tensor
     high: Tensor
@@ -23,7 +23,7 @@ class Range(NamedTuple):
 class MinMax:
     """low = min(x), high = max(x) over all batches; qparams by `numerics.from_range`.
 
-    NaN and infinities of x stay in the state.
+    NaN and infinities in x propagate to the state.
 
     Raises:
         CalibrationError: by `calibrate`, if a value is NaN or infinite.
@@ -35,31 +35,31 @@ class MinMax:
     """
 
     def init(self, scheme: Scheme, like: Tensor) -> Range:
-        """The empty range: the identity of merge."""
+        """Return the empty range: the identity of merge."""
         return nothing_seen(scheme, like)
 
     def update(self, state: Range, x: Tensor, scheme: Scheme) -> Range:
-        """The range widened by x; an empty x changes nothing."""
+        """Return the range widened by x; an empty x changes nothing."""
         if x.numel() == 0:
             return state
         low, high = observed(x, scheme)
         return Range(torch.minimum(state.low, low), torch.maximum(state.high, high))
 
     def merge(self, a: Range, b: Range) -> Range:
-        """The range of both."""
+        """Return the range of both."""
         return Range(torch.minimum(a.low, b.low), torch.maximum(a.high, b.high))
 
     def range(self, state: Range, scheme: Scheme) -> Range:
-        """The range itself, which `Ema` averages."""
+        """Return the range itself, which `Ema` averages."""
         return state
 
     def finalize(self, state: Range, scheme: Scheme) -> Affine:
-        """The qparams of the range."""
+        """Return the qparams of the range."""
         return from_range(state.low, state.high, scheme)
 
 
 def nothing_seen(scheme: Scheme, like: Tensor) -> Range:
-    """[+inf, -inf], the range of no values, in float32 and on the device of `like`; its values are not read.
+    """Return [+inf, -inf], the range of no values, in float32 on the device of `like`; its values are not read.
 
     >>> nothing_seen(Scheme(), torch.empty(3))
     Range(low=tensor(inf), high=tensor(-inf))

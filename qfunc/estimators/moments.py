@@ -1,4 +1,4 @@
-"""Count, mean, squared deviations and ends of all values seen: the statistics of the formulas with mean and std."""
+"""Running moments: count, mean, squared deviations and range, for the estimators that use mean and std."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.specs import Scheme
 
 
 class Moments(NamedTuple):
-    """n of every block (int64 []), mean and sum of (x - mean)^2 in float64, low and high in float32."""
+    """The number of values of a block (int64 []), mean and sum of (x - mean)^2 in float64, low and high in float32."""
 
     number: Tensor
     mean: Tensor
@@ -23,14 +23,14 @@ class Moments(NamedTuple):
 
 
 def no_moments(scheme: Scheme, like: Tensor) -> Moments:
-    """The moments of no values: the identity of `merged`; the values of `like` are not read."""
+    """Return the moments of no values: the identity of `merged`; the values of `like` are not read."""
     low, high = nothing_seen(scheme, like)
     zero = torch.zeros_like(low, dtype=torch.float64)
     return Moments(torch.zeros((), dtype=torch.int64, device=like.device), zero, zero, low, high)
 
 
 def moments(x: Tensor, scheme: Scheme) -> Moments:
-    """The moments of one tensor that is not empty, in two passes: the mean, then the squared deviations from it.
+    """Return the moments of a non-empty tensor, in two passes: the mean, then the squared deviations from it.
 
     >>> moments(torch.tensor([1.0, 2.0, 6.0]), Scheme()).squares.item()
     14.0
@@ -40,13 +40,13 @@ def moments(x: Tensor, scheme: Scheme) -> Moments:
     mean = ratio.mean(axes, keepdim=True)
     squares = ratio.sub_(mean).square_().sum(axes)
     number = torch.full((), x.numel() // max(unit.numel(), 1), dtype=torch.int64, device=x.device)
-    # Rounding may leave the mean of equal values an ulp beside them.
+    # Rounding may leave the mean of equal values one ulp off.
     inside = (mean.reshape(low.shape).double() * unit).clamp(low.double(), high.double())
     return Moments(number, inside, squares.double() * unit * unit, low, high)
 
 
 def merged(a: Moments, b: Moments) -> Moments:
-    """The moments of the values of both.
+    """Return the moments of the values of both.
 
     With n = n_a + n_b and d = mean_b - mean_a: mean = mean_a + d n_b/n, squares = squares_a + squares_b +
     d^2 n_a n_b/n.
@@ -57,15 +57,14 @@ def merged(a: Moments, b: Moments) -> Moments:
     14.0
     """
     number = a.number + b.number
-    share, apart = b.number.double() / number.clamp(min=1), b.mean - a.mean
-    squares = a.squares + b.squares + apart * apart * (a.number * share)
-    return Moments(
-        number, a.mean + apart * share, squares, torch.minimum(a.low, b.low), torch.maximum(a.high, b.high)
-    )  # fmt: skip
+    share, difference = b.number.double() / number.clamp(min=1), b.mean - a.mean
+    squares = a.squares + b.squares + difference * difference * (a.number * share)
+    mean = a.mean + difference * share
+    return Moments(number, mean, squares, torch.minimum(a.low, b.low), torch.maximum(a.high, b.high))
 
 
 def mean_and_std(state: Moments) -> tuple[Tensor, Tensor]:
-    """(mean, sample std) in float64; the std of a single value is 0, and both are 0 before any data.
+    """Return (mean, sample std) in float64; the std of a single value is 0, and both are 0 before any data.
 
     >>> [t.item() for t in mean_and_std(moments(torch.tensor([1.0, 2.0, 6.0]), Scheme()))]
     [3.0, 2.6457513110645907]
@@ -74,10 +73,10 @@ def mean_and_std(state: Moments) -> tuple[Tensor, Tensor]:
 
 
 def in_units(x: Tensor, low: Tensor, high: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """(x / unit split into blocks, unit, the axes inside a block): a new tensor of magnitudes up to 2.
+    """Return (x / unit split into blocks, unit, the axes inside a block): a new tensor of magnitudes up to 2.
 
     unit is the power of two below max(|low|, |high|), so that the division is exact and sums and squares
-    neither overflow nor vanish in float32.  unit is float64 and of the shape of low.
+    neither overflow nor underflow in float32.  unit is float64, in the shape of low.
 
     >>> in_units(torch.tensor([1.5, -6.0]), torch.tensor(-6.0), torch.tensor(1.5), Scheme())[0].tolist()
     [0.375, -1.5]

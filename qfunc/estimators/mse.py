@@ -1,4 +1,4 @@
-"""The range with the smallest error."""
+"""Mse: the range with the smallest quantization error."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def _flag(instance: object, attribute: object, value: object) -> None:
 class Mse:
     """The range (f low, f high), f = 1 - 0.95 i/n for i < n, at which sum |x_hat - x|^p is smallest.
 
-    x_hat is x as the scheme holds it with the qparams of that range: the scales that the hardware has and no
-    others.  `apart` then searches each end of an affine scheme once more, with the other end held.
+    x_hat is x quantized and dequantized with the qparams of that range, so only scales that the hardware
+    supports are compared.  `apart` then searches each end of an affine scheme again, with the other end fixed.
 
-    Up to 8192 elements a block, the sum is over the elements.  Beyond, it is over bins at most 1/128 of their
-    values wide, in each of which x is taken as uniform: bins x n operations, however many elements.
+    Up to 8192 elements per block, the sum is over the elements.  Beyond, it is over bins of a width of at most
+    1/128 of their values, in which x is assumed uniform: bins x n operations, for any number of elements.
 
     Args:
-        p: The norm; 2.4 is usual for weights of few bits.
+        p: The norm; 2.4 is usual for low-bit weights.
         candidates: n; 95 gives MQBench's steps of 1 %.
-        apart: Whether an affine range may shrink at one end more than at the other.
+        apart: If True, the two ends of an affine range may shrink by different factors.
     Raises:
         SpecError: an argument outside its range.
         CalibrationError: by `calibrate`, if a value is NaN or infinite.
@@ -61,19 +61,19 @@ class Mse:
     apart: bool = field(default=True, validator=_flag)
 
     def init(self, scheme: Scheme, like: Tensor) -> Sketch:
-        """Nothing seen: the identity of merge."""
+        """Return the empty state: the identity of merge."""
         return empty(scheme, like)
 
     def update(self, state: Sketch, x: Tensor, scheme: Scheme) -> Sketch:
-        """The statistics after x; an empty x changes nothing."""
+        """Return the statistics after x; an empty x changes nothing."""
         return updated(state, x, scheme, BINS)
 
     def merge(self, a: Sketch, b: Sketch) -> Sketch:
-        """The statistics of a's data and b's."""
+        """Return the statistics of the data of a and b."""
         return merged(a, b, BINS)
 
     def range(self, state: Sketch, scheme: Scheme) -> Range:
-        """The best of the candidates, in float32; the widest of equally good ones."""
+        """Return the best candidate range in float32; of equally good ones, the widest."""
         if nothing(state):
             return Range(state.low, state.high)
         error = error_of(state, BINS, scheme, self.p)
@@ -87,7 +87,7 @@ class Mse:
         return clipped(state, low, high)
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
-        """The qparams of the range."""
+        """Return the qparams of the range."""
         return from_range(*self.range(state, scheme), scheme)
 
 

@@ -1,4 +1,4 @@
-"""The power of two that most batches would choose: Vitis AI's calibration of activations."""
+"""PotMode: the power-of-two scale that most batches choose, as in Vitis AI's calibration of activations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COARSEST = -127
 
 
 class Votes(NamedTuple):
-    """The range of all batches, and for each block how many batches chose each e: int64 [*shape, finest + 128]."""
+    """The range of all batches, and the number of batches that chose each e, per block: int64 [*shape, finest + 128]."""
 
     low: Tensor
     high: Tensor
@@ -30,19 +30,19 @@ class Votes(NamedTuple):
 
 @frozen
 class PotMode:
-    """s = 2^-e, e the most frequent of the batches' choices; of equally frequent ones the smallest.
+    """s = 2^-e, where e is the most frequent choice of the batches; of equally frequent ones, the smallest.
 
-    A batch's e is that of e0 .. e0+4, at most `finest`, whose sum |x_hat - x|^2 is smallest (the smallest of
-    equals), e0 = floor(log2(1 / max(min/qmin, max/qmax))): the finest scale that does not clip.  x_hat rounds
-    as the scheme does.  With a zero point, e0 is the finest of the range and each further e halves the range.
+    A batch chooses the e in e0 .. e0+4, at most `finest`, with the smallest sum |x_hat - x|^2; of equal ones, the
+    smallest.  e0 = floor(log2(1 / max(min/qmin, max/qmax))) is the finest scale that does not clip.  x_hat is
+    rounded by the scheme.  With a zero point, e0 is the finest scale of the range and each next e halves the range.
 
     Args:
         finest: The largest e.
     Raises:
-        SpecError: a finest outside float32.
+        SpecError: 2^-finest is not a normal float32.
         CalibrationError: by `calibrate`, if a value is NaN or infinite.
     Source: MQBench, mqbench/observer.py, PoTModeObserver (after Vitis AI's NNDCT).  Its e0 = 0 for scales below
-        2^-15, which sends small tensors to 0, is left out: `finest` bounds them.
+        2^-15, which rounds small tensors to 0, is not implemented: `finest` bounds them.
 
     >>> estimator, scheme, x = PotMode(), Scheme(), torch.tensor([-1.0, 0.5])
     >>> estimator.finalize(estimator.update(estimator.init(scheme, x), x, scheme), scheme).scale.item()
@@ -52,13 +52,13 @@ class PotMode:
     finest: int = field(default=12, validator=position)
 
     def init(self, scheme: Scheme, like: Tensor) -> Votes:
-        """No votes yet: the identity of merge."""
+        """Return the state before any vote: the identity of merge."""
         low, high = nothing_seen(scheme, like)
         slots = (*low.shape, self.finest - COARSEST + 1)
         return Votes(low, high, torch.zeros(slots, dtype=torch.int64, device=low.device))
 
     def update(self, state: Votes, x: Tensor, scheme: Scheme) -> Votes:
-        """One more vote; an empty x changes nothing."""
+        """Return the votes with the vote of x; an empty x changes nothing."""
         if x.numel() == 0:
             return state
         powers = self.scheme(scheme)
@@ -68,7 +68,7 @@ class PotMode:
         low, high = factors * low.clamp(max=0), factors * high.clamp(min=0)
         cost = error_of(sketch, BINS, powers, 2.0)(low, high)
         scales = from_range(low, high, powers).scale
-        # The coarsest of the best: float64 compares in one step what came out equal.
+        # The coarsest of the best; candidates of equal cost compare equal in float64.
         best = torch.where(cost == cost.amin(0), scales.abs(), 0.0).amax(0)
         chosen = 1 - torch.frexp(torch.where(best.isfinite() & (best > 0), best, 1.0)).exponent.long()
         slot = (chosen - COARSEST).clamp(0, state.votes.shape[-1] - 1).unsqueeze(-1)
@@ -76,11 +76,11 @@ class PotMode:
         return Votes(torch.minimum(state.low, sketch.low), torch.maximum(state.high, sketch.high), votes)
 
     def merge(self, a: Votes, b: Votes) -> Votes:
-        """The votes of both."""
+        """Return the votes of both."""
         return Votes(torch.minimum(a.low, b.low), torch.maximum(a.high, b.high), a.votes + b.votes)
 
     def range(self, state: Votes, scheme: Scheme) -> Range:
-        """All that was seen, times the power of two that leads to the elected scale."""
+        """Return the range of all batches, times the power of two that gives the elected scale."""
         powers = self.scheme(scheme)
         low, high = _reach(state.low, state.high, powers)
         slots = state.votes.shape[-1]
@@ -91,16 +91,16 @@ class PotMode:
         return Range(*(torch.where(seen, (end.double() * factor).float(), end) for end in (low, high)))
 
     def finalize(self, state: Votes, scheme: Scheme) -> Affine:
-        """The qparams of the elected scale."""
+        """Return the qparams of the elected scale."""
         return from_range(*self.range(state, scheme), self.scheme(scheme))
 
     def scheme(self, scheme: Scheme) -> Scheme:
-        """The scheme with powers of two that do not clip as scales."""
+        """Return the scheme with power-of-two scales that do not clip."""
         return with_powers_of_two(scheme, "ceil", self.finest)
 
 
 def _reach(low: Tensor, high: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
-    # max(min/qmin, max/qmax) where `from_range` has max(-min, max)/qmax: Vitis uses the one code more below 0.
+    # max(min/qmin, max/qmax) in place of max(-min, max)/qmax of `from_range`: Vitis uses the extra code below 0.
     fmt = scheme.format
     if scheme.zero_point is None and isinstance(fmt, Int) and fmt.qmin < 0 and scheme.scale.divisor == "qmax":
         low = (low.double() * fmt.qmax / -fmt.qmin).float()

@@ -1,4 +1,4 @@
-"""Clipping at quantiles: of the magnitudes, or of both tails."""
+"""Clip at quantiles: Quantile of the magnitudes, Percentile of both tails."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _fraction(instance: object, attribute: object, value: object) -> None:
 class Quantile:
     """low = max(min(x), -c), high = min(max(x), c), c the ceil(q n)-th smallest of the n magnitudes |x|.
 
-    Up to 8192 elements a block c is exact; beyond, it is less than c/128 off (one bin of a log-linear
-    histogram).  `Ema(Quantile())` is MQBench's EMAQuantileObserver, whose bins are max|x|/2048 wide.
+    Up to 8192 elements per block, c is exact; beyond, its error is less than c/128 (one bin of a log-linear
+    histogram).  `Ema(Quantile())` is MQBench's EMAQuantileObserver, which uses bins of width max|x|/2048.
 
     Args:
         q: The share of the magnitudes that is not clipped, in (0, 1].
@@ -56,19 +56,19 @@ class Quantile:
     q: float = field(default=0.99999, validator=_fraction)
 
     def init(self, scheme: Scheme, like: Tensor) -> Sketch:
-        """Nothing seen: the identity of merge."""
+        """Return the empty state: the identity of merge."""
         return empty(scheme, like)
 
     def update(self, state: Sketch, x: Tensor, scheme: Scheme) -> Sketch:
-        """The statistics after x; an empty x changes nothing."""
+        """Return the statistics after x; an empty x changes nothing."""
         return updated(state, x, scheme, BINS)
 
     def merge(self, a: Sketch, b: Sketch) -> Sketch:
-        """The statistics of a's data and b's."""
+        """Return the statistics of the data of a and b."""
         return merged(a, b, BINS)
 
     def range(self, state: Sketch, scheme: Scheme) -> Range:
-        """The range between the clipping bounds, in float32."""
+        """Return the range between the clipping bounds, in float32."""
         if nothing(state):
             return Range(state.low, state.high)
         kept = state.values.shape[-1]
@@ -76,7 +76,7 @@ class Quantile:
         return clipped(state, -bound, bound)
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
-        """The qparams of the range."""
+        """Return the qparams of the range."""
         return from_range(*self.range(state, scheme), scheme)
 
 
@@ -92,16 +92,16 @@ def _percent(instance: Percentile, attribute: object, value: object) -> None:
 class Percentile:
     """The range between two percentiles: the ceil(n low/100)-th and the ceil(n high/100)-th smallest of n values.
 
-    Up to 8192 elements a block both are exact; beyond, each is less than 1/128 of itself off (one bin of a
-    log-linear histogram).  A tail of fewer than n (100 - high)/100 elements is what is cut.
+    Up to 8192 elements per block, both are exact; beyond, their relative error is less than 1/128 (one bin of a
+    log-linear histogram).  Fewer than n (100 - high)/100 elements of a tail are clipped.
 
     Args:
-        low, high: In percent; 0 and 100 cut nothing.
+        low, high: In percent; 0 and 100 clip nothing.
     Raises:
-        SpecError: numbers that are no percents in this order.
+        SpecError: not 0 <= low < high <= 100.
         CalibrationError: by `calibrate`, if a value is NaN or infinite.
-    Source: ONNX Runtime quantization tool, HistogramCollector.compute_percentile (99.999 %, its share that is
-        cut halved for each side); PPQ, TorchPercentileObserver.
+    Source: ONNX Runtime quantization tool, HistogramCollector.compute_percentile (99.999 %, with half of the
+        clipped share on each side); PPQ, TorchPercentileObserver.
 
     >>> import torch
     >>> estimator, x = Percentile(25, 75), torch.tensor([-100.0, 1.0, 2.0, 3.0])
@@ -113,19 +113,19 @@ class Percentile:
     high: float = field(default=99.999, validator=_percent)
 
     def init(self, scheme: Scheme, like: Tensor) -> Sketch:
-        """Nothing seen: the identity of merge."""
+        """Return the empty state: the identity of merge."""
         return empty(scheme, like)
 
     def update(self, state: Sketch, x: Tensor, scheme: Scheme) -> Sketch:
-        """The statistics after x; an empty x changes nothing."""
+        """Return the statistics after x; an empty x changes nothing."""
         return updated(state, x, scheme, BINS)
 
     def merge(self, a: Sketch, b: Sketch) -> Sketch:
-        """The statistics of a's data and b's."""
+        """Return the statistics of the data of a and b."""
         return merged(a, b, BINS)
 
     def range(self, state: Sketch, scheme: Scheme) -> Range:
-        """The range between the percentiles, in float32."""
+        """Return the range between the percentiles, in float32."""
         if nothing(state):
             return Range(state.low, state.high)
         shares = (self.low / 100, self.high / 100)
@@ -135,12 +135,12 @@ class Percentile:
         return clipped(state, *(ranked(edges, counts, share) for share in shares))
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
-        """The qparams of the range."""
+        """Return the qparams of the range."""
         return from_range(*self.range(state, scheme), scheme)
 
 
 def _smallest(values: Tensor, share: float) -> Tensor:
-    # The ceil(share n)-th smallest of the last axis, by selection.
+    # The ceil(share n)-th smallest along the last axis, by selection.
     n = values.shape[-1]
     return values.kthvalue(max(1, math.ceil(share * n - FORGIVEN))).values
 

@@ -1,4 +1,4 @@
-"""The statistics behind quantiles, errors and entropies: every value while there are few, then counts in bins."""
+"""Sketch of the data for quantiles, errors and entropies: all values while there are few, then counts in bins."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from qfunc.numerics.qparams import blocks, qparams_shape
 from qfunc.specs import Scheme
 
 FORGIVEN = 1e-6
-"""What a rank may lose to binary: 0.99999 * 100000 is 99999."""
+"""Tolerance of a rank for binary rounding, so that 0.99999 * 100000 is 99999."""
 
 KEPT = 8192
-"""A block of up to so many elements is kept as it is: no more memory than its bins would take."""
+"""Blocks of up to this many elements are stored as values: no more memory than their bins would need."""
 
 PART = 1 << 18
-"""Elements counted at a time: what a core's cache holds."""
+"""Number of elements counted at a time; they fit into the cache of one core."""
 
 
 class Sketch(NamedTuple):
     """Exact extremes, and either all values so far or integer counts: an ordered monoid, exact in every part.
 
-    low, high: float32, the shape of the qparams; +inf and -inf before any data, NaN after a NaN.
+    low, high: float32, in the shape of the qparams; +inf and -inf before any data, NaN after a NaN.
     values: float32 [*shape, n], in order of arrival; n = 0 once there are counts.
     counts: int64 [*shape, 2, bins], negative and positive; 0 bins while there are values.
 
-    How many elements a block has is known from shapes, so which of the two it is never depends on the data;
-    both have a size that does not grow with the number of batches.
+    The number of elements of a block follows from shapes, so the choice between values and counts never depends on
+    the data.  The size of both is bounded, whatever the number of batches.
     """
 
     low: Tensor
@@ -42,14 +42,14 @@ class Sketch(NamedTuple):
 
 
 def empty(scheme: Scheme, like: Tensor) -> Sketch:
-    """Nothing seen: the identity of `merged`."""
+    """Return the sketch of no data: the identity of `merged`."""
     shape = qparams_shape(scheme, tuple(like.shape))
     full = torch.full(shape, torch.inf, dtype=torch.float32, device=like.device)
     return Sketch(full, -full, full.new_empty((*shape, 0)), torch.empty((*shape, 2, 0), dtype=torch.int64, device=like.device))
 
 
 def updated(state: Sketch, x: Tensor, scheme: Scheme, bins: Bins) -> Sketch:
-    """The sketch after x; an empty x changes nothing."""
+    """Return the sketch after x; an empty x changes nothing."""
     if x.numel() == 0:
         return state
     split, axes = blocks(x.detach().float(), scheme)
@@ -71,7 +71,7 @@ def updated(state: Sketch, x: Tensor, scheme: Scheme, bins: Bins) -> Sketch:
 
 
 def merged(a: Sketch, b: Sketch, bins: Bins) -> Sketch:
-    """The sketch of a's data followed by b's, bit for bit."""
+    """Return the sketch of a's data followed by b's, bit for bit equal to one pass over both."""
     low, high = torch.minimum(a.low, b.low), torch.maximum(a.high, b.high)
     few = a.counts.shape[-1] == b.counts.shape[-1] == 0 and a.values.shape[-1] + b.values.shape[-1] <= KEPT
     if few:
@@ -81,7 +81,7 @@ def merged(a: Sketch, b: Sketch, bins: Bins) -> Sketch:
 
 
 def counted(state: Sketch, low: Tensor, high: Tensor, bins: Bins) -> Tensor:
-    """The counts of all that was seen, in the bins that the range [low, high] takes: int64 [*shape, 2, size]."""
+    """Return the counts of all data in the bins of the range [low, high]: int64 [*shape, 2, size]."""
     return _in_bins(state, bins.level(magnitude(low, high)), bins)
 
 
@@ -99,26 +99,26 @@ def _in_bins(state: Sketch, level: Tensor, bins: Bins) -> Tensor:
 
 
 def magnitude(low: Tensor, high: Tensor) -> Tensor:
-    """The largest magnitude, 0 before any data; NaN where there was one."""
+    """Return the largest magnitude: 0 before any data, NaN after a NaN."""
     return torch.maximum(-low, high).clamp(min=0)
 
 
 def on_the_line(state: Sketch, bins: Bins) -> tuple[Tensor, Tensor]:
-    """(edges, counts) of the bins in the order of the real line: float64 [*shape, 2 size + 1], int64 [*shape, 2 size]."""
+    """Return (edges, counts) of the bins in ascending order: float64 [*shape, 2 size + 1], int64 [*shape, 2 size]."""
     edges = bins.edges(bins.level(magnitude(state.low, state.high)))
     negative, positive = counted(state, state.low, state.high, bins).unbind(-2)
     return torch.cat((-edges.flip(-1)[..., :-1], edges), -1), torch.cat((negative.flip(-1), positive), -1)
 
 
 def of_magnitudes(state: Sketch, bins: Bins) -> tuple[Tensor, Tensor]:
-    """(edges, counts) of the bins of |x|: float64 [*shape, size + 1], int64 [*shape, size]."""
+    """Return (edges, counts) of the bins of |x|: float64 [*shape, size + 1], int64 [*shape, size]."""
     edges = bins.edges(bins.level(magnitude(state.low, state.high)))
     return edges, counted(state, state.low, state.high, bins).sum(-2)
 
 
 def by_rows(state: Sketch, rows: int, function: Callable[[Sketch], Tensor]) -> Tensor:
-    """function(part), of the shape of part.low, for so many blocks at a time; together the shape of state.low."""
-    if torch.compiler.is_compiling():  # a trace would be as long as there are parts
+    """Apply a function to `rows` blocks at a time: function(part) has the shape of part.low, the result that of state.low."""
+    if torch.compiler.is_compiling():  # otherwise the trace would grow with the number of parts
         return function(state)
     blocks = (t.reshape(state.low.numel(), *t.shape[state.low.ndim :]) for t in state)
     parts = zip(*(torch.split(t, rows) for t in blocks), strict=True)
@@ -126,12 +126,12 @@ def by_rows(state: Sketch, rows: int, function: Callable[[Sketch], Tensor]) -> T
 
 
 def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
-    # x viewed by `blocks`, in parts that the cache holds: memory that is new costs more than counting does.
+    # Count x, viewed by `blocks`, in parts that fit into the cache: allocating takes longer than counting.
     compiling = torch.compiler.is_compiling()
     if level.numel() == 1:
         flat = split.reshape(-1)
         if bins.coarse:
-            # The patterns are counted as they are, and put into the bins afterwards.
+            # Count the bit patterns, then sum them into the bins.
             length = len(flat) if compiling else min(len(flat), 2 * PART)
             room = torch.empty(length, dtype=torch.int32, device=flat.device)
             tallies = (_by_pattern(part, room) for part in torch.split(flat, length))
@@ -152,13 +152,13 @@ def _total(counts: Iterable[Tensor]) -> Tensor:
 
 
 def _by_pattern(x: Tensor, room: Tensor) -> Tensor:
-    # The upper half of the patterns is the negative numbers'.
+    # Negative numbers have the upper half of the patterns.
     patterns = torch.bitwise_right_shift(x.view(torch.int32), 16, out=room[: len(x)])
     return _tally(patterns.bitwise_and_(2 * PATTERNS - 1), 2 * PATTERNS)
 
 
 def _in_windows(x: Tensor, level: Tensor, bins: Bins) -> Tensor:
-    # Every element in the window of its block, on the line; levels broadcast against x.
+    # Counts of every block's bins in ascending order; levels broadcast against x.
     groups, size = level.numel(), bins.size
     x = x.contiguous()
     wide = groups * 2 * size >= 1 << 31
@@ -175,7 +175,7 @@ def _by_sign(line: Tensor) -> Tensor:
 
 def _tally(index: Tensor, size: int) -> Tensor:
     index = index.flatten()
-    if torch.compiler.is_compiling():  # bincount's shape depends on data, as far as the compiler knows
+    if torch.compiler.is_compiling():  # to the compiler, the shape of bincount depends on the data
         return torch.zeros(size, dtype=torch.int64, device=index.device).scatter_add_(
             0, index.long(), torch.ones_like(index).long()
         )
@@ -183,12 +183,12 @@ def _tally(index: Tensor, size: int) -> Tensor:
 
 
 def nothing(state: Sketch) -> bool:
-    """Whether there was no data yet: known from shapes."""
+    """Return True if there was no data yet; this follows from shapes."""
     return state.values.shape[-1] == state.counts.shape[-1] == 0
 
 
 def rank(share: float, n: int | Tensor) -> Tensor:
-    """max(1, ceil(share n - FORGIVEN)).
+    """Return max(1, ceil(share n - FORGIVEN)).
 
     >>> int(rank(0.99999, 100000)), int(rank(0.5, 5))
     (99999, 3)
@@ -197,21 +197,21 @@ def rank(share: float, n: int | Tensor) -> Tensor:
 
 
 def ranked(edges: Tensor, counts: Tensor, share: float) -> Tensor:
-    """The ceil(share n)-th smallest of n binned values, in float64: less than one bin from the true one.
+    """Return the ceil(share n)-th smallest of n binned values, in float64; the error is less than one bin.
 
-    The j-th of the c values of a bin [a, b] is taken to lie at a + (b - a)(j - 1/2)/c.
+    The j-th of the c values of a bin [a, b] is assumed to be a + (b - a)(j - 1/2)/c.
     """
     total = counts.cumsum(-1)
-    wanted = rank(share, total[..., -1:])
-    place = (total < wanted).sum(-1, keepdim=True).clamp(max=counts.shape[-1] - 1)
-    held = counts.gather(-1, place)
-    part = (wanted - 0.5 - (total.gather(-1, place) - held)) / held.clamp(min=1)
+    target = rank(share, total[..., -1:])
+    place = (total < target).sum(-1, keepdim=True).clamp(max=counts.shape[-1] - 1)
+    count = counts.gather(-1, place)
+    part = (target - 0.5 - (total.gather(-1, place) - count)) / count.clamp(min=1)
     low, high = edges.gather(-1, place), edges.gather(-1, place + 1)
     return (low + (high - low) * part).squeeze(-1)
 
 
 def clipped(state: Sketch, low: Tensor, high: Tensor) -> Range:
-    """[low, high] within what was seen; all that was seen where that is not finite, so that it stays visible."""
+    """Return [low, high] clamped to the observed range; the observed range itself if it is not finite."""
     seen = state.low.isfinite() & state.high.isfinite()
     low, high = low.float().maximum(state.low), high.float().minimum(state.high)
     return Range(torch.where(seen, low, state.low), torch.where(seen, high, state.high))

@@ -1,4 +1,4 @@
-"""The range of k standard deviations around the mean."""
+"""StdClip: the range of k standard deviations around the mean."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class StdClip:
     """low = max(min(x), mean - k*std), high = min(max(x), mean + k*std), over all values of all batches.
 
     std is the sample standard deviation, sqrt(sum (x - mean)^2 / (n - 1)), and 0 for a single value.
-    MQBench's ClipStdObserver swaps min and max, so that it only widens the range, and sees the last batch only.
+    MQBench's ClipStdObserver swaps min and max, so it only widens the range; and it uses only the last batch.
 
     Args:
-        k: How many standard deviations; above 0.
+        k: The number of standard deviations, above 0.
     Raises:
         SpecError: k is not above 0.
     Source: MQBench, ClipStdObserver (k = 2.6).
@@ -39,23 +39,23 @@ class StdClip:
     k: float = field(default=2.6, validator=_k)
 
     def init(self, scheme: Scheme, like: Tensor) -> Moments:
-        """No values yet: the identity of merge."""
+        """Return the state before any value: the identity of merge."""
         return no_moments(scheme, like)
 
     def update(self, state: Moments, x: Tensor, scheme: Scheme) -> Moments:
-        """The moments of the values so far and of x; an empty x changes nothing."""
+        """Return the moments of the values so far and of x; an empty x changes nothing."""
         return merged(state, moments(x, scheme)) if x.numel() else state
 
     def merge(self, a: Moments, b: Moments) -> Moments:
-        """The moments of both."""
+        """Return the moments of both."""
         return merged(a, b)
 
     def range(self, state: Moments, scheme: Scheme) -> Range:
-        """The clipped range."""
+        """Return the clipped range."""
         mean, std = mean_and_std(state)
         low = torch.maximum(mean - self.k * std, state.low)
         return Range(low.float(), torch.minimum(mean + self.k * std, state.high).float())
 
     def finalize(self, state: Moments, scheme: Scheme) -> Affine:
-        """The qparams of the clipped range."""
+        """Return the qparams of the clipped range."""
         return from_range(*self.range(state, scheme), scheme)

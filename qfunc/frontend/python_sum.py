@@ -1,4 +1,4 @@
-"""The 0 + x with which Python's sum begins, which is x."""
+"""Recognise the 0 + x with which Python's sum() begins."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ from typing import Any
 
 from torch import fx, nn
 
-from qfunc.ops.index_spellings import dtype_of
-from qfunc.ops.spelling import canonical, short_name
-from qfunc.ops.vocabulary import BY_TARGET
-
-# Of these PyTorch has none for booleans, whose 0 + x is of another type.
-_NUMBERS = ("conv", "conv_transpose", "linear", "matmul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean", "relu",
-            "leaky_relu", "prelu", "sigmoid", "tanh", "gelu", "silu", "hardswish", "hardsigmoid", "elu", "softplus", "mish",
-            "softmax", "layer_norm", "group_norm", "sdpa", "div", "exp", "sqrt", "embedding")  # fmt: skip
-_AS_THEIR_INPUTS = ("add", "sub", "mul", "pow", "clip", "max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze",
-                    "slice", "expand", "pad", "resize", "split", "chunk")  # fmt: skip
+from qfunc.ops.binding import dtype_of
+from qfunc.ops.canonicalize import canonical, short_name
+from qfunc.ops.definition import Trait
+from qfunc.ops.opset import BY_TARGET
 
 
 def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:
-    """The x of a traced 0 + x that is x; None for all else, and where x may be a tensor of booleans.
+    """Return the x of a traced 0 + x, or None for any other node and where x may be a tensor of booleans.
 
     >>> g = fx.symbolic_trace(lambda x, y: sum([x.relu(), y])).graph
     >>> [str(is_sum_start(n, nn.Module())) for n in g.nodes]
@@ -37,12 +31,15 @@ def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:
 def _is_of_numbers(value: Any, owner: nn.Module) -> bool:
     if not isinstance(value, fx.Node):
         return isinstance(value, float)
-    if value.op == "call_module":  # a norm or a dropout, or a leaf of the user's
+    if value.op == "call_module":  # a norm, a dropout, or a leaf of the user
         return type(owner.get_submodule(str(value.target))).__module__.startswith(("torch.nn.", "qfunc."))
     call = canonical(value)
-    kind = "" if call is None or call[0] not in BY_TARGET else BY_TARGET[call[0]].kind
-    given = () if call is None or kind not in _AS_THEIR_INPUTS else call[1]
-    return kind in _NUMBERS or any(_is_of_numbers(v, owner) for v in given)
+    op = None if call is None else BY_TARGET.get(call[0])
+    if op is None or call is None:
+        return False
+    # Of the result's type are all operands here; a condition or an index is not.
+    follows = op.traits & (Trait.VIEW | Trait.ARITHMETIC) or op.kind == "pad"
+    return Trait.NEVER_BOOLEAN in op.traits or (bool(follows) and any(_is_of_numbers(v, owner) for v in call[1]))
 
 
 __all__ = ["is_sum_start"]

@@ -1,4 +1,4 @@
-"""Quantize functions: what value the hardware will hold, and which gradient training sees."""
+"""Quantize functions: the value that the hardware represents, and the gradient of that value in training."""
 
 from qfunc.functions.adaround import AdaRound
 from qfunc.functions.dorefa import DoReFa

@@ -1,4 +1,4 @@
-"""What the functions that wrap another one share: its qparams, its gradient, and what they ask of it."""
+"""Helpers of functions that wrap another one: its qparams and gradient, and the checks that it can be wrapped."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ wrapped = implements(Function)
 
 
 def plain(instance: Any, attribute: Any, value: Any) -> None:
-    """Validator: a quantize function without a training surrogate of its own."""
+    """Validate a quantize function: raise SpecError if it has a training surrogate (`relax`)."""
     wrapped(instance, attribute, value)
     if isinstance(value, RelaxedFunction):
-        wanted = "a function whose training value is its `apply`, not another `relax`"
-        raise refuse(instance, attribute.name, value, wanted, "Wrap the innermost function.")
+        wanted = "a function that trains with `apply`, without a `relax`"
+        raise refuse(instance, attribute.name, value, wanted, "Wrap its inner function instead.")
 
 
 def learned_by(inner: Any, scheme: Scheme) -> tuple[str, ...]:
-    """The names of the parameters that the inner function trains."""
+    """Return the names of the parameters that the inner function trains."""
     return tuple(inner.learned(scheme)) if isinstance(inner, LearnedFunction) else ()
 
 
 def scaled_by(inner: Any, params: Any, factor: Tensor) -> Any:
-    """The inner function's parameters for factor * x; None if it knows none."""
+    """Return the inner function's parameters for factor * x; None if it does not support scaling."""
     return inner.scaled(params, factor) if isinstance(inner, ScalableFunction) else None
 
 
 def qparams_of(inner: Any, params: Any, x: Tensor, scheme: Scheme) -> Affine:
-    """The qparams that the inner function exports, without gradient."""
+    """Return the qparams that the inner function exports, without gradient."""
     qparams: Affine = params if type(inner) is Fixed else inner.export(params, x.detach(), scheme)[1]
     outer = None if qparams.outer is None else qparams.outer.detach()
     return Affine(qparams.scale.detach(), qparams.zero_point.detach(), outer)
 
 
 def require_of_x(name: str, inner: Any, params: Any, x: Tensor, scheme: Scheme) -> None:
-    """Refuses an inner function that quantizes another tensor than x, such as tanh(x); seen on constants only."""
+    """Raise SpecError if an inner function quantizes another tensor than x, such as tanh(x); needs a constant x."""
     codes, qparams = inner.export(params, x.detach(), scheme)
     direct = quantize(x.detach(), qparams, scheme)
     if not torch.equal(codes.nan_to_num(), direct.nan_to_num()):
@@ -54,11 +54,11 @@ def require_of_x(name: str, inner: Any, params: Any, x: Tensor, scheme: Scheme) 
 
 
 def ratio(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    """x / s, or x * (1/s) where the scheme says so."""
+    """Return x / s, or x * (1/s) for schemes without `division`."""
     scale = step(qparams, x, scheme)
     return x / scale if scheme.division else x * (1 / scale)
 
 
 def with_gradient_of(surrogate: Tensor, value: Tensor) -> Tensor:
-    """`value`, whose gradient is that of `surrogate`."""
+    """Return `value` with the gradient of `surrogate`."""
     return straight_through(surrogate, value.detach(), torch.ones((), dtype=value.dtype, device=value.device))

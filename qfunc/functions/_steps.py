@@ -1,4 +1,4 @@
-"""What the functions with a learned step share: the scale that the hardware takes, and the step's gradient."""
+"""Helpers of functions with a learned step: the scale that the hardware supports, and the gradient of the step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY_STEP = (Int, Float, Levels)
 
 
 def refuse_unless(kinds: tuple[type, ...], scheme: Scheme, function: str) -> None:
-    """Raises a SpecError for a scheme whose format the function's equation does not know."""
+    """Raise SpecError for a format that the function's equation does not cover."""
     if not isinstance(scheme.format, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         do = "Use Fixed(), or another format."
@@ -28,49 +28,49 @@ def refuse_unless(kinds: tuple[type, ...], scheme: Scheme, function: str) -> Non
 
 
 def refuse_signed(scheme: Scheme, function: str) -> None:
-    """Raises a SpecError for a scale that keeps the extreme's sign, where the function learns a magnitude."""
+    """Raise SpecError for a signed scale, because the function learns a magnitude."""
     if scheme.scale.signed:
         wanted, do = "a scale without a sign", "Use Fixed() or Lsq()."
         raise SpecError(where=f"{function}, scheme.scale", found="signed=True", wanted=wanted, do=do)
 
 
 def is_free(scheme: Scheme) -> bool:
-    """Whether the scheme has a zero point to choose."""
+    """Return True if the scheme has a zero point to choose."""
     return scheme.zero_point is not None and scheme.zero_point.value is None
 
 
 def whole(qparams: Affine) -> Tensor:
-    """The scale of qparams, both levels in one: what trains."""
+    """Return the scale of qparams, the product of both levels: the number that trains."""
     return qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
 
 
 def quantized_step(scale: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
-    """The qparams that the hardware holds for a trained scale: allowed(max(|s|, 2^-126)).
+    """Return the qparams that the hardware uses for a trained scale: allowed(max(|s|, 2^-126)).
 
     >>> from qfunc.specs import Scale
     >>> quantized_step(torch.tensor(-0.3), torch.tensor(0.0), Scheme(scale=Scale(power_of_two=True))).scale.item()
     0.5
     """
-    magnitude = scale.abs().clamp(min=torch.finfo(torch.float32).tiny)  # no global number, see `scales`
+    magnitude = scale.abs().clamp(min=torch.finfo(torch.float32).tiny)  # not a global number: see `scales._hardware_scale`
     inner, outer = nearest_scale(torch.copysign(magnitude, scale) if scheme.scale.signed else magnitude, scheme)
     return Affine(inner, zero_point, outer)
 
 
 def through_magnitude(gradient: Tensor, scale: Tensor, scheme: Scheme) -> Tensor:
-    """The gradient of the held scale as that of the trained one: straight through `nearest_scale`, by sign through |s|."""
+    """Return the gradient of the trained scale from that of the hardware's: straight through `nearest_scale`, then of |s|."""
     return gradient if scheme.scale.signed else torch.where(scale < 0, -gradient, gradient)
 
 
 def value_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    """What the hardware holds for x, in the dtype of x."""
-    if turned := _turned(x, qparams):
-        return value_of(x.permute(turned[0]), qparams, scheme).permute(turned[1])
+    """Return the value that the hardware represents for x, in the dtype of x."""
+    if order := _memory_order(x, qparams):
+        return value_of(x.permute(order[0]), qparams, scheme).permute(order[1])
     parts = [affine.fake_quantized_value(part, its, scheme) for _, part, its in _parts(x, x, qparams, _LARGE)]
     return parts[0] if len(parts) == 1 else torch.cat(parts).reshape(x.shape)
 
 
 def in_codes(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    """t = x / s + z in the dtype of the computation: where x lies among the codes, before rounding; a new tensor."""
+    """Return t = x / s + z, x in units of codes before rounding: a new tensor in the dtype of the computation."""
     wide = widened(x, scheme)
     scale, zero = (p.to(wide.dtype) for p in (step(qparams, x, scheme), spread(qparams.zero_point, x, scheme)))
     if scheme.zero_point is None:
@@ -79,7 +79,7 @@ def in_codes(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
 
 
 def ends(scheme: Scheme) -> tuple[float, float]:
-    """(n, p): the smallest and the largest code, for formats without integers the value of it."""
+    """Return (n, p): the smallest and the largest code, or its value for formats without integers."""
     match scheme.format:
         case Int(qmin=low, qmax=high):
             return low, high
@@ -91,14 +91,14 @@ def ends(scheme: Scheme) -> tuple[float, float]:
 
 
 def through_inside(grad: Tensor, t: Tensor, scheme: Scheme) -> Tensor:
-    """grad where n < t < p, else 0: LSQ's gradient to x."""
-    # One pass of one kernel; masks and choices make copies as large as x.
+    """Return grad where n < t < p, else 0: LSQ's gradient of x."""
+    # One kernel in one pass; masks and torch.where would allocate copies as large as x.
     gate: Tensor = torch.ops.aten.hardtanh_backward(grad, t, *ends(scheme))
     return gate
 
 
 class Gradients(NamedTuple):
-    """To x; to the step, summed over the elements that share it; and the sum of what does not reach x, if wanted."""
+    """Gradient of x; of the step, summed over the elements that share it; and the sum of the part clipped from x, or None."""
 
     x: Tensor
     step: Tensor
@@ -111,14 +111,14 @@ Gate = Callable[[Tensor, Tensor, Tensor, Affine], Tensor]
 def gradients(
     grad: Tensor, x: Tensor, qparams: Affine, scheme: Scheme, gate: Gate | None = None, outside: bool = False
 ) -> Gradients:
-    """The gradients of x_hat = (q - z) s: {R(x/s) - x/s where it passes through to x;  n - z or p - z elsewhere}.
+    """Return the gradients of x_hat = (q - z) s: {R(x/s) - x/s where it passes through to x;  n - z or p - z elsewhere}.
 
-    gate(grad, x, t, qparams) is the gradient to x, `through_inside` if not given.  Large tensors are gone
-    through in parts that stay in the cache: fresh memory costs more than the arithmetic.
+    gate(grad, x, t, qparams) is the gradient of x; the default is `through_inside`.  Large tensors are processed
+    in parts that fit into the cache, because allocating takes longer than the arithmetic.
     """
-    if turned := _turned(x, qparams):
-        found = gradients(grad.permute(turned[0]), x.permute(turned[0]), qparams, scheme, gate, outside)
-        return found._replace(x=found.x.permute(turned[1]))
+    if order := _memory_order(x, qparams):
+        result = gradients(grad.permute(order[0]), x.permute(order[0]), qparams, scheme, gate, outside)
+        return result._replace(x=result.x.permute(order[1]))
     parts = [_of_part(*part, scheme, gate, outside) for part in _parts(grad, x, qparams)]
     if len(parts) == 1:
         return parts[0]
@@ -128,11 +128,11 @@ def gradients(
 
 
 _PART, _LARGE = 1 << 16, 1 << 20
-"""A part's elements; and from how many on a pass of a few operations gains by parts."""
+"""Number of elements of a part, and the number from which on a few operations are faster in parts."""
 
 
-def _turned(x: Tensor, qparams: Affine) -> tuple[list[int], list[int]] | None:
-    # The axes of x in the order of its memory, and back, where x has one scale and lies densely in another order.
+def _memory_order(x: Tensor, qparams: Affine) -> tuple[list[int], list[int]] | None:
+    # The axes of x in memory order and their inverse, if x has one scale and is dense but not contiguous.
     if torch.compiler.is_compiling() or qparams.scale.ndim or x.numel() < 2 * _PART or x.is_contiguous():
         return None
     order = sorted(range(x.ndim), key=x.stride, reverse=True)
@@ -140,16 +140,16 @@ def _turned(x: Tensor, qparams: Affine) -> tuple[list[int], list[int]] | None:
 
 
 def _parts(grad: Tensor, x: Tensor, qparams: Affine, least: int = 2 * _PART) -> list[tuple[Tensor, Tensor, Affine]]:
-    whole_thing, per = [(grad, x, qparams)], qparams.scale
+    unsplit, shared_scale = [(grad, x, qparams)], qparams.scale
     if torch.compiler.is_compiling() or x.numel() < least:
-        return whole_thing
-    if per.ndim == 0 and x.is_contiguous() and grad.is_contiguous():
+        return unsplit
+    if shared_scale.ndim == 0 and x.is_contiguous() and grad.is_contiguous():
         pairs = zip(torch.split(grad.reshape(-1), _PART), torch.split(x.reshape(-1), _PART), strict=True)
         return [(g, part, qparams) for g, part in pairs]
-    if per.ndim == 0 or per.shape[0] != x.shape[0] or (qparams.outer is not None and qparams.outer.ndim):
-        return whole_thing
+    if shared_scale.ndim == 0 or shared_scale.shape[0] != x.shape[0] or (qparams.outer is not None and qparams.outer.ndim):
+        return unsplit
     rows = max(_PART * x.shape[0] // x.numel(), 1)
-    split = (torch.split(t, rows) for t in (grad, x, per, qparams.zero_point))
+    split = (torch.split(t, rows) for t in (grad, x, shared_scale, qparams.zero_point))
     return [(g, part, Affine(s, z, qparams.outer)) for g, part, s, z in zip(*split, strict=True)]
 
 
@@ -169,12 +169,12 @@ def _of_part(grad: Tensor, x: Tensor, qparams: Affine, scheme: Scheme, gate: Gat
 
 
 def largest_level(scheme: Scheme) -> float:
-    """Q_p: the largest level in steps, at least 1."""
+    """Return Q_p: the largest level in steps, at least 1."""
     return max(ends(scheme)[1], 1.0)
 
 
 def sharing(x: Tensor, scale: Tensor, batch_axis: int | None) -> int:
-    """N: how many elements of x share one scale, at least 1; of one example, if x has examples along an axis.
+    """Return N, the number of elements of x that share one scale, at least 1; with `batch_axis`, of one example.
 
     >>> x = torch.ones(6, 5, 4)
     >>> sharing(x, torch.ones(()), 0), sharing(x, torch.ones(1, 5, 1), 0), sharing(x, torch.ones(6, 1, 1), 0)

@@ -1,4 +1,4 @@
-"""DSQ: the gradient of a staircase of tanh, whose bounds and steepness are learned."""
+"""DSQ: learn the bounds and the steepness of a soft staircase of tanh, whose gradient replaces that of rounding."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class Dsq:
         Q_S(x) = l + D (i + (phi(x) + 1) / 2),  phi(x) = s tanh(k (x - m_i))
         s = 1 / tanh(k D / 2) = 1 / (1 - alpha),  k = ln(2 / alpha - 1) / D
 
-    and Q_S(x) = l below l, u above u.  As in the paper the value in training is the hard one, which replaces
-    phi by its sign, and x, l, u and alpha get the derivatives of Q_S.  Schemes with a zero point train l and
-    u, and the hardware's from_range(l, u) gives D and the grid; the others train the width u - l alone, from which
-    D, l = qmin D and u = qmax D: a bound's gradient is made for steps of its size, a step's is (qmax - qmin) times
-    larger.  alpha counts as the nearest number in [0.001, 0.499], the gradient passing straight through;
-    the paper's L2 penalty on it is the optimizer's weight decay.  The curve assumes rounding to nearest.
+    and Q_S(x) = l below l, u above u.  As in the paper, the value in training is the hard one, which replaces
+    phi by its sign, and x, l, u and alpha get the derivatives of Q_S.  Schemes with a zero point train l and u, and
+    from_range(l, u) gives D and the grid.  Other schemes train only the width u - l, with l = qmin D and u = qmax D:
+    the gradient of a bound fits learning rates for bounds, while that of a step is (qmax - qmin) times larger.
+    alpha is clamped to [0.001, 0.499] with a straight-through gradient; for the paper's L2 penalty on it, use the
+    optimizer's weight decay.  The curve assumes rounding to nearest.
 
-    NaN in x gives NaN there and in the gradients of what is learned; infinities saturate.
+    NaN in x gives NaN there and in the gradients of the learned parameters; infinities saturate.
 
     Args:
-        alpha: How far the curve is from the staircase at first; small is steep.
-        trains_alpha: Whether alpha trains, as in the paper; MQBench keeps 0.4.
+        alpha: The initial distance of the curve from the staircase; small values are steep.
+        trains_alpha: True to train alpha, as in the paper; MQBench fixes it at 0.4.
     Raises:
-        SpecError: an alpha outside [0.001, 0.499]; a format that is no `Int`, from `init`.
+        SpecError: an alpha outside [0.001, 0.499]; a format other than `Int`, from `init`.
     Source: Gong et al., arXiv:1908.05033, equations 3 to 9.
 
     >>> x = torch.tensor([0.5, 0.9], requires_grad=True)
@@ -72,7 +72,7 @@ class Dsq:
     trains_alpha: bool = field(default=True, validator=instance_of(bool))
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Staircase:
-        """The range that the estimated qparams hold."""
+        """Return the range that the estimated qparams represent."""
         steps.refuse_unless((Int,), scheme, "Dsq")
         scale, zero = steps.whole(qparams), qparams.zero_point
         alpha = torch.full((), self.alpha, device=scale.device)
@@ -82,34 +82,34 @@ class Dsq:
         return Staircase((low - zero) * scale, (high - zero) * scale, None, None, alpha)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
-        """The bounds or the width, and alpha if it trains."""
+        """Return the bounds or the width, and alpha if it trains."""
         return (*(("low", "high") if steps.is_free(scheme) else ("width",)), *(("alpha",) if self.trains_alpha else ()))
 
     def scaled(self, params: Staircase, factor: Tensor) -> Staircase:
-        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
         if params.width is not None:
             return params._replace(width=params.width * factor)
         assert params.low is not None and params.high is not None  # noqa: PT018
         return params._replace(low=params.low * factor, high=params.high * factor)
 
     def apply(self, params: Staircase, x: Tensor, scheme: Scheme) -> Tensor:
-        """x as the hardware holds it."""
-        first, second = (p.detach() if name == "zero_point" else p for name, p in _two(params))
+        """Return the value that the hardware represents for x."""
+        first, second = (p.detach() if name == "zero_point" else p for name, p in _grid_parameters(params))
         return by_rule(_SoftGradient(scheme), x, first, second, params.alpha)
 
     def export(self, params: Staircase, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
-        """The codes of x and the qparams that the hardware holds."""
-        first, second = (p.detach() for _, p in _two(params))
-        qparams = _held(first, second, scheme)
+        """Return the codes of x and the qparams that the hardware uses."""
+        first, second = (p.detach() for _, p in _grid_parameters(params))
+        qparams = _hardware_qparams(first, second, scheme)
         return quantize(x.detach(), qparams, scheme), qparams
 
 
-def _two(params: Staircase) -> list[tuple[str, Tensor]]:
-    # The two tensors that make the grid.
+def _grid_parameters(params: Staircase) -> list[tuple[str, Tensor]]:
+    # The two tensors that define the grid.
     return [(name, p) for name, p in zip(params._fields[:4], params[:4], strict=True) if p is not None]
 
 
-def _held(first: Tensor, second: Tensor, scheme: Scheme) -> Affine:
+def _hardware_qparams(first: Tensor, second: Tensor, scheme: Scheme) -> Affine:
     return (
         from_range(first, second, scheme)
         if steps.is_free(scheme)
@@ -126,26 +126,26 @@ class _SoftGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot tra
     scheme: Scheme
 
     def forward(self, x: Tensor, first: Tensor, second: Tensor, alpha: Tensor) -> Tensor:
-        return steps.value_of(x, _held(first, second, self.scheme), self.scheme)
+        return steps.value_of(x, _hardware_qparams(first, second, self.scheme), self.scheme)
 
     def backward(
         self, grad: Tensor, x: Tensor, first: Tensor, second: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        scheme, qparams = self.scheme, _held(first, second, self.scheme)
+        scheme, qparams = self.scheme, _hardware_qparams(first, second, self.scheme)
         qmin, qmax = codes_of(scheme)
         # In codes: t = (x - l) / D + qmin, and the staircase h(t) = Q_S / D + z.
         t = steps.in_codes(x, qparams, scheme)
         zero = spread(qparams.zero_point, t, scheme)
         inside = (t >= qmin) & (t <= qmax)
-        held = alpha.clamp(_LOW, _HIGH).to(t.dtype)
-        s, k = 1 / (1 - held), torch.log(2 / held - 1)
+        clamped_alpha = alpha.clamp(_LOW, _HIGH).to(t.dtype)
+        s, k = 1 / (1 - clamped_alpha), torch.log(2 / clamped_alpha - 1)
         t = t.clamp(qmin, qmax)
         index = torch.floor(t).clamp(max=qmax - 1)
         offset = t - index - 0.5
         curve = torch.tanh(k * offset)
         bend = 1 - curve * curve
         height, slope = index + 0.5 + 0.5 * s * curve, 0.5 * s * k * bend * inside
-        d_alpha = 0.5 * (s * s * curve - s * bend * offset * 2 / (held * (2 - held))) * inside
+        d_alpha = 0.5 * (s * s * curve - s * bend * offset * 2 / (clamped_alpha * (2 - clamped_alpha))) * inside
         per_alpha = summed(grad * d_alpha * step(qparams, t, scheme), alpha, scheme)
         through = (grad * slope).to(grad.dtype)
         if not steps.is_free(scheme):

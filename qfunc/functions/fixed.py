@@ -1,4 +1,4 @@
-"""Quantization with the estimated qparams, unchanged by training."""
+"""Fixed: quantize with the estimated qparams; training does not change them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qfunc.specs import Scheme
 
 @frozen
 class Fixed:
-    """x_hat = (clamp(R(x/s) + z) - z) * s; the gradient passes straight through inside the range.
+    """x_hat = (clamp(R(x/s) + z) - z) * s, with a straight-through gradient inside the range.
 
     Source: Jacob et al., arXiv:1712.05877, section 3.
 
@@ -22,17 +22,17 @@ class Fixed:
     """
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Affine:
-        """The qparams themselves."""
+        """Return the qparams themselves."""
         return qparams
 
     def scaled(self, params: Affine, factor: Tensor) -> Affine:
-        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
         return params._replace(scale=params.scale * factor)
 
     def apply(self, params: Affine, x: Tensor, scheme: Scheme) -> Tensor:
-        """x as the hardware holds it."""
+        """Return the value that the hardware represents for x."""
         return fake_quantize(x, params, scheme)
 
     def export(self, params: Affine, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
-        """The codes of x and their qparams."""
+        """Return the codes of x and their qparams."""
         return quantize(x, params, scheme), params

@@ -1,4 +1,4 @@
-"""LSQ+: the scale and the offset are learned."""
+"""LSQ+: learn the scale and the offset."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ class Offset(NamedTuple):
 class LsqPlus:
     """x_hat = clamp(R((x - beta)/s), qmin, qmax) s + beta; scale s and offset beta train.
 
-    The hardware holds no real offset but the zero point z = clamp(R(-beta/s), qmin, qmax), so the value is
-    x_hat = (clamp(R(x/s) + z, qmin, qmax) - z) s, with the paper's gradients at v = x/s + z:
+    The hardware has an integer zero point z = clamp(R(-beta/s), qmin, qmax) instead of a real offset, so the value
+    is x_hat = (clamp(R(x/s) + z, qmin, qmax) - z) s, with the paper's gradients at v = x/s + z:
 
         d x_hat / d s = g * {R(v) - v where qmin < v < qmax;  qmin where v <= qmin;  qmax where v >= qmax}
         d x_hat / d beta = g * {0 where qmin < v < qmax;  1 elsewhere}
         d x_hat / d x = 1 where qmin < v < qmax, else 0
 
-    g = 1 / sqrt(N qmax) as in LSQ, for both, which have one unit.  A scheme without a zero point, or whose
-    zero point is fixed, learns only s, as `Lsq` does.  The held scale, NaN and infinities are as in `Lsq`.
+    g = 1 / sqrt(N qmax) as in LSQ, for both, because they have the same unit.  Without a free zero point only s
+    trains, as in `Lsq`.  The hardware's scale, NaN and infinities are as in `Lsq`.
 
     Args:
         gradient_scale: True for g as above, False for 1, or g itself.
-        batch_axis: As of `Lsq`: 0 for activations leaves the examples out of N.
+        batch_axis: As in `Lsq`: 0 for activations excludes the examples from N.
     Raises:
-        SpecError: a gradient scale that is no positive number, an axis that is no number; from `init`, no `Int`.
+        SpecError: a gradient scale that is not a positive number, an axis that is not an int; a format other than
+            `Int`, from `init`.
     Source: Bhalgat et al., arXiv:2004.09576, equations 3 to 5.
 
     >>> from qfunc.specs import ZeroPoint
@@ -58,31 +59,31 @@ class LsqPlus:
     batch_axis: int | None = field(default=None, validator=axis)
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Offset:
-        """The estimated scale, and beta = -z s."""
+        """Return the estimated scale, and beta = -z s."""
         steps.refuse_unless((Int,), scheme, "LsqPlus")
         scale = steps.whole(qparams)
         return Offset(scale, -qparams.zero_point * scale)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
-        """The scale, and beta where the hardware has a zero point to choose."""
+        """Return the names of the trained parameters: the scale, and beta if the zero point is free."""
         return ("scale", "beta") if steps.is_free(scheme) else ("scale",)
 
     def scaled(self, params: Offset, factor: Tensor) -> Offset:
-        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
         return Offset(params.scale * factor, params.beta * factor)
 
     def apply(self, params: Offset, x: Tensor, scheme: Scheme) -> Tensor:
-        """x as the hardware holds it."""
+        """Return the value that the hardware represents for x."""
         beta = params.beta if steps.is_free(scheme) else params.beta.detach()
         return by_rule(_OffsetGradient(scheme, self.gradient_scale, self.batch_axis), x, params.scale, beta)
 
     def export(self, params: Offset, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
-        """The codes of x, and the qparams with the integer zero point."""
-        qparams = _held(params.scale.detach(), params.beta.detach(), scheme)
+        """Return the codes of x, and the qparams with the integer zero point."""
+        qparams = _hardware_qparams(params.scale.detach(), params.beta.detach(), scheme)
         return quantize(x.detach(), qparams, scheme), qparams
 
 
-def _held(scale: Tensor, beta: Tensor, scheme: Scheme) -> Affine:
+def _hardware_qparams(scale: Tensor, beta: Tensor, scheme: Scheme) -> Affine:
     qparams = steps.quantized_step(scale, torch.zeros_like(scale), scheme)
     rule = scheme.zero_point
     if rule is None:
@@ -100,13 +101,13 @@ class _OffsetGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot t
     batch_axis: int | None
 
     def forward(self, x: Tensor, scale: Tensor, beta: Tensor) -> Tensor:
-        return steps.value_of(x, _held(scale, beta, self.scheme), self.scheme)
+        return steps.value_of(x, _hardware_qparams(scale, beta, self.scheme), self.scheme)
 
     def backward(self, grad: Tensor, x: Tensor, scale: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        scheme, qparams = self.scheme, _held(scale, beta, self.scheme)
-        found = steps.gradients(grad, x, qparams, scheme, outside=steps.is_free(scheme))
-        g, total, outside = factor_of(self.gradient_scale, self.batch_axis, x, scale, scheme), found.step, found.outside
+        scheme, qparams = self.scheme, _hardware_qparams(scale, beta, self.scheme)
+        result = steps.gradients(grad, x, qparams, scheme, outside=steps.is_free(scheme))
+        g, total, outside = factor_of(self.gradient_scale, self.batch_axis, x, scale, scheme), result.step, result.outside
         if outside is not None:
             total = total + outside * qparams.zero_point  # n or p, not n - z or p - z
         total = steps.through_magnitude(total * g, scale, scheme)
-        return found.x, total, outside if outside is None else outside * g
+        return result.x, total, outside if outside is None else outside * g

@@ -1,4 +1,4 @@
-"""NNIE's logarithmic quantizer with its gradient."""
+"""NnieLog: NNIE's logarithmic quantizer with the vendor's gradient."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from qfunc.specs import Log, Scheme
 
 @frozen
 class NnieLog:
-    """x_hat = +-2^((q + z) / k) or 0 by the codes of a `Log` format; the gradient is 1 everywhere.
+    """x_hat = +-2^((q + z) / k) or 0, the values of a `Log` format; the gradient is 1 everywhere.
 
-    k is the steps of an octave, z = R(k log2 c) - (2^bits - 1) comes from the largest magnitude c, and q =
-    clamp(R(k log2 |x|) - z, 0, 2^bits - 1); below half the smallest magnitude x_hat is 0.  Gradients are not
-    cut where x saturates, as in the vendor's own training code; `Fixed()` on a `Log` format cuts them.
+    k is the number of steps per octave, z = R(k log2 c) - (2^bits - 1) with the largest magnitude c, and q =
+    clamp(R(k log2 |x|) - z, 0, 2^bits - 1); below half the smallest magnitude x_hat is 0.  The gradient is not
+    clipped where x saturates, as in the vendor's training code; `Fixed()` on a `Log` format clips it.
 
     Raises:
-        SpecError: from `init`, a scheme whose format is no Log.
-    Source: HiSilicon NNIE as in MQBench, fake_quantize/nnie.py and the user guide, hardware/nnie.  The guide's
-        x >= 2^(z/k - 1) is followed where the code has > and leaves x at the bound as it is.
+        SpecError: from `init`, a format other than Log.
+    Source: HiSilicon NNIE as in MQBench, fake_quantize/nnie.py and the user guide, hardware/nnie.  This follows
+        the guide's x >= 2^(z/k - 1); MQBench's code has > and does not quantize x at the bound.
 
     >>> import torch
     >>> params = Affine(torch.tensor(2.0**-6), torch.tensor(0.0))
@@ -32,17 +32,17 @@ class NnieLog:
     """
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Affine:
-        """The qparams themselves."""
+        """Return the qparams themselves."""
         if not isinstance(scheme.format, Log):
             do = "Use Fixed() for this format."
             raise SpecError(where="NnieLog", found=repr(scheme.format), wanted="a Log format", do=do)
         return qparams
 
     def apply(self, params: Affine, x: Tensor, scheme: Scheme) -> Tensor:
-        """x as the hardware holds it."""
+        """Return the value that the hardware represents for x."""
         value = dequantize(quantize(x.detach(), params, scheme), params, scheme).to(x.dtype)
         return with_gradient_of(x, value)
 
     def export(self, params: Affine, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
-        """The sign-magnitude codes of x and their qparams."""
+        """Return the sign-magnitude codes of x and their qparams."""
         return quantize(x, params, scheme), params

@@ -1,4 +1,4 @@
-"""A user's own quantize function, from a value and its gradient."""
+"""User-defined quantize functions, from a value and its gradient."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRAINS = ("scale", "zero_point", "low", "high")
 
 
 class Bounded(NamedTuple):
-    """Scale and bounds in real units, the zero point in codes: float32, of the shape of the qparams."""
+    """Scale and bounds in real units, the zero point in codes: float32, in the shape of the qparams."""
 
     scale: Tensor
     zero_point: Tensor
@@ -43,7 +43,7 @@ def _pure(instance: Any, attribute: Any, value: Any) -> None:
 def _trainable(instance: Any, attribute: Any, value: Any) -> None:
     if type(value) is not tuple or len(set(value)) < len(value) or not set(value) <= set(TRAINS):
         wanted = "different names among " + ", ".join(map(repr, TRAINS))
-        raise refuse(instance, attribute.name, value, wanted, "Name what trains.")
+        raise refuse(instance, attribute.name, value, wanted, "Name the parameters to train.")
 
 
 def _named(function: Any) -> str:
@@ -52,7 +52,7 @@ def _named(function: Any) -> str:
 
 @frozen
 class WithGradient:
-    """What `with_gradient` makes: a quantize function whose value and gradient are the user's.
+    """The result of `with_gradient`: a quantize function with the user's value and gradient.
 
     >>> from qfunc.numerics.affine import quantize
     >>> WithGradient(quantize, quantize).trains  # any function at the top of its module
@@ -64,25 +64,25 @@ class WithGradient:
     trains: tuple[str, ...] = field(default=TRAINS, converter=as_tuple, validator=_trainable)
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Bounded:
-        """The estimated scale and zero point, and the real values of the smallest and largest code."""
+        """Return the estimated scale and zero point, and the real values of the smallest and largest code."""
         steps.refuse_unless(steps.EVERY_STEP, scheme, "with_gradient")
         scale = steps.whole(qparams)
         low, high = ((end - qparams.zero_point) * scale for end in steps.ends(scheme))
         return Bounded(scale, qparams.zero_point, low, high)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
-        """The names that train; a zero point only where the hardware has one to choose."""
+        """Return the names of the trained parameters; the zero point only if the scheme leaves it free."""
         return tuple(name for name in self.trains if name != "zero_point" or steps.is_free(scheme))
 
     def apply(self, params: Bounded, x: Tensor, scheme: Scheme) -> Tensor:
-        """The value of the code nearest to forward(...): what the hardware holds."""
+        """Return the value of the code nearest to forward(...), as the hardware represents it."""
         names = self.learned(scheme)
         tensors = (p if name in names else p.detach() for name, p in zip(TRAINS, params, strict=True))
-        return by_rule(_Own(self, scheme), x, *tensors)
+        return by_rule(_UserGradient(self, scheme), x, *tensors)
 
     def export(self, params: Bounded, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
-        """The codes of forward(...), and the qparams that the hardware holds."""
-        rule, detached = _Own(self, scheme), [p.detach() for p in params]
+        """Return the codes of forward(...), and the qparams that the hardware uses."""
+        rule, detached = _UserGradient(self, scheme), [p.detach() for p in params]
         qparams = rule.held(*detached[:2])
         return quantize(self.forward(*rule.arguments(x.detach(), *detached)), qparams, scheme), qparams
 
@@ -92,27 +92,27 @@ def with_gradient(
     backward: Callable[..., Sequence[Tensor | None]],
     trains: tuple[str, ...] = TRAINS,
 ) -> WithGradient:
-    """A quantize function from a value and the gradient that training shall see.
+    """Return a quantize function from a value and its gradient in training.
 
     forward(x, scale, zero_point, low, high) -> x_hat, and backward(grad, x, scale, zero_point, low, high) ->
     (dx, dscale, dzero_point, dlow, dhigh), each a Tensor or None for no gradient.  Both are pure functions
-    of tensors.  x is float32 or float64; the others broadcast against it, scale and zero point being those that
-    the hardware holds (|scale| made one that the scheme allows, an integer zero point in the code range), low
-    and high the real bounds, at first the values of the smallest and largest code.  A gradient may be given per
-    element, then it is summed over the elements that share the parameter, or in the parameter's own shape.
+    of tensors.  x is float32 or float64; the others broadcast against it.  Scale and zero point are those that the
+    hardware uses: |scale| rounded to one that the scheme allows, an integer zero point in the code range.  low and
+    high are the real bounds, initially the values of the smallest and largest code.  A gradient of a parameter may
+    have the shape of the parameter, or that of x; then it is summed over the elements that share the parameter.
 
-    The library takes the code nearest to x_hat and its value, so that codes and value always agree.  A weight
-    is deployed as these codes; an activation is quantized by the hardware from x itself, so there forward(x)
-    must be what the scheme's own rounding gives.
+    The library uses the code nearest to x_hat and its value, so that codes and value always agree.  A weight is
+    deployed as these codes.  The hardware quantizes an activation from x itself, so for activations forward(x)
+    must equal the result of the scheme's rounding.
 
     Args:
-        forward, backward: Functions at the top of a module, or frozen callable values.
-        trains: Which of "scale", "zero_point", "low", "high" are trained; the zero point only where the scheme
-            leaves it free.
+        forward, backward: Functions at the top level of a module, or frozen callable values.
+        trains: The parameters to train among "scale", "zero_point", "low", "high"; the zero point trains only if
+            the scheme leaves it free.
     Raises:
         SpecError: a lambda or a local function, which can neither be compared nor serialised; an unknown name
-            in `trains`; from `init` a `Log` format; in training a backward that does not return five.
-    Source: the straight-through estimator as a user writes it, Bengio et al., arXiv:1308.3432.
+            in `trains`; from `init`, a `Log` format; in training, a backward that does not return five values.
+    Source: the straight-through estimator with a user-defined gradient, Bengio et al., arXiv:1308.3432.
 
     >>> from qfunc.numerics.affine import quantize
     >>> with_gradient(quantize, quantize) == with_gradient(quantize, quantize)
@@ -125,7 +125,7 @@ def with_gradient(
     return WithGradient(forward, backward, trains)
 
 
-class _Own(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
+class _UserGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     function: WithGradient
     scheme: Scheme
 
@@ -141,17 +141,17 @@ class _Own(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
         return [wide, *(spread(p, wide, self.scheme) for p in given)]
 
     def forward(self, x: Tensor, scale: Tensor, zero_point: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        wanted = self.function.forward(*self.arguments(x, scale, zero_point, low, high))
-        return steps.value_of(wanted, self.held(scale, zero_point), self.scheme).to(x.dtype)
+        value = self.function.forward(*self.arguments(x, scale, zero_point, low, high))
+        return steps.value_of(value, self.held(scale, zero_point), self.scheme).to(x.dtype)
 
     def backward(self, grad: Tensor, x: Tensor, *tensors: Tensor) -> list[Tensor | None]:
         arguments = self.arguments(x, *tensors)
-        found = self.function.backward(grad.to(arguments[0].dtype), *arguments)
-        if not isinstance(found, (tuple, list)) or len(found) != 5:
-            wanted, do = "(dx, dscale, dzero_point, dlow, dhigh)", "Return None for what gets no gradient."
-            count = f"{len(found)} values" if isinstance(found, (tuple, list)) else a_or_an(type(found))
+        result = self.function.backward(grad.to(arguments[0].dtype), *arguments)
+        if not isinstance(result, (tuple, list)) or len(result) != 5:
+            wanted, do = "(dx, dscale, dzero_point, dlow, dhigh)", "Return None for each tensor without a gradient."
+            count = f"{len(result)} values" if isinstance(result, (tuple, list)) else a_or_an(type(result))
             raise SpecError(where="with_gradient, backward", found=count, wanted=wanted, do=do)
-        dx, *rest = found
+        dx, *rest = result
         shared = [None if g is None else self._shared(g, x, p) for g, p in zip(rest, tensors, strict=True)]
         if shared[0] is not None:
             shared[0] = steps.through_magnitude(shared[0], tensors[0], self.scheme)

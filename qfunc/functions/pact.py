@@ -1,4 +1,4 @@
-"""PACT: the clipping level is learned."""
+"""PACT: learn the clipping level."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Pact:
         d x_hat / d alpha = 1 where x >= alpha, else 0
         d x_hat / d x = 1 where 0 <= x < alpha, else 0
 
-    Signed symmetric schemes clip to [-alpha, alpha]; x < -alpha gives alpha the gradient -1.  Schemes with a
-    zero point clip to [low, alpha], low <= 0, of which the paper has none: low trains by 1 where x < low, so a
-    low of 0 stays 0 on what is never negative.  The value is that of the hardware, whose codes saturate at the
-    ends of the format: from_range(low, alpha) gives scale and zero point, so that a bound the scheme cannot
-    hold (a power-of-two scale, a nudged zero point, the code -128) is clipped where the codes end.
-    alpha counts by its magnitude, at least 2^-126.  The paper's penalty on alpha is the optimizer's weight
+    Signed symmetric schemes clip to [-alpha, alpha]; where x < -alpha, the gradient of alpha is -1.  Schemes with a
+    zero point clip to [low, alpha] with low <= 0, which the paper does not have: the gradient of low is 1 where
+    x < low, so a low of 0 stays 0 if x is never negative.  The value is that of the hardware: from_range(low, alpha)
+    gives scale and zero point, and codes saturate at the ends of the format.  A bound that the scheme cannot
+    represent (a power-of-two scale, a nudged zero point, the code -128) is therefore clipped where the codes end.
+    The magnitude of alpha is used, at least 2^-126.  For the paper's penalty on alpha, use the optimizer's weight
     decay.  NaN in x stays NaN, and infinities saturate.
 
     Args:
-        alpha: The first alpha in real units (the paper's networks take 6 to 10, MQBench 6.0), and -low where the
-            estimated range goes below 0; None for the estimated range.
+        alpha: The initial alpha in real units (6 to 10 in the paper's networks, 6.0 in MQBench), and -low where the
+            estimated range extends below 0; None for the estimated range.
     Raises:
         SpecError: an alpha that is not positive; a `Log` format or a signed scale, from `init`.
     Source: Choi et al., arXiv:1805.06085, equations 1 to 3.
@@ -56,7 +56,7 @@ class Pact:
     alpha: float | None = field(default=None, validator=number(positive=True, optional=True))
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Clipping:
-        """The bounds of the estimated qparams, or those of the field."""
+        """Return the bounds of the estimated qparams, or those of `alpha`."""
         steps.refuse_unless(steps.EVERY_STEP, scheme, "Pact")
         steps.refuse_signed(scheme, "Pact")
         scale = steps.whole(qparams)
@@ -64,26 +64,26 @@ class Pact:
             low, high = torch.zeros_like(scale), scale.abs() * divisor(scheme)
         else:
             fmt = scheme.format
-            assert isinstance(fmt, Int)  # Scheme's own rule
+            assert isinstance(fmt, Int)  # Scheme requires it
             low, high = (fmt.qmin - qparams.zero_point) * scale, (fmt.qmax - qparams.zero_point) * scale
         if self.alpha is not None:
             low, high = torch.where(low < 0, -self.alpha, 0.0).to(scale), torch.full_like(scale, self.alpha)
         return Clipping(high, low)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
-        """alpha, and the lower bound where the scheme has a zero point."""
+        """Return the names of the trained parameters: alpha, and the lower bound if the scheme has a zero point."""
         return ("alpha",) if scheme.zero_point is None else ("alpha", "low")
 
     def scaled(self, params: Clipping, factor: Tensor) -> Clipping:
-        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
         return Clipping(params.alpha * factor, params.low * factor)
 
     def apply(self, params: Clipping, x: Tensor, scheme: Scheme) -> Tensor:
-        """x as the hardware holds it."""
+        """Return the value that the hardware represents for x."""
         return by_rule(_ClipGradient(scheme), x, params.alpha, params.low)
 
     def export(self, params: Clipping, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
-        """The codes of x, and the qparams of the clipping range."""
+        """Return the codes of x, and the qparams of the clipping range."""
         qparams = from_range(*_bounds(params.alpha.detach(), params.low.detach(), scheme), scheme)
         return quantize(x.detach(), qparams, scheme), qparams
 
@@ -109,7 +109,7 @@ class _ClipGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot tra
         scheme, wide = self.scheme, widened(x, self.scheme)
         bottom, top = (spread(bound, wide, scheme) for bound in _bounds(alpha, low, scheme))
         below, above = wide < bottom, wide >= top
-        inside = (wide >= bottom) & (wide < top)  # not what is left over: NaN is nowhere
+        inside = (wide >= bottom) & (wide < top)  # not ~(below | above): NaN is in no region
         to_high, to_low = grad * above, grad * below
         if scheme.zero_point is not None:
             per_low = summed(to_low.to(wide.dtype), low, scheme)

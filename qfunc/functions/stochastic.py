@@ -1,4 +1,4 @@
-"""Stochastic rounding: up with a probability that makes the mean right."""
+"""Stochastic rounding: round up with the probability that keeps the mean."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Stochastic:
     """Trains with q = clamp(floor(x/s + u) + z, qmin, qmax), u uniform in [0, 1); deployed as `inner`.
 
     floor(x/s + u) is x/s rounded up with probability x/s - floor(x/s), so that inside the range the mean of
-    x_hat over u is x, and a value of the grid stays what it is.  A small float rounds so between its two
-    neighbours.  What the hardware will hold (`apply`, `export`) is deterministic: that of `inner`, by the
-    scheme's own rounding.  The gradients to x and to the parameters are those of `inner`.
+    x_hat over u is x, and values on the grid do not change.  Small floats are rounded to one of their two
+    neighbours in the same way.  The value for the hardware (`apply`, `export`) is deterministic: that of `inner`,
+    with the scheme's rounding.  The gradients of x and of the parameters are those of `inner`.
 
-    Each forward in training draws another u.  Gradient checkpointing computes again with another one than the forward had,
-    and gives other gradients without a word, unless it takes `context_fn`: `qfunc.checkpoint_contexts`.
+    Each forward in training draws a new u.  Gradient checkpointing recomputes with another u than the forward used,
+    and silently gives other gradients, unless its `context_fn` is `qfunc.checkpoint_contexts`.
 
     Args:
-        inner: The function whose parameters, gradients and deployed values these are; one that quantizes x
-            itself and has no training surrogate.
+        inner: The function that provides parameters, gradients and deployed values; it must quantize x itself and
+            have no training surrogate.
     Raises:
-        SpecError: at construction, an inner function with a `relax`; from `init`, a format without a grid of
-            two neighbours (Log, Levels), or an inner function that quantizes something else than x.
+        SpecError: at construction, an inner function with a `relax`; from `init`, a format in which values have no
+            two neighbours on a grid (Log, Levels), or an inner function that does not quantize x itself.
     Source: Gupta, Agrawal, Gopalakrishnan, Narayanan, arXiv:1502.02551, section 3.1.
 
     >>> import torch
@@ -47,7 +47,7 @@ class Stochastic:
     inner: Any = field(default=Fixed(), validator=plain)
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Any:
-        """The parameters of `inner`."""
+        """Return the parameters of `inner`."""
         if not isinstance(scheme.format, Int | Float):
             do = "Use Fixed() for this format."
             raise SpecError(where="Stochastic", found=repr(scheme.format), wanted="an Int or a Float format", do=do)
@@ -56,20 +56,20 @@ class Stochastic:
         return params
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
-        """What `inner` trains."""
+        """Return the names of the parameters that `inner` trains."""
         return learned_by(self.inner, scheme)
 
     def scaled(self, params: Any, factor: Tensor) -> Any:
-        """The parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
         return scaled_by(self.inner, params, factor)
 
     def apply(self, params: Any, x: Tensor, scheme: Scheme) -> Tensor:
-        """x as the hardware will hold it: by `inner`, without noise."""
+        """Return the value that the hardware represents for x: that of `inner`, without noise."""
         value: Tensor = self.inner.apply(params, x, scheme)
         return value
 
     def relax(self, params: Any, x: Tensor, scheme: Scheme, noise: Tensor) -> Tensor:
-        """x rounded at random; `noise` has the shape of x, uniform in [0, 1)."""
+        """Return x rounded stochastically; `noise` is uniform in [0, 1), in the shape of x."""
         qparams, wide = qparams_of(self.inner, params, x, scheme), widened(x.detach(), scheme)
         real, fmt = ratio(wide, qparams, scheme), scheme.format
         if isinstance(fmt, Int):
@@ -77,12 +77,12 @@ class Stochastic:
             codes = codes if scheme.zero_point is None else codes + spread(qparams.zero_point, wide, scheme)
             codes = codes.clamp(fmt.qmin, fmt.qmax)
         else:
-            assert isinstance(fmt, Float)  # `init`'s own rule
+            assert isinstance(fmt, Float)  # `init` requires it
             codes = minifloat.nearest(real, fmt, "stochastic", noise)
         value = dequantize(codes, qparams, scheme).to(x.dtype)
         return with_gradient_of(self.inner.apply(params, x, scheme), value)
 
     def export(self, params: Any, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
-        """The codes and qparams of `inner`."""
+        """Return the codes and qparams of `inner`."""
         codes, qparams = self.inner.export(params, x, scheme)
         return codes, qparams

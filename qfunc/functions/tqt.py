@@ -1,4 +1,4 @@
-"""TQT: the logarithm of the clipping threshold is learned."""
+"""TQT: learn the logarithm of the clipping threshold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qfunc.specs import Int, Scheme
 
 
 class Threshold(NamedTuple):
-    """log2 of the trained threshold, float32 in the shape of the qparams, and the zero point, which stays."""
+    """log2 of the trained threshold, float32 in the shape of the qparams, and the zero point, which does not train."""
 
     log2_t: Tensor
     zero_point: Tensor
@@ -32,11 +32,11 @@ class Tqt:
         d x_hat / d log2 t = s ln 2 * {R(x/s) - x/s where n <= R(x/s) <= p;  n below;  p above}
         d x_hat / d x = 1 where n <= R(x/s) <= p, else 0
 
-    R is the scheme's rounding, in the value and in the mask.  The scale is a power of two whatever the scheme;
-    bounds or a format of the scheme's scale apply to it.  NaN and infinities are as in `Lsq`.
+    R is the scheme's rounding, in the value and in the mask.  The scale is a power of two for every scheme; the
+    bounds and the format of the scheme's scale apply to it.  NaN and infinities are as in `Lsq`.
 
     Raises:
-        SpecError: a format that is no `Int`, or a signed scale, from `init`.
+        SpecError: a format other than `Int`, or a signed scale, from `init`.
     Source: Jain et al., arXiv:1903.08066, equations 4, 7 and 8.
 
     >>> params = Threshold(torch.tensor(0.4, requires_grad=True), torch.tensor(0.0))
@@ -46,32 +46,32 @@ class Tqt:
     """
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Threshold:
-        """t = s 2^(b-1), at which s is the estimated scale if that is a power of two, else the next one above."""
+        """Return t = s 2^(b-1), so that s is the estimated scale, or the next power of two above it."""
         steps.refuse_unless((Int,), scheme, "Tqt")
         steps.refuse_signed(scheme, "Tqt")
         fraction, exponent = torch.frexp(steps.whole(qparams))  # log2 of a power of two must not miss the integer
         return Threshold(torch.log2(2 * fraction) + (exponent - 1 + _half_bits(scheme)), qparams.zero_point)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
-        """log2 t."""
+        """Return the names of the trained parameters: log2 t."""
         return ("log2_t",)
 
     def apply(self, params: Threshold, x: Tensor, scheme: Scheme) -> Tensor:
-        """x as the hardware holds it."""
+        """Return the value that the hardware represents for x."""
         return by_rule(_ThresholdGradient(scheme), x, params.log2_t, params.zero_point.detach())
 
     def export(self, params: Threshold, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
-        """The codes of x and qparams whose scale is a power of two."""
-        qparams = _held(params.log2_t.detach(), params.zero_point.detach(), scheme)
+        """Return the codes of x, and qparams with a power-of-two scale."""
+        qparams = _hardware_qparams(params.log2_t.detach(), params.zero_point.detach(), scheme)
         return quantize(x.detach(), qparams, scheme), qparams
 
 
 def _half_bits(scheme: Scheme) -> int:
-    assert isinstance(scheme.format, Int)  # `init`'s own rule
+    assert isinstance(scheme.format, Int)  # `init` requires it
     return scheme.format.bits - scheme.format.signed
 
 
-def _held(log2_t: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
+def _hardware_qparams(log2_t: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
     exponent = (torch.ceil(log2_t) - _half_bits(scheme)).clamp(-126, 127)
     scale = torch.ldexp(torch.ones_like(log2_t), exponent.int()) + 0 * log2_t  # NaN stays NaN
     return steps.quantized_step(scale, zero_point, scheme)
@@ -81,9 +81,9 @@ class _ThresholdGradient(NamedTuple):  # not attrs', whose __init__ Dynamo canno
     scheme: Scheme
 
     def forward(self, x: Tensor, log2_t: Tensor, zero_point: Tensor) -> Tensor:
-        return steps.value_of(x, _held(log2_t, zero_point, self.scheme), self.scheme)
+        return steps.value_of(x, _hardware_qparams(log2_t, zero_point, self.scheme), self.scheme)
 
     def backward(self, grad: Tensor, x: Tensor, log2_t: Tensor, zero_point: Tensor) -> tuple[Tensor, Tensor, None]:
-        scheme, qparams = self.scheme, _held(log2_t, zero_point, self.scheme)
-        found = steps.gradients(grad, x, qparams, scheme, lambda g, x, t, q: g * in_range(x, q, scheme))
-        return found.x, found.step * steps.whole(qparams) * math.log(2), None
+        scheme, qparams = self.scheme, _hardware_qparams(log2_t, zero_point, self.scheme)
+        result = steps.gradients(grad, x, qparams, scheme, lambda g, x, t, q: g * in_range(x, q, scheme))
+        return result.x, result.step * steps.whole(qparams) * math.log(2), None

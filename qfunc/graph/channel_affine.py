@@ -15,7 +15,7 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.graph.constants import computable, dtypes_of, value_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 _OF_F = tuple(inspect.signature(F.batch_norm).parameters)
 _OF_TORCH = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled")

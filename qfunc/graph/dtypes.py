@@ -10,24 +10,9 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.graph.record import record_of
-from qfunc.ops.index_ops import cast_like
-from qfunc.ops.vocabulary import Op, attribute, op_of
-
-_ALWAYS = ("compare", "logic", "not", "argmax", "argmin", "argsort", "one_hot", "isnan", "isinf", "any", "all")
-
-
-_AS_INPUTS = ("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "concat", "stack", "reshape", "flatten", "transpose",
-              "squeeze", "unsqueeze", "slice", "expand", "pad", "index", "gather", "where", "roll", "repeat", "tile", "flip",
-              "cumsum", "tril", "triu", "clip", "sum", "remainder", "floor_divide", "repeat_interleave")  # fmt: skip
-
-
-_OF_POSITIONS = (
-    "add", "sub", "mul", "div", "pow", "neg", "abs", "minimum", "maximum", "clip", "where", "cast", "concat", "stack",
-    "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "repeat", "tile", "index", "gather",
-    "full", "arange",
-    "exp", "log", "sqrt", "rsqrt", "sin", "cos", "floor", "tril", "triu", "mask", "roll", "difference", "cumsum", "detach",
-    "matmul",
-)  # fmt: skip
+from qfunc.ops.creation import cast_like
+from qfunc.ops.definition import Op, Trait
+from qfunc.ops.node import attribute, op_of
 
 
 @frozen
@@ -60,9 +45,9 @@ def node_types(network: fx.GraphModule) -> NodeTypes:
             integers.add(node)
         if node.op == "get_attr" and not _trains(node):
             fixed.add(node)
-        elif node.op == "call_function" and (node in integers or (op is not None and op.kind in ("full", "arange"))):
+        elif node.op == "call_function" and (node in integers or (op is not None and Trait.CREATES in op.traits)):
             positions.add(node)
-        elif op is not None and op.kind in _OF_POSITIONS:
+        elif op is not None and Trait.POSITION_IF_INPUTS in op.traits:
             tensors = [n for n in node.all_input_nodes if n.target is not torch.Tensor.size]
             known = [n in positions or n in integers for n in tensors]
             if all(k or n in fixed for k, n in zip(known, tensors, strict=True)):
@@ -76,15 +61,15 @@ def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
 
 
 def _gives_integers(node: fx.Node, op: Op, known: Set[fx.Node]) -> bool:
-    if op.kind in _ALWAYS:
+    if Trait.INTEGER_RESULT in op.traits:
         return True
-    if op.target is cast_like:
+    if op.call is cast_like:
         return attribute(node, "like") in known
-    if op.kind in ("cast", "full", "arange") and attribute(node, "dtype") is not None:
+    if (op.kind == "cast" or Trait.CREATES in op.traits) and attribute(node, "dtype") is not None:
         return not attribute(node, "dtype").is_floating_point
     if op.kind == "arange":
         return not any(isinstance(v, float) for v in node.args[:3])
-    if op.kind not in _AS_INPUTS:
+    if Trait.INTEGER_IF_INPUTS not in op.traits:
         return False
     given = [
         v for name, v in zip(op.parameters, node.args, strict=True) if name not in ("condition", "dim", "index", "indices")

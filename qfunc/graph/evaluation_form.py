@@ -10,7 +10,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.module import CapturedModule, in_evaluation_mode
 from qfunc.graph.names import unique_name
 from qfunc.graph.record import attach, record_of
-from qfunc.ops.vocabulary import attribute
+from qfunc.ops.node import attribute
 from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
 from qfunc.quantizers.fake_quantize import FakeQuantize
 

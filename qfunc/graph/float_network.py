@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.module import CapturedModule, in_evaluation_mode
 from qfunc.graph.record import attach, record_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
 __all__ = ["float_network", "network_so_far", "same_network", "without_quantizers"]

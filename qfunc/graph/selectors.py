@@ -1,4 +1,4 @@
-"""Selectors, decided on a captured graph."""
+"""Evaluate selectors on a captured graph."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from torch import fx
 
 from qfunc.errors import SpecError
 from qfunc.graph.record import NodeInfo, Record, record_of
-from qfunc.ops.vocabulary import attribute, is_constant, kind_of, op_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, is_constant, kind_of, op_of
+from qfunc.ops.opset import traits_of
 from qfunc.specs import selectors as s
 from qfunc.specs.target import OpKind
-
-_ALWAYS_NON_NEGATIVE = ("relu", "sigmoid", "softmax", "hardsigmoid", "exp", "abs", "sqrt", "rsqrt")
-_PRESERVE = ("max_pool", "avg_pool", "global_avg_pool", "adaptive_avg_pool", "reshape", "flatten", "transpose", "squeeze",
-             "unsqueeze", "slice", "split", "chunk", "expand", "concat", "dropout", "add", "mul", "mean", "sum", "resize",
-             "pad", "fake_quantize")  # fmt: skip
-_WEIGHTED = ("conv", "conv_transpose", "linear", "lstm", "gru")
 
 
 @frozen
@@ -49,13 +45,22 @@ class Context:
         """Return the user's path for a path in the graph's model, which may be a part of an outer module."""
         return self.record.path(own) if self.record else own
 
+    def own(self, node: fx.Node) -> OpKind | None:
+        """Return the user's record of a node, or None."""
+        spelling = _qualified(self.model, node) if self.ops else ""
+        return next((own for own in self.ops if spelling in own.spellings), None)
+
     def kind(self, node: fx.Node) -> str:
         """Return the node's kind; the user's own kinds come first."""
         if node not in self._kinds:
-            spelling = _qualified(self.model, node) if self.ops else ""
-            own = next((own.name for own in self.ops if spelling in own.spellings), None)
-            self._kinds[node] = kind_of(node) if own is None else own
+            own = self.own(node)
+            self._kinds[node] = kind_of(node) if own is None else own.name
         return self._kinds[node]
+
+    def has(self, node: fx.Node, trait: Trait) -> bool:
+        """Return True if a node has a trait; a user's op has those of the kind that it behaves like."""
+        own = self.own(node)
+        return has(node, trait) if own is None else trait in traits_of(own.behaves_like or "")
 
 
 def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
@@ -66,7 +71,7 @@ def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
 
 
 def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
-    """Whether a selector holds for an op, or for the tensor that the node produces.
+    """Return True if a selector matches an op, or the tensor that the node produces.
 
     >>> from qfunc.frontend.capture import capture
     >>> from torch import nn
@@ -92,11 +97,11 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.AnyInput(producer):
             return any(matches(producer, context.roots.get(n, n), context) for n in node.all_input_nodes)
         case s.First():
-            return not any(context.kind(n) in _WEIGHTED for n in _reach(node, "all_input_nodes"))
+            return not any(_is_layer(n, context) for n in _reach(node, "all_input_nodes"))
         case s.Last():
-            return not any(context.kind(n) in _WEIGHTED for n in _reach(node, "users"))
+            return not any(_is_layer(n, context) for n in _reach(node, "users"))
         case s.NonNegative():
-            return non_negative(node)
+            return non_negative(node, context)
         case s.GraphInput():
             return node.op == "placeholder"
         case s.GraphOutput():
@@ -115,18 +120,18 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
             return any(matches(one, node, context) for one in of)
         case s.Not(of):
             return not matches(of, node, context)
-    raise SpecError(where="selector", found=repr(selector), wanted="a selector of qfunc.specs", do="Compose one of those.")
+    raise SpecError(where="selector", found=repr(selector), wanted="a selector of qfunc.specs", do="Compose one of these.")
 
 
 _MISSING = object()
 
 
 def attributes(node: fx.Node) -> dict[str, Any]:
-    """The plain arguments of an op by canonical name; for convs also "kernel", "depthwise" and "out_channels", for
-    them and pools "spatial".
+    """Return the non-tensor arguments of an op by canonical name, and derived attributes.
 
-    "spatial" counts the axes that the op slides along: 2 for conv2d and max_pool2d.  For matmul "constant" names the
-    operand that is one, or is None; a mul is a "square" where both operands are one tensor.
+    Convs also have "kernel", "depthwise" and "out_channels"; convs and pools have "spatial", the number of axes that
+    the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is the name of the constant operand,
+    or None.  A mul is a "square" if both operands are the same tensor.
     """
     op = op_of(node)
     if op is None:
@@ -134,11 +139,11 @@ def attributes(node: fx.Node) -> dict[str, Any]:
     plain = {n: _plain(v) for n, v in zip(op.parameters, node.args, strict=True) if not isinstance(v, fx.Node)}
     if op.kind == "avg_pool":
         plain.setdefault("divisor_override", None)
-    if op.names and op.names[0].endswith(("1d", "2d", "3d")):
-        plain["spatial"] = int(op.names[0][-2])
+    if op.spatial is not None:
+        plain["spatial"] = op.spatial
     weight = attribute(node, "weight") if "weight" in op.parameters else None
     shape = constant_shape(weight) if isinstance(weight, fx.Node) else None
-    if op.kind in ("conv", "conv_transpose") and shape:
+    if op.spatial is not None and Trait.WEIGHTED in op.traits and shape:
         spatial = len(shape) - 2
         for name in ("stride", "padding", "dilation", "output_padding"):
             if isinstance(plain.get(name), int):
@@ -158,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 
 def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
-    """The shape of the parameter behind a node, or None."""
+    """Return the shape of the parameter that a node reads, directly or through a quantizer; else None."""
     while node.op == "call_module" and kind_of(node) == "fake_quantize":
         node = node.all_input_nodes[0]
     if node.op != "get_attr" or node.graph.owning_module is None:
@@ -167,35 +172,50 @@ def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
     return tuple(getattr(node.graph.owning_module.get_submodule(owner), name).shape)
 
 
-def non_negative(node: fx.Node) -> bool:
-    """Whether the graph proves that a tensor has no negative value."""
-    kind = kind_of(node)
-    if kind in _ALWAYS_NON_NEGATIVE:
+def non_negative(node: fx.Node, context: Context) -> bool:
+    """Return True if the graph proves that a tensor has no negative value."""
+    if context.has(node, Trait.NON_NEGATIVE):
         return True
-    if kind == "clip":
-        return (attribute(node, "min") or -1) >= 0 or attribute(node, "min") == 0
-    if kind == "pad":
-        return attribute(node, "mode") != "constant" or ((attribute(node, "value") or 0) >= 0 and non_negative(node.args[0]))  # type: ignore[arg-type]
-    if kind not in _PRESERVE:
+    match kind_of(node):
+        case "clip":
+            return (attribute(node, "min") or -1) >= 0 or attribute(node, "min") == 0
+        case "pad" if attribute(node, "mode") == "constant":
+            return (attribute(node, "value") or 0) >= 0 and non_negative(attribute(node, "input"), context)
+        case "pad":
+            return non_negative(attribute(node, "input"), context)
+        case "resize":  # bicubic weights are negative beyond the neighbours
+            return attribute(node, "mode") != "bicubic" and non_negative(attribute(node, "input"), context)
+    if not context.has(node, Trait.KEEPS_SIGN):
         return False
-    numbers = [a for a in node.args[:2] if isinstance(a, int | float)] if kind in ("add", "mul") else []
-    tensors = [n for slot, n in slots(node) if slot == "input"]
-    return all(v >= 0 for v in numbers) and bool(tensors) and all(non_negative(n) for n in tensors)
+    op = op_of(node)
+    if op is None:
+        given: list[Any] = list(node.all_input_nodes)
+    else:
+        read = [v for n, v in zip(op.parameters, node.args, strict=True) if op.slots.get(n) in ("input", "operand")]
+        given = [entry for v in read for entry in (v if isinstance(v, list | tuple) else (v,))]
+    tensors = [v for v in given if isinstance(v, fx.Node)]
+    numbers = [v for v in given if isinstance(v, int | float)]
+    return all(v >= 0 for v in numbers) and bool(tensors) and all(non_negative(n, context) for n in tensors)
+
+
+def _is_layer(node: fx.Node, context: Context) -> bool:
+    # A matmul is none: in attention it multiplies activations.
+    return context.has(node, Trait.WEIGHTED) or context.has(node, Trait.RECURRENT)
 
 
 def _reach(node: fx.Node, direction: str) -> set[fx.Node]:
     seen: set[fx.Node] = set()
-    todo = list(getattr(node, direction))
-    while todo:
-        one = todo.pop()
-        if one not in seen:
-            seen.add(one)
-            todo += getattr(one, direction)
+    stack = list(getattr(node, direction))
+    while stack:
+        current = stack.pop()
+        if current not in seen:
+            seen.add(current)
+            stack += getattr(current, direction)
     return seen
 
 
 def names_one_op(selector: Any) -> bool:
-    """Whether a selector speaks of one model (a name, a class, a predicate) rather than of op kinds."""
+    """Return True if a selector refers to one model (a name, a class, a predicate) rather than to op kinds."""
     match selector:
         case s.Name() | s.ModuleType() | s.Where():
             return True

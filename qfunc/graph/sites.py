@@ -6,7 +6,7 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.graph.evaluation_form import evaluation_form
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
 __all__ = ["QuantizerNode", "find_quantizers", "quantizer_nodes"]

@@ -16,7 +16,8 @@ from qfunc.specs.protocols import LimitedLowering, Lowering, RefusingLowering, V
 
 def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
     if not isinstance(value, tuple) or not value:
-        raise refuse(instance, attribute.name, value, "at least one lowering", "Write Combined((Qdq(), TensorRtRanges())).")
+        do = "Write Combined((QdqLowering(), TensorRtRanges()))."
+        raise refuse(instance, attribute.name, value, "at least one lowering", do)
     for one in value:
         implements(Lowering)(instance, attribute, one)
     if len({one.opset for one in value if isinstance(one, VersionedLowering)}) > 1:
@@ -32,9 +33,9 @@ class Combined:
         SpecError: no lowering, or lowerings that name different opsets.
         DeployError: (by `lower`) two lowerings write a file of the same name.
 
-    >>> from qfunc.lowering import TensorRtRanges, Qdq
-    >>> Combined((Qdq(), TensorRtRanges()))
-    Combined((Qdq(), TensorRtRanges()))
+    >>> from qfunc.lowering import QdqLowering, TensorRtRanges
+    >>> Combined((QdqLowering(), TensorRtRanges()))
+    Combined((QdqLowering(), TensorRtRanges()))
     """
 
     lowerings: tuple[Any, ...] = field(converter=as_tuple, validator=_lowerings)
@@ -43,21 +44,21 @@ class Combined:
     def opset(self) -> int:
         """The opset that they name, or 21.
 
-        >>> from qfunc.lowering import TensorRtRanges, Qdq
-        >>> Combined((TensorRtRanges(), Qdq(opset=13))).opset
+        >>> from qfunc.lowering import QdqLowering, TensorRtRanges
+        >>> Combined((TensorRtRanges(), QdqLowering(opset=13))).opset
         13
         """
         return next((int(one.opset) for one in self.lowerings if isinstance(one, VersionedLowering)), 21)
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The files of every lowering, in their order."""
+        """Return the files of every lowering, in their order."""
         files: dict[str, bytes] = {}
         writers: dict[str, Any] = {}
         for lowering in self.lowerings:
             for name, content in lowering.lower(model, sites).items():
                 if name in files:
                     raise DeployError(
-                        where=f"Together.lower, file {name!r}",
+                        where=f"Combined.lower, file {name!r}",
                         found=f"it twice, by {writers[name]!r} and {lowering!r}",
                         wanted="one file of each name",
                         do="Deploy them one after the other, by edit.deploy.",
@@ -79,10 +80,10 @@ class Combined:
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """What the first lowering that refuses such a tensor wants in its own place; empty if all take it.
 
-        >>> from qfunc.lowering import TensorRtRanges, Qdq
+        >>> from qfunc.lowering import QdqLowering, TensorRtRanges
         >>> from qfunc.specs import Int, Scheme
-        >>> Combined((Qdq(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False)
-        'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        >>> Combined((QdqLowering(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False)
+        'QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
         """
         each = (lowering for lowering in self.lowerings if isinstance(lowering, RefusingLowering))
         return next((wanted for lowering in each if (wanted := lowering.refuses(scheme, constant))), "")

@@ -1,7 +1,8 @@
-"""What a compiler's tracer does not see by itself of the gradients of `torch.func`.
+"""Workarounds for Dynamo's support of `torch.func` gradients.
 
-Dynamo says of a tensor that torch.func differentiates that it needs no gradient, and of a view of it that it does; and of
-an autograd.Function it knows the first derivative in reverse mode, outside of vmap.  What it makes of the others is 0.
+For a tensor that torch.func differentiates, Dynamo reports `requires_grad` as False; for a view of it, as True.  Of an
+autograd.Function it compiles only the first derivative in reverse mode, outside of vmap.  Any other derivative silently
+becomes 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from qfunc.errors import SpecError
 
 
 def seen(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The tensors, which say whether a gradient is wanted of them, while a compiler traces too.
+    """Return the tensors or views of them, so that `requires_grad` is right while a compiler traces, too.
 
     >>> seen((torch.ones(1),))[0].requires_grad
     False
@@ -24,17 +25,17 @@ def seen(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
 def levels(*tensors: Tensor) -> Tensor:
-    """An empty tensor of as many rows as transformations of torch.func are going on with these tensors.
+    """Return an empty tensor with one row for each torch.func transformation active on these tensors.
 
     >>> levels(torch.ones(1)).shape
     torch.Size([0, 0])
     """
-    return torch.empty(len(_within(tensors)), 0)
+    return torch.empty(len(_wrappers(tensors)), 0)
 
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
 def require_first(*tensors: Tensor) -> Tensor:
-    """Refuses the derivatives that a compiled autograd.Function does not have; to be called of what is differentiated.
+    """Refuse derivatives that a compiled autograd.Function does not support; call it with the differentiated tensors.
 
     Raises:
         SpecError: forward mode, a derivative of a derivative, a derivative in a vmap.
@@ -42,25 +43,25 @@ def require_first(*tensors: Tensor) -> Tensor:
     >>> require_first(torch.ones(1, requires_grad=True)).shape
     torch.Size([0])
     """
-    around = _within(tensors)
-    if around and (len(around) > 1 or not around[0].requires_grad):
+    wrappers = _wrappers(tensors)
+    if wrappers and (len(wrappers) > 1 or not wrappers[0].requires_grad):
         raise SpecError(
             where="torch.compile of torch.func over a quantize function",
             found="forward mode, a derivative of a derivative, or a derivative in a vmap",
             wanted="first derivatives in reverse mode, which is what Dynamo traces of an autograd.Function",
-            do="Leave torch.compile out: eager mode has vmaps of derivatives, and derivatives of derivatives.",
+            do="Remove torch.compile: eager mode supports vmaps of derivatives and derivatives of derivatives.",
         )
     return torch.empty(0)
 
 
-def _within(tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    # What torch.func has wrapped around a number computed of all tensors, from outside to inside.
+def _wrappers(tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    # The wrappers that torch.func puts around a number computed from all tensors, outermost first.
     first, *rest = (t.reshape(-1)[:0].sum() for t in tensors)
-    found, now = list[Tensor](), sum(rest, first)
-    while (inner := debug_unwrap(now, recurse=False)) is not now:
-        found.append(now)
-        now = inner
-    return found
+    wrappers, current = list[Tensor](), sum(rest, first)
+    while (inner := debug_unwrap(current, recurse=False)) is not current:
+        wrappers.append(current)
+        current = inner
+    return wrappers
 
 
 __all__ = ["levels", "require_first", "seen"]

@@ -1,4 +1,4 @@
-"""The autograd.Functions of fake quantization: a value whose gradient passes straight through."""
+"""The autograd.Functions of fake quantization, with a straight-through gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        return _carried(x, value, mask) if torch.compiler.is_compiling() else value.clone()
+        return _with_traced_gradient(x, value, mask) if torch.compiler.is_compiling() else value.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -32,10 +32,10 @@ class _Clipped(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        x: Tensor, held: Held, mask: Mask, scale: Tensor, zero_point: Tensor, outer: Tensor | None
-    ) -> tuple[Tensor, Tensor]:  # no *arguments, by whose number Dynamo tells whether there is a ctx
-        value, seen = held(x.detach(), scale, zero_point, outer)
-        return _carried(x, value, mask(seen)) if torch.compiler.is_compiling() else value, seen
+        x: Tensor, fake: Fake, mask: Mask, scale: Tensor, zero_point: Tensor, outer: Tensor | None
+    ) -> tuple[Tensor, Tensor]:  # no *arguments: Dynamo decides by their number whether there is a ctx
+        value, seen = fake(x.detach(), scale, zero_point, outer)
+        return _with_traced_gradient(x, value, mask(seen)) if torch.compiler.is_compiling() else value, seen
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -49,32 +49,32 @@ class _Clipped(torch.autograd.Function):
         return grad_outputs[0] * ctx.saved_tensors[0], None, None, None, None, None
 
 
-def _carried(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+def _with_traced_gradient(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     # Inside torch.func's transforms Dynamo differentiates `forward` itself and never calls `backward`: the
-    # gradient then comes from x - x, which is 0.  value - 0 keeps the sign of a zero.
+    # gradient then comes from x - x, which is 0.  Subtracting 0 keeps the sign of a zero.
     return value - torch.where(mask != 0, x.detach() - x, 0)
 
 
-Held = Callable[..., tuple[Tensor, Tensor]]
+Fake = Callable[..., tuple[Tensor, Tensor]]
 Mask = Callable[[Tensor], Tensor]
 
 
 def straight_through(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """`value`, whose gradient goes to x where `mask` holds."""
+    """Return `value`; its gradient goes to x where `mask` is not 0."""
     if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
         require_first(x)
     result: Tensor = _StraightThrough.apply(x, value, mask)  # type: ignore[no-untyped-call]
     return result
 
 
-def clipped(x: Tensor, held: Held, mask: Mask, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> Tensor:
-    """value, with (value, seen) = held(x, scale, zero_point, outer); its gradient goes to x, times mask(seen).
+def clipped(x: Tensor, fake: Fake, mask: Mask, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> Tensor:
+    """Return value, with (value, seen) = fake(x, scale, zero_point, outer); its gradient goes to x, times mask(seen).
 
-    The mask is all that is kept for the gradient, and is not computed if x needs none.
+    Only the mask is saved for the backward pass, and it is not computed if x needs no gradient.
     """
     if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
         require_first(x)
-    value: Tensor = _Clipped.apply(x, held, mask, scale, zero_point, outer)[0]  # type: ignore[no-untyped-call]
+    value: Tensor = _Clipped.apply(x, fake, mask, scale, zero_point, outer)[0]  # type: ignore[no-untyped-call]
     return value
 
 

@@ -1,4 +1,4 @@
-"""The autograd.Function of quantize functions that learn: a value beside a gradient that is written out."""
+"""The autograd.Function of learned quantize functions: a forward function with an explicit backward function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rule(Protocol):
 
     @property
     def backward(self) -> Callable[..., Sequence[Tensor | None]]:
-        """backward(grad, *tensors): the gradient of each tensor, None for those that have none."""
+        """backward(grad, *tensors): the gradient of each tensor, or None."""
         ...
 
 
@@ -46,7 +46,7 @@ class _ByRule(torch.autograd.Function):
 
 
 def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
-    """rule.forward(*tensors), whose gradient is what rule.backward says; only the tensors are kept for it."""
+    """Return rule.forward(*tensors) with the gradient of rule.backward; only the tensors are saved for it."""
     if not torch.is_grad_enabled():
         return rule.forward(*tensors)
     if torch.compiler.is_compiling():
@@ -54,14 +54,14 @@ def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
         wanted = any(t.requires_grad for t in tensors)
         if wanted or any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
             require_first(*tensors)
-        if not wanted:  # Dynamo takes no Function of which no gradient is wanted
+        if not wanted:  # Dynamo rejects an autograd.Function that needs no gradient
             return rule.forward(*tensors)
     result: Tensor = _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
     return result
 
 
 def summed(terms: Tensor, like: Tensor, scheme: Scheme) -> Tensor:
-    """The sum over the elements that share a qparam: terms of x's shape -> the shape and dtype of `like`.
+    """Return the sum over the elements that share a qparam: terms of x's shape -> the shape and dtype of `like`.
 
     >>> from qfunc.specs import PerChannel, Scale
     >>> summed(torch.ones(2, 3), torch.zeros(2, 1), Scheme(scale=Scale(PerChannel(0)))).tolist()

@@ -1,4 +1,4 @@
-"""Quantization: one quantize and one dequantize for every format and granularity."""
+"""Quantize, dequantize and fake-quantize tensors of every format and granularity."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from qfunc.specs import Float, Int, Levels, Log, PerBlock, Scheme
 
 
 def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
-    """The codes of x: q = clamp(R(x / s) + z, qmin, qmax) for integers.
+    """Return the codes of x: q = clamp(R(x / s) + z, qmin, qmax) for integers.
 
     For `Float` the code is the element's value, R(x / s); for `Levels` the index of the nearest level to
     x / s; for `Log` the sign-magnitude code of x.
 
     Args:
         x: Real units, any shape; bfloat16 and float16 are computed in float32.
-        qparams: Scale s in real units a code, zero point z in codes.
+        qparams: Scale s in real units per code, zero point z in codes.
         scheme: Its format gives qmin and qmax, its rounding R; `division=False` computes x * (1/s), and
             `ZeroPoint(added="before")` computes R(x / s + z).
         noise: The shape of x, uniform in [0, 1), for stochastic rounding.
@@ -41,7 +41,7 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
 
 
 def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    """The real values of codes: x_hat = (q - z) * s.
+    """Return the real values x_hat = (q - z) * s of codes q.
 
     >>> from qfunc.specs import ZeroPoint
     >>> affine = Scheme(zero_point=ZeroPoint())
@@ -53,14 +53,14 @@ def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
 
 
 def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    """dequantize(quantize(x)) in the dtype of x; its gradient passes straight through inside the range.
+    """Return dequantize(quantize(x)) in the dtype of x, with a straight-through gradient inside the range.
 
-    d x_hat / d x = 1 where qmin <= R(x/s) + z <= qmax, else 0; for other formats where x lies between the
+    d x_hat / d x = 1 where qmin <= R(x/s) + z <= qmax, else 0; for other formats, 1 where x is between the
     smallest and the largest value.  Qparams get no gradient.
 
     Computed in float32, or in float64 for float64 x and for codes of more than 24 bits; rounded to the dtype
-    of x at the end.  NaN stays NaN, infinities become the ends of an integer range; both get gradient 0.
-    Denormals are numbers as others are.  An empty x gives an empty x_hat.
+    of x at the end.  NaN stays NaN, infinities saturate to the ends of an integer range; both get gradient 0.
+    Denormals are not flushed.  An empty x gives an empty x_hat.
 
     Source: Bengio et al., arXiv:1308.3432 (straight-through estimator).
 
@@ -68,51 +68,51 @@ def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     [0.25]
     """
     if not torch.is_grad_enabled():  # not x.requires_grad, which is False inside vmap under grad
-        return _held(scheme, x, *qparams)[0]
+        return _fake(scheme, x, *qparams)[0]
     scale, zero_point, outer = (p if p is None else p.detach() for p in qparams)
-    return clipped(x, partial(_held, scheme), partial(_kept, scheme), scale, zero_point, outer)  # type: ignore[arg-type]
+    return clipped(x, partial(_fake, scheme), partial(_unclipped, scheme), scale, zero_point, outer)  # type: ignore[arg-type]
 
 
 def fake_quantized_value(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    """dequantize(quantize(x)) in the dtype of x, without a gradient of its own: what `fake_quantize` computes.
+    """Return dequantize(quantize(x)) in the dtype of x: the value of `fake_quantize`, without its gradient.
 
     >>> fake_quantized_value(torch.tensor([0.3]), Affine(torch.tensor(0.25), torch.tensor(0.0)), Scheme()).tolist()
     [0.25]
     """
-    return _held(scheme, x, *qparams)[0]
+    return _fake(scheme, x, *qparams)[0]
 
 
 def in_range(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    """Where x is not clipped: a boolean tensor of its shape.
+    """Return a boolean tensor of the shape of x: True where x is not clipped.
 
     >>> in_range(torch.tensor([63.6, 63.8]), Affine(torch.tensor(0.5), torch.tensor(0.0)), Scheme()).tolist()
     [True, False]
     """
     view, fitted = _fitted(widened(x, scheme), qparams, scheme)
-    return _whole(_kept(scheme, _seen(_real(view, fitted, scheme), fitted, scheme)), x).bool()
+    return _whole(_unclipped(scheme, _seen(_real(view, fitted, scheme), fitted, scheme)), x).bool()
 
 
 def step(qparams: Affine, x: Tensor, scheme: Scheme) -> Tensor:
-    """The scale of every element: s, or s * outer where the scheme has two levels; broadcasts against x."""
+    """Return the scale of every element, s, or s * outer for two-level schemes; it broadcasts against x."""
     return spread(_level(qparams), x, scheme)
 
 
-def _held(scheme: Scheme, x: Tensor, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> tuple[Tensor, Tensor]:
-    # (x_hat, what `_kept` judges).
+def _fake(scheme: Scheme, x: Tensor, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> tuple[Tensor, Tensor]:
+    # (x_hat, the value from which `_unclipped` computes the gradient's mask).
     qparams = Affine(scale.detach(), zero_point.detach(), outer if outer is None else outer.detach())
     view, fitted = _fitted(widened(x, scheme), qparams, scheme)
     real = _real(view, fitted, scheme)
     codes, seen = _codes(real, fitted, scheme), _seen(real, fitted, scheme)
     if isinstance(scheme.format, Int):
-        # Its own tensor, and under vmap batched wherever a qparam is: it may be overwritten.
+        # A new tensor, which vmap batches wherever a qparam is batched: it may be overwritten in place.
         value = (codes if scheme.zero_point is None else codes.sub_(fitted.zero_point)).mul_(_level(fitted))
     else:
         value = _values(codes, fitted, scheme)
     return _whole(value, x).to(x.dtype), _whole(seen, x)
 
 
-def _kept(scheme: Scheme, seen: Tensor) -> Tensor:
-    # 1 where x is not clipped, else 0, in int8: the bytes of bools, but products with them are twice as fast.
+def _unclipped(scheme: Scheme, seen: Tensor) -> Tensor:
+    # 1 where x is not clipped, else 0: int8 has the bytes of bool, and multiplying by it is twice as fast.
     limited = seen.clamp(*_ends(scheme))
     if torch.compiler.is_compiling():  # compiled code stores floats as int8 much faster than it stores bools
         return (limited == seen).to(seen.dtype).to(torch.int8)
@@ -131,7 +131,7 @@ def _ends(scheme: Scheme) -> tuple[float, float]:
 
 
 def _seen(real: Tensor, fitted: Affine, scheme: Scheme) -> Tensor:
-    # What lies between `_ends` if x is not clipped.
+    # The value that is between `_ends` if x is not clipped.
     if not isinstance(scheme.format, Log):
         return real
     codes, steps = 1 << scheme.format.magnitude_bits, scheme.format.steps_per_octave
@@ -139,7 +139,7 @@ def _seen(real: Tensor, fitted: Affine, scheme: Scheme) -> Tensor:
 
 
 def _real(x: Tensor, fitted: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
-    # Before clamping: R(x / s) + z of integers, x / s of other formats, x itself of logarithms.
+    # The value before clamping: R(x / s) + z for Int, x / s for Float and Levels, x itself for Log.
     scale, fmt = _level(fitted), scheme.format
     if isinstance(fmt, Log):
         return x
@@ -155,7 +155,7 @@ def _real(x: Tensor, fitted: Affine, scheme: Scheme, noise: Tensor | None = None
 
 
 def _rounded(real: Tensor, scheme: Scheme, low: int | Tensor, noise: Tensor | None) -> Tensor:
-    # `real` is its caller's own: the most frequent mode overwrites it.
+    # The caller owns `real`, so the most frequent mode overwrites it.
     return real.round_() if scheme.rounding == "half_even" else round_by(real, scheme.rounding, low, noise)
 
 
@@ -193,11 +193,11 @@ def _whole(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _fitted(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Affine]:
-    # Views of both that broadcast: blocks get an axis of their own, behind that of their number.
+    # Views of both that broadcast: a blocked axis is split into (number of blocks, block size).
     shared = scheme.scale.shared
     if not isinstance(shared, PerBlock) or qparams.scale.ndim == 0:
         return x, qparams
-    block_size(scheme, tuple(x.shape))  # refuses what the blocks do not divide
+    block_size(scheme, tuple(x.shape))  # raises if the blocks do not divide the axis
     axis = shared.axis % x.ndim
     view = x.reshape(*x.shape[:axis], x.shape[axis] // shared.size, shared.size, *x.shape[axis + 1 :])
     scale, zero_point, outer = (p if p is None or p.ndim == 0 else p.unsqueeze(axis + 1) for p in qparams)
@@ -205,13 +205,36 @@ def _fitted(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Affine]
 
 
 def widened(x: Tensor, scheme: Scheme) -> Tensor:
-    """x in the dtype of the computation: float32, or float64 where codes of more than 24 bits need it."""
+    """Return x in the dtype of the computation: float32, or float64 for float64 x and codes of more than 24 bits."""
     wide = x.dtype == torch.float64 or (isinstance(scheme.format, Int) and scheme.format.bits > 24)
     return x.double() if wide else x.float()
 
 
+def implies_clamp(low: float | None, high: float | None, scale: Tensor, zero_point: Tensor, ends: tuple[int, int]) -> bool:
+    """Return True if saturating codes do the work of clamp(x, low, high): R(low / s) + z <= qmin and R(high / s) + z >= qmax.
+
+    R rounds half to even.
+
+    Args:
+        low: A bound in real units, None for no bound; `high` too.
+        scale: Scales s in float32, in real units a code; all of them have to imply the clamp.
+        zero_point: Zero points z in codes.
+        ends: qmin and qmax.
+
+    >>> s, z = torch.tensor(0.1), torch.tensor(-128)
+    >>> [implies_clamp(0.0, high, s, z, (-128, 127)) for high in (None, 25.5, 6.0)]
+    [True, True, False]
+    """
+
+    def code(bound: float) -> Tensor:
+        return round_by(scale.new_tensor(bound) / scale, "half_even") + zero_point
+
+    below = low is None or bool((code(low) <= ends[0]).all())
+    return below and (high is None or bool((code(high) >= ends[1]).all()))
+
+
 def codes_of(scheme: Scheme) -> tuple[int, int]:
-    """(qmin, qmax) of an Int scheme."""
+    """Return (qmin, qmax) of an Int scheme."""
     fmt = scheme.format
     if not isinstance(fmt, Int):
         raise TypeError(f"affine quantization needs an Int format, got {fmt}")
@@ -223,6 +246,7 @@ __all__ = [
     "dequantize",
     "fake_quantize",
     "fake_quantized_value",
+    "implies_clamp",
     "in_range",
     "quantize",
     "spread",

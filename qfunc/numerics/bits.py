@@ -1,4 +1,4 @@
-"""Bit patterns: small floats as the integers that hardware stores, and two 4-bit codes in a byte."""
+"""Convert small floats to and from bit patterns, and pack two 4-bit codes into a byte."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from qfunc.specs import Float
 
 
 def to_bits(values: Tensor, fmt: Float) -> Tensor:
-    """The bit patterns of values that a format of up to 16 bits holds.
+    """Return the bit patterns of values of a format of up to 16 bits.
 
     A sign, then |v| / 2^(e - mantissa) + (e - emin) * 2^mantissa with e = max(floor(log2|v|), emin): for normal
-    values the exponent field and the mantissa, for subnormal ones the mantissa; for E8M0 e - emin.  NaN has
-    IEEE's quiet pattern where the format keeps the highest exponent for it, the pattern of -0 in the FNUZ
-    variants, else all bits but the sign.
+    values the exponent field and the mantissa, for subnormal ones the mantissa; for E8M0 e - emin.  NaN is
+    IEEE's quiet pattern where the format reserves the highest exponent, the pattern of -0 in the FNUZ
+    variants, else all ones except the sign.
 
     Args:
-        values: In units of the scale, as `minifloat.nearest` gives them.
+        values: In units of the scale, as `minifloat.nearest` returns them.
         fmt: Up to 16 bits.
     Returns:
         int32 of the same shape.  NaN loses its sign and its payload.
@@ -46,23 +46,25 @@ def to_bits(values: Tensor, fmt: Float) -> Tensor:
     if has_nan(fmt):
         code = torch.where(torch.isnan(real), _nan(fmt), code)
     code = code & (1 << _width(fmt)) - 1
-    back = from_bits(code, fmt).double()
-    held = torch.where(torch.isnan(real), torch.isnan(back), (back == real) & (torch.signbit(back) == torch.signbit(real)))
-    if not bool(held.all()):
-        first = values.detach()[~held].flatten()[0].item()
+    decoded = from_bits(code, fmt).double()
+    representable = torch.where(
+        torch.isnan(real), torch.isnan(decoded), (decoded == real) & (torch.signbit(decoded) == torch.signbit(real))
+    )
+    if not bool(representable.all()):
+        first = values.detach()[~representable].flatten()[0].item()
         wanted, do = f"values of {fmt!r}", "Round with minifloat.nearest first."
         raise SpecError(where="to_bits", found=repr(first), wanted=wanted, do=do)
     return code
 
 
 def from_bits(bits: Tensor, fmt: Float) -> Tensor:
-    """The values of bit patterns of a format of up to 16 bits.
+    """Return the values of the bit patterns of a format of up to 16 bits.
 
     Args:
         bits: Integers of any dtype, 0 to 2^width - 1.
     Returns:
         float32 of the same shape, float64 for formats beyond float32; patterns above the largest value are infinity
-        or NaN, as the format says.
+        or NaN, depending on the format.
     Raises:
         SpecError: a pattern outside the width, or a format of more than 16 bits.
 
@@ -74,7 +76,7 @@ def from_bits(bits: Tensor, fmt: Float) -> Tensor:
     outside = (code < 0) | (code >= 1 << width)
     if bool(outside.any()):
         first, wanted = code[outside].flatten()[0].item(), f"a pattern of {width} bits"
-        raise SpecError(where="from_bits", found=str(first), wanted=wanted, do="Mask the other bits away.")
+        raise SpecError(where="from_bits", found=str(first), wanted=wanted, do="Mask off the other bits.")
     size = code & (1 << fmt.exponent + fmt.mantissa) - 1
     field, fraction = size >> fmt.mantissa, size & (1 << fmt.mantissa) - 1
     if without_zero(fmt):
@@ -93,11 +95,11 @@ def from_bits(bits: Tensor, fmt: Float) -> Tensor:
 
 
 def pack_nibbles(codes: Tensor, axis: int = -1) -> Tensor:
-    """Two 4-bit codes in a byte along an axis, the first in the low nibble: b_i = q_2i mod 16 + 16 (q_2i+1 mod 16).
+    """Pack two 4-bit codes into a byte along an axis, low nibble first: b_i = q_2i mod 16 + 16 (q_2i+1 mod 16).
 
     Args:
-        codes: Integers of any dtype (or whole floats), -8 to 15; negative ones as two's complement.  An odd
-            length is filled with a code 0.
+        codes: Integers of any dtype (or integral floats), -8 to 15; negative ones as two's complement.  An odd
+            length is padded with a code 0.
     Returns:
         uint8, half as long along `axis`, rounded up.
     Raises:
@@ -116,12 +118,12 @@ def pack_nibbles(codes: Tensor, axis: int = -1) -> Tensor:
 
 
 def unpack_nibbles(packed: Tensor, length: int | None = None, axis: int = -1, signed: bool = False) -> Tensor:
-    """The inverse of `pack_nibbles`: q_2i = b_i mod 16, q_2i+1 = b_i div 16.
+    """Unpack the codes of `pack_nibbles`: q_2i = b_i mod 16, q_2i+1 = b_i div 16.
 
     Args:
         packed: uint8.
-        length: How many codes along the axis; None for all, the filling included.
-        signed: Codes from 8 on stand for q - 16.
+        length: Number of codes along the axis; None for all, padding included.
+        signed: Interpret codes of 8 and more as q - 16.
     Returns:
         int32, in [0, 15] or [-8, 7].
 
@@ -134,7 +136,7 @@ def unpack_nibbles(packed: Tensor, length: int | None = None, axis: int = -1, si
 
 
 def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
-    # x * 2^exponent in two exact steps, for 2^exponent alone may leave float64.
+    # x * 2^exponent in two exact steps, because 2^exponent alone may overflow float64.
     half = exponent.long() >> 1
     return x * power_of_two(half) * power_of_two(exponent.long() - half)
 
@@ -142,7 +144,7 @@ def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
 def _width(fmt: Float) -> int:
     width = fmt.signed + fmt.exponent + fmt.mantissa
     if width > 16:
-        raise SpecError(where="bits", found=repr(fmt), wanted="at most 16 bits", do="Keep wider floats as tensors.")
+        raise SpecError(where="bits", found=repr(fmt), wanted="at most 16 bits", do="Store wider floats as tensors.")
     return width
 
 

@@ -1,4 +1,4 @@
-"""Codebooks: the index of the nearest level."""
+"""Quantize to the levels of a codebook: the index of the nearest level, and its value."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from qfunc.specs import Levels
 
 
 def index(x: Tensor, fmt: Levels) -> Tensor:
-    """The index of the level nearest to x, i = argmin |x - v_i|; a tie takes the level of even index.
+    """Return the index of the level nearest to x, i = argmin |x - v_i|; ties go to the even index.
 
     Args:
         x: In units of the scale, any shape; levels are rounded to the dtype of x, then compared exactly.
     Returns:
-        Indices in the dtype of x; NaN stays NaN, infinities take the outermost levels.
+        Indices in the dtype of x; NaN stays NaN, infinities give the outermost levels.
     Source: QLoRA, arXiv:2305.14314, section 3 (nearest of quantile levels); the tie rule is this library's.
 
     >>> index(torch.tensor([-3.0, 0.4, 0.5]), Levels((-1.0, 0.0, 1.0))).tolist()
@@ -27,7 +27,7 @@ def index(x: Tensor, fmt: Levels) -> Tensor:
 
 
 def values(codes: Tensor, fmt: Levels) -> Tensor:
-    """The levels v_i that indices stand for.
+    """Return the levels v_i of indices i.
 
     Args:
         codes: 0 to n - 1, in floating point; NaN stays NaN.
@@ -41,8 +41,8 @@ def values(codes: Tensor, fmt: Levels) -> Tensor:
 
 
 def _starts(fmt: Levels, like: Tensor) -> Tensor:
-    # For each level but the first the smallest x, in the dtype of `like`, that is rounded to it.  The middle m
-    # of two levels is the float64 half sum plus its exact rounding error (Knuth's two-sum).
+    # For each level but the first, the smallest x in the dtype of `like` that rounds to it.  The midpoint m of
+    # two levels is the float64 half sum plus its exact rounding error (Knuth's two-sum).
     levels = torch.tensor(fmt.values, dtype=like.dtype, device=like.device).double() / 2
     low, high = levels[:-1], levels[1:]
     middle = low + high
@@ -50,7 +50,7 @@ def _starts(fmt: Levels, like: Tensor) -> Tensor:
     error = (low - (middle - share)) + (high - share)
     start = middle.to(like.dtype)
     excess = (start.double() - middle) - error  # start - m, its sign exact
-    even = torch.arange(len(fmt.values) - 1, device=like.device) % 2 == 0  # the level below keeps its ties
+    even = torch.arange(len(fmt.values) - 1, device=like.device) % 2 == 0  # ties go to the level below
     return torch.where((excess < 0) | ((excess == 0) & even), torch.nextafter(start, torch.full_like(start, math.inf)), start)
 
 

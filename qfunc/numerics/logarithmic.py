@@ -1,4 +1,4 @@
-"""Logarithmic codes: a sign and a magnitude in steps of a fraction of an octave."""
+"""Logarithmic codes: a sign, and a magnitude in steps of 1/k octave."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from qfunc.specs import Log
 
 
 def smallest_of(extreme: Tensor, fmt: Log) -> Tensor:
-    """The scale 2^(z/k) that lets the largest magnitude code reach `extreme`: z = R(k log2 extreme) - (n-1).
+    """Return the scale 2^(z/k) whose largest magnitude code represents `extreme`: z = R(k log2 extreme) - (n-1).
 
-    n = 2^magnitude_bits codes a sign, k steps an octave, R half-even.  z stays where float32 holds both the
-    smallest magnitude as a normal number and, as far as n codes go, the largest: -126 k <= z <= 128 k - n.
+    n = 2^magnitude_bits codes per sign, k steps per octave, R half-even.  z is limited to -126 k <= z <= 128 k - n,
+    so that the smallest magnitude is a normal float32 and the largest is finite.
 
     Args:
         extreme: The largest |x|, positive, float64.
@@ -27,19 +27,19 @@ def smallest_of(extreme: Tensor, fmt: Log) -> Tensor:
 
 
 def origin(scale: Tensor, fmt: Log) -> Tensor:
-    """z, the exponent of the smallest magnitude in steps: scale = 2^(z / steps), an integer in float64."""
+    """Return z, the exponent of the smallest magnitude in steps: scale = 2^(z / steps), an integer in float64."""
     return torch.round(fmt.steps_per_octave * torch.log2(scale.double()))
 
 
 def encode(x: Tensor, scale: Tensor, fmt: Log) -> Tensor:
-    """Sign-magnitude codes of x, with n = 2^magnitude_bits codes a sign, k steps an octave and scale 2^(z/k).
+    """Return sign-magnitude codes of x, with n = 2^magnitude_bits codes per sign, k steps per octave, scale 2^(z/k).
 
     x >= 2^(z/k - 1):       q = clamp(R(k log2 x) - z, 0, n-1)
     x <= -2^((z+1)/k - 1):  q = n + clamp(R(k log2 -x) - z, 1, n-1)
-    otherwise q = n, which stands for 0; R is half-even.  Computed in float64.
+    otherwise q = n, the code of 0; R is half-even.  Computed in float64.
 
-    Magnitudes that float32 cannot hold, from 2^128 on, are not used.  MQBench leaves x = 2^(z/k - 1)
-    unquantized, against its own user guide, which is followed here.
+    Magnitudes that overflow float32, 2^128 and more, are not used.  MQBench leaves x = 2^(z/k - 1)
+    unquantized, contrary to its user guide; this function follows the guide.
 
     Args:
         x: Real units.  NaN stays NaN; infinities become the largest magnitudes.
@@ -65,29 +65,29 @@ def _by_logarithms(size: Tensor, z: Tensor, top: Tensor, fmt: Log) -> Tensor:
 
 
 def _by_thresholds(size: Tensor, z: Tensor, top: Tensor, fmt: Log) -> Tensor:
-    # The same of float32 for one z: a quarter below a logarithm in float32 is its code or the one before, which the
-    # threshold between the two decides.  No float32 lies on a threshold 2^((q + z + 1/2) / k).
+    # The same for float32 and a scalar z.  Rounding the float32 logarithm less 1/4 gives the code or the one before it;
+    # the threshold between the two decides.  No float32 equals a threshold 2^((q + z + 1/2) / k).
     place = torch.arange(1 << fmt.magnitude_bits, device=size.device, dtype=torch.float64)
-    following = _not_below(torch.exp2((place + z + 0.5) / fmt.steps_per_octave), torch.float32)
-    following = torch.where(place < top, following, torch.nan)
+    next_threshold = _not_below(torch.exp2((place + z + 0.5) / fmt.steps_per_octave), torch.float32)
+    next_threshold = torch.where(place < top, next_threshold, torch.nan)
     below = size.log2().mul_(fmt.steps_per_octave).sub_(0.25).round_() - z.float()
     below = torch.minimum(below, top.float()).clamp(min=0)
-    return below.add_(size >= _looked_up(following, below))
+    return below.add_(size >= _looked_up(next_threshold, below))
 
 
 def _looked_up(table: Tensor, places: Tensor) -> Tensor:
-    # table[places], and anything where a place is NaN.
+    # table[places]; arbitrary where a place is NaN.
     return table.index_select(0, places.nan_to_num(0).int().flatten()).reshape(places.shape)
 
 
 def _not_below(bound: Tensor, dtype: torch.dtype) -> Tensor:
-    # The least number of a dtype that is not below a bound in float64: x >= it where x >= bound.
+    # The smallest number of `dtype` that is at least the float64 bound, so that comparing with either is the same.
     near = bound.to(dtype)
     return torch.where(near.double() < bound, torch.nextafter(near, torch.full_like(near, torch.inf)), near)
 
 
 def decode(codes: Tensor, scale: Tensor, fmt: Log) -> Tensor:
-    """The values of sign-magnitude codes: +-2^((magnitude + z) / k), and 0 for the negative magnitude 0.
+    """Return the values of sign-magnitude codes: +-2^((magnitude + z) / k), and 0 for the negative magnitude 0.
 
     Args:
         codes: 0 to 2n - 1, in floating point; NaN stays NaN.
@@ -111,7 +111,7 @@ def decode(codes: Tensor, scale: Tensor, fmt: Log) -> Tensor:
 
 
 def log_codes(x: Tensor, scale: float, magnitude_bits: int, steps: int) -> Tensor:
-    """The sign-magnitude codes of x, all arguments plain: what the graphs of emulations call.
+    """Return the sign-magnitude codes of x; `encode` with plain arguments, for the graphs of emulations.
 
     >>> log_codes(torch.tensor([1.0, 0.0]), 2.0**-6, 7, 16).tolist()
     [96.0, 128.0]
@@ -120,7 +120,7 @@ def log_codes(x: Tensor, scale: float, magnitude_bits: int, steps: int) -> Tenso
 
 
 def log_values(codes: Tensor, scale: float, magnitude_bits: int, steps: int) -> Tensor:
-    """The values of sign-magnitude codes, all arguments plain.
+    """Return the values of sign-magnitude codes; `decode` with plain arguments, for the graphs of emulations.
 
     >>> log_values(torch.tensor([96.0, 128.0]), 2.0**-6, 7, 16).tolist()
     [1.0, 0.0]

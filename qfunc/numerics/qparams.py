@@ -1,4 +1,4 @@
-"""Qparams: from the range of a tensor to a scale and a zero point that the hardware takes."""
+"""Qparams: compute a scale and a zero point that the hardware supports from the range of a tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Sch
 
 
 class Affine(NamedTuple):
-    """x_hat = (code - zero_point) * scale; both float32 and of the shape that `qparams_shape` gives.
+    """Qparams of x_hat = (code - zero_point) * scale; both are float32, in the shape of `qparams_shape`.
 
     `outer` is the second-level scale of two-level schemes, x_hat = code * (scale * outer), or None.  A `Log`
     format's scale is its smallest magnitude, 2^(z/steps).
@@ -27,7 +27,7 @@ class Affine(NamedTuple):
 
 
 def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """How many elements along each axis share a scale: the one granularity that all others are.
+    """Return the number of elements along each axis that share a scale: the general form of every granularity.
 
     >>> from qfunc.specs import Scale
     >>> [block_size(Scheme(scale=Scale(g)), (6, 64)) for g in (PerTensor(), PerChannel(0), PerBlock(1, 32))]
@@ -44,19 +44,20 @@ def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(size if i == axis % len(shape) else 1 for i in range(len(shape)))
     wanted = "an axis of the tensor that the block size divides"
     raise SpecError(
-        where="Scale.shared", found=f"{scheme.scale.shared} on shape {shape}", wanted=wanted, do="Name another axis."
+        where="Scale.shared", found=f"{scheme.scale.shared} on shape {shape}", wanted=wanted, do="Use another axis."
     )
 
 
 def qparams_shape(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of scale and zero point: [] per tensor, else x's rank with one entry a block."""
+    """Return the shape of scale and zero point: [] per tensor, else the rank of x with one entry per block."""
     if isinstance(scheme.scale.shared, PerTensor):
         return ()
-    return tuple(n // b if b else 1 for n, b in zip(shape, block_size(scheme, shape), strict=True))  # an empty block is one
+    sizes = block_size(scheme, shape)
+    return tuple(n // b if b else 1 for n, b in zip(shape, sizes, strict=True))  # an empty axis is one block
 
 
 def blocks(x: Tensor, scheme: Scheme) -> tuple[Tensor, tuple[int, ...]]:
-    """x viewed so that the returned axes run inside one block; reducing them gives `qparams_shape`."""
+    """Return a view of x and its axes inside a block; reducing over them gives `qparams_shape`."""
     if isinstance(scheme.scale.shared, PerTensor):
         return x, tuple(range(x.ndim))
     sizes = block_size(scheme, tuple(x.shape))
@@ -65,7 +66,7 @@ def blocks(x: Tensor, scheme: Scheme) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def spread(parameter: Tensor, x: Tensor, scheme: Scheme) -> Tensor:
-    """A qparam at a shape that broadcasts against x; only blocks need more than broadcasting."""
+    """Return a qparam in a shape that broadcasts against x; only blocks are repeated."""
     shared = scheme.scale.shared
     if not isinstance(shared, PerBlock) or parameter.ndim == 0:
         return parameter
@@ -73,15 +74,15 @@ def spread(parameter: Tensor, x: Tensor, scheme: Scheme) -> Tensor:
 
 
 def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
-    """Scale and zero point that hold the range [low, high], zero included.
+    """Return the scale and zero point that represent the range [low, high], extended to include 0.
 
     Affine: s = (max(high, 0) - min(low, 0)) / (qmax - qmin), z = clamp(R(qmin - low/s), qmin, qmax), the zero
-    point nudged as `ZeroPoint.nudge` says.  Symmetric: s = max(|low|, |high|) / d, d from `Scale.divisor`,
-    z = 0; low does not count where no code is negative.  Log: z = R(k log2 max) - (2^bits - 1), s = 2^(z/k).
-    The scale is then made one that the hardware takes (`nearest_scale`); s = 1 for the range [0, 0].
+    point nudged by `ZeroPoint.nudge`.  Symmetric: s = max(|low|, |high|) / d, d from `Scale.divisor`,
+    z = 0; low is ignored if no code is negative.  Log: z = R(k log2 max) - (2^bits - 1), s = 2^(z/k).
+    `nearest_scale` then maps the scale to one that the hardware supports; s = 1 for the range [0, 0].
 
     Args:
-        low, high: In real units, of the shape of the qparams, finite; low <= high.
+        low, high: In real units, in the shape of the qparams, finite; low <= high.
         scheme: Any.
     Returns:
         Qparams in float32.
@@ -92,7 +93,7 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
     >>> [t.item() for t in from_range(torch.tensor(-1.0), torch.tensor(4.1), u8)[:2]]
     [0.019999999552965164, 50.0]
     """
-    # float64 inside: the quotient is rounded to float32 once.
+    # Computed in float64, so that the quotient is rounded to float32 only once.
     low, high = low.double().clamp(max=0), high.double().clamp(min=0)
     if scheme.scale.minimum_range:
         high = torch.maximum(high, low + scheme.scale.minimum_range)
@@ -100,7 +101,7 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
         scale, outer = nearest_scale(_symmetric(low, high, scheme), scheme)
         return Affine(scale, torch.zeros_like(scale), outer)
     fmt = scheme.format
-    assert isinstance(fmt, Int)  # Scheme's own rule
+    assert isinstance(fmt, Int)  # Scheme requires it
     if scheme.zero_point.value is not None:
         scale, outer = nearest_scale(_reaching(low, high, float(scheme.zero_point.value), fmt), scheme)
         return Affine(scale, torch.full_like(scale, scheme.zero_point.value), outer)
@@ -112,7 +113,7 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
 
 
 def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
-    """(low, high) of one tensor by the scheme's granularity, in float32 and in one pass; 0 where x is empty.
+    """Return (low, high) of a tensor by the scheme's granularity, in float32 and in one pass; 0 if x is empty.
 
     >>> from qfunc.specs import Scale
     >>> [t.tolist() for t in observed(torch.tensor([[1.0, -2.0], [3.0, 4.0]]), Scheme(scale=Scale(PerToken())))]
@@ -123,18 +124,18 @@ def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
         zero = torch.zeros(qparams_shape(scheme, tuple(x.shape)), device=x.device)
         return zero, zero
     if isinstance(shared, PerTensor):
-        # aminmax copies what is not contiguous; channels_last is, with its axes in the order of the memory.
+        # aminmax copies non-contiguous tensors; channels_last is contiguous with its axes in memory order.
         low, high = torch.aminmax(x if x.is_contiguous() else x.permute(sorted(range(x.ndim), key=x.stride, reverse=True)))
         return low.float(), high.float()
     shape = tuple(x.shape)
     axes = [axis for axis, size in enumerate(block_size(scheme, shape)) if size > 1]
-    if not axes:  # which amin would take for all axes
+    if not axes:  # amin would reduce over all axes
         low, high = x.clone(), x.clone()
     elif isinstance(shared, PerBlock):
         split = x.reshape(*shape[: axes[0]], -1, shared.size, *shape[axes[0] + 1 :])
         low, high = split.amin(axes[0] + 1), split.amax(axes[0] + 1)
     else:
-        # What lies together inside a channel first, then over the images: torch reduces so faster than all at once.
+        # First over the contiguous axes inside a channel, then over the images: faster in torch than all at once.
         inner = [axis for axis in axes if axis > axes[0] + axes.index(axis)]
         outer = axes[: len(axes) - len(inner)] if inner else []
         low, high = x.amin(inner or axes, keepdim=True), x.amax(inner or axes, keepdim=True)
@@ -144,7 +145,7 @@ def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
 
 
 def of_tensor(x: Tensor, scheme: Scheme) -> Affine:
-    """Qparams of the range of x itself: what hardware with dynamic scales computes at run time.
+    """Return qparams of the range of x itself, as hardware with dynamic scales computes them at run time.
 
     >>> of_tensor(torch.tensor([-12.7, 3.0]), Scheme()).scale.item()
     0.10000000149011612
@@ -154,17 +155,17 @@ def of_tensor(x: Tensor, scheme: Scheme) -> Affine:
 
 def _symmetric(low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:
     fmt = scheme.format
-    # Codes that are never negative hold nothing below 0, as with a zero point fixed at qmin.
+    # Codes that are never negative represent nothing below 0, as with a zero point fixed at qmin.
     extreme = high if isinstance(fmt, Int) and fmt.qmin >= 0 else torch.maximum(-low, high)
     if isinstance(fmt, Log):
         return logarithmic.smallest_of(torch.where(extreme < TINY, 1.0, extreme), fmt)
-    # A signed scale sends the extreme to qmin, of which there is one more than of qmax.
+    # A signed scale maps the extreme to qmin, because |qmin| = qmax + 1.
     sign = torch.where(high > -low, -1.0, 1.0) if scheme.scale.signed else 1.0
     return sign * extreme / divisor(scheme)
 
 
 def _reaching(low: Tensor, high: Tensor, zero: Tensor | float, fmt: Int) -> Tensor:
-    # The smallest scale at which codes around the zero point reach both bounds.
+    # The smallest scale at which the codes reach both bounds from the zero point.
     z = torch.as_tensor(zero, dtype=torch.float64, device=low.device)
     below = torch.where(z > fmt.qmin, -low / (z - fmt.qmin).clamp(min=1), 0.0)
     above = torch.where(z < fmt.qmax, high / (fmt.qmax - z).clamp(min=1), 0.0)
@@ -175,7 +176,7 @@ def _zero_point(low: Tensor, high: Tensor, scale: Tensor, fmt: Int, rule: ZeroPo
     from_low, from_high = fmt.qmin - low / scale.double(), fmt.qmax - high / scale.double()
     real = from_low
     if rule.nudge == "nearest":
-        # gemmlowp, ChooseQuantizationParams: the bound whose subtraction cancels less.
+        # gemmlowp, ChooseQuantizationParams: use the bound with less cancellation.
         error_low = abs(fmt.qmin) + (low / scale.double()).abs()
         error_high = abs(fmt.qmax) + (high / scale.double()).abs()
         real = torch.where(error_low < error_high, from_low, from_high)

@@ -1,4 +1,4 @@
-"""Rounding modes: one table of exact functions from real to integer values."""
+"""Rounding modes: exact functions from real to integer values, and the table of their names."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from qfunc.errors import SpecError
 
 
 def half_even(x: Tensor) -> Tensor:
-    """Nearest, ties to the even integer: IEEE 754 roundTiesToEven."""
+    """Round to nearest, ties to the even integer: IEEE 754 roundTiesToEven."""
     return torch.round(x)
 
 
 def half_away(x: Tensor) -> Tensor:
-    """Nearest, ties away from zero: C `round`.  Not floor(|x| + 0.5), which is wrong at 0.49999997."""
+    """Round to nearest, ties away from zero: C `round`.  Not floor(|x| + 0.5), which is wrong at 0.49999997."""
     whole = torch.trunc(x)
     return whole + torch.where((x - whole).abs() >= 0.5, torch.sign(x), 0.0)
 
 
 def half_to_zero(x: Tensor) -> Tensor:
-    """Nearest, ties toward zero."""
+    """Round to nearest, ties toward zero."""
     whole = torch.trunc(x)
     return whole + torch.where((x - whole).abs() > 0.5, torch.sign(x), 0.0)
 
 
 def half_up(x: Tensor) -> Tensor:
-    """Nearest, ties toward +infinity: an arithmetic shift after adding half."""
+    """Round to nearest, ties toward +infinity: an arithmetic shift after adding half."""
     whole = torch.floor(x)
     return whole + (x - whole >= 0.5).to(x.dtype)
 
 
 def half_down(x: Tensor) -> Tensor:
-    """Nearest, ties toward -infinity."""
+    """Round to nearest, ties toward -infinity."""
     return -half_up(-x)
 
 
 def negative_ceil_else_half_even(x: Tensor) -> Tensor:
-    """Nearest; negative ties up, positive ties even (Vitis AI's method 5)."""
+    """Round to nearest; negative ties up, positive ties to even (Vitis AI's method 5)."""
     return torch.where(x < 0, half_up(x), torch.round(x))
 
 
 def _stochastic(x: Tensor, noise: Tensor) -> Tensor:
-    # floor(x + noise) by exact comparisons, where the sum could round up to the next integer.
+    # floor(x + noise) by exact comparisons, because the sum could round up to the next integer.
     whole = torch.trunc(x)
     rest = x - whole
     return whole + (rest >= 1 - noise).to(x.dtype) - (rest < -noise).to(x.dtype)
@@ -63,17 +63,17 @@ _MODES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def round_by(x: Tensor, mode: str, low: int | Tensor = 0, noise: Tensor | None = None) -> Tensor:
-    """x rounded to integers by a named mode; the dtype stays.
+    """Round x to integers by a named mode; keep the dtype.
 
     "half_even_on_index" rounds x - low and adds low again (OpenVINO rounds the level index);
-    "stochastic" is floor(x + noise) with noise uniform in [0, 1), the sum not rounded: integers stay.
+    "stochastic" is floor(x + noise) with noise uniform in [0, 1) and an exact sum: integers do not change.
 
     Args:
         x: Any shape, in codes; exact for every float.  NaN stays NaN, infinities stay infinite.
         mode: A name of `specs.ROUNDINGS`.
-        low: The smallest value of x, for "half_even_on_index": the lowest code, less the zero point if that
+        low: The smallest value of x, for "half_even_on_index": the lowest code, minus the zero point if that
             is added after rounding.
-        noise: The shape of x, for "stochastic".
+        noise: In the shape of x, for "stochastic".
     Raises:
         SpecError: an unknown mode, or "stochastic" without noise.
 
@@ -88,5 +88,5 @@ def round_by(x: Tensor, mode: str, low: int | Tensor = 0, noise: Tensor | None =
     if mode == "stochastic" and noise is not None:
         return _stochastic(x, noise)
     wanted = "noise for a stochastic mode" if mode == "stochastic" else "one of " + ", ".join(_MODES)
-    do = "Pass noise, quantize by functions.Stochastic, or use another mode."
+    do = "Pass noise, quantize with functions.Stochastic, or use another mode."
     raise SpecError(where="round_by", found=repr(mode), wanted=wanted, do=do)

@@ -1,4 +1,4 @@
-"""Scales: which number the hardware holds for a real scale."""
+"""Scales: the scale that the hardware stores for a real scale."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from qfunc.numerics import minifloat
 from qfunc.specs import FLOAT32, Float, Int, Levels, Log, PerChannel, PerTensor, PerToken, Scale, Scheme
 
 TINY = torch.finfo(torch.float32).tiny
-"""The smallest normal float32, 2^-126: the inverse of what is smaller may not be finite."""
+"""The smallest normal float32, 2^-126: the inverse of a smaller number may overflow."""
 
 
 def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]:
-    """(scale, outer): the scales nearest to `scale` that the hardware takes, in float32.
+    """Return (scale, outer): the float32 scales nearest to `scale` that the hardware supports.
 
-    1 replaces a scale below 2^-126.  Then powers of two by `Scale.rounding`, the bounds `low` and `high`, and
-    the scale's own `format`, which is never 0 and never overflows.  E8M0 holds 2^-127 for all that is smaller,
-    0 included.  Two levels: outer = allowed(max(s) / largest of the format), s = format(s / outer), 1 for a
-    zero.
+    1 replaces a scale below 2^-126.  The scale is then rounded to a power of two by `Scale.rounding`, clamped to
+    `low` and `high`, and rounded to the scale's `format`, where it never becomes 0 and never overflows.  In E8M0
+    every smaller scale, 0 included, becomes 2^-127.  Two levels: outer = allowed(max(s) / largest of the format),
+    s = format(s / outer), 1 for a zero.
 
     Args:
-        scale: Real, of the shape of the qparams; float64 for one rounding only; negative where `Scale.signed`
+        scale: Real, in the shape of the qparams; pass float64 to round only once; negative where `Scale.signed`
             allows it.  NaN stays NaN.
-        scheme: Any; a `Log` format takes every scale.
+        scheme: Any; a `Log` format supports every scale.
     Raises:
-        SpecError: an outer scale that is shared by blocks.
+        SpecError: an outer scale per block.
     Source: OCP Microscaling Formats 1.0, section 6.3 and microxcaling (E8M0); NVIDIA TensorRT Model Optimizer,
         NVFP4 (two levels: amax / (6 * 448), then E4M3).
 
@@ -41,14 +41,14 @@ def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]
     if isinstance(scheme.format, Log):
         return scale.float(), None
     if rule.within is None:
-        return _held(scale.double(), rule), None
+        return _hardware_scale(scale.double(), rule), None
     scale = scale.double()
-    outer = _held(_outermost(scale.abs(), rule.within) / minifloat.largest(rule.format), rule.within)
-    return _held(torch.where(scale.abs() < TINY, 1.0, scale / outer.double()), rule), outer
+    outer = _hardware_scale(_outermost(scale.abs(), rule.within) / minifloat.largest(rule.format), rule.within)
+    return _hardware_scale(torch.where(scale.abs() < TINY, 1.0, scale / outer.double()), rule), outer
 
 
 def divisor(scheme: Scheme) -> float:
-    """d of a symmetric scheme, s = absmax / d, as `Scale.divisor` names it.
+    """Return d of a symmetric scheme, s = absmax / d, for the name in `Scale.divisor`.
 
     >>> [divisor(Scheme(Int(4), Scale(divisor=d))) for d in ("qmax", "half_range", "-qmin", "emax")]
     [7.0, 7.5, 8.0, 4.0]
@@ -67,10 +67,10 @@ def divisor(scheme: Scheme) -> float:
     return top
 
 
-def _held(scale: Tensor, rule: Scale) -> Tensor:
+def _hardware_scale(scale: Tensor, rule: Scale) -> Tensor:
     magnitude, fmt = scale.abs(), rule.format
     if not minifloat.without_zero(fmt):
-        # Not TINY: of a global number `torch.compile(dynamic=True)` makes an input, and does not find it in a Function.
+        # Not TINY: torch.compile(dynamic=True) turns a global number into an input, which an autograd.Function cannot find.
         magnitude = torch.where(magnitude < torch.finfo(torch.float32).tiny, 1.0, magnitude)
     if rule.power_of_two:
         magnitude = _power_of_two(magnitude.clamp(min=minifloat.smallest(fmt)), rule.rounding)
@@ -84,16 +84,15 @@ def _held(scale: Tensor, rule: Scale) -> Tensor:
 
 
 def _power_of_two(x: Tensor, rounding: str) -> Tensor:
-    fraction, exponent = torch.frexp(x)  # exact, where log2 could round onto an integer
-    # 0.5**0.5 is the first float64 above the root of a half: from there on log2 is nearer to the power above.
+    fraction, exponent = torch.frexp(x)  # exact; log2 could round to an integer
+    # 0.5**0.5 is the first float64 above the root of 1/2: from there on log2 is nearer to the next power.
     up = {"ceil": fraction > 0.5, "floor": fraction >= 1.0, "half_even": fraction >= 0.5**0.5}[rounding]
-    return torch.where(
-        torch.isfinite(x), minifloat.power_of_two((exponent - 1 + up).clamp(max=127)), x
-    )  # 2^127: float32's last
+    power = minifloat.power_of_two((exponent - 1 + up).clamp(max=127))  # 2^127 is the last power of two in float32
+    return torch.where(torch.isfinite(x), power, x)
 
 
 def _outermost(scale: Tensor, rule: Scale) -> Tensor:
-    # The largest scale of each group that shares an outer one, keeping the axes.
+    # The largest scale of each group that shares an outer scale; the axes are kept.
     match rule.shared:
         case PerTensor():
             return scale.amax() if scale.numel() else scale.new_ones(())
@@ -103,7 +102,7 @@ def _outermost(scale: Tensor, rule: Scale) -> Tensor:
             axes = [scale.ndim - 1]
         case _:
             wanted = "PerTensor(), PerChannel(axis) or PerToken()"
-            do = "Share the outer scale among blocks."
+            do = "Use one of these for the outer scale."
             raise SpecError(where="Scale.within", found=repr(rule.shared), wanted=wanted, do=do)
     if not scale.numel():
         return scale.new_ones([1 if i in axes else n for i, n in enumerate(scale.shape)])
@@ -111,15 +110,15 @@ def _outermost(scale: Tensor, rule: Scale) -> Tensor:
 
 
 def product(scales: Sequence[Tensor], count: int) -> Tensor:
-    """The scales of a bias, float32: those of the input times those of the weight, one for each of its channels.
+    """Return the float32 scales of a bias, one per channel: the scales of the input times those of the weight.
 
     >>> product([torch.tensor(0.5), torch.tensor([2.0, 4.0])], 2)
     tensor([1., 2.])
     """
     scale = torch.ones((), device=scales[0].device)
-    for each in scales:
-        scale = scale.to(each.device) * each.flatten()
-    # The weight of a transposed conv has one scale for each channel of a group.
+    for factor in scales:
+        scale = scale.to(factor.device) * factor.flatten()
+    # The weight of a transposed conv has one scale for each channel of one group.
     return (scale.expand(count) if scale.numel() == 1 else scale.repeat(count // scale.numel())).clone()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from qfunc.ops.float_ops import masked, scaled
+from qfunc.ops.attention import masked, scaled
 
 __all__ = ["attend"]
 

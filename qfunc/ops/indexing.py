@@ -1,14 +1,17 @@
-"""Spellings of reading parts of a tensor, a list or a shape, and of swapping axes: each becomes one canonical call."""
+"""Parts of a tensor: by slices, positions, conditions and triangles; tables that are read by index."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from qfunc.ops.vocabulary import BY_NAME
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
-Rewrite = Callable[[tuple[Any, ...], dict[str, Any]], Call | None]
+from qfunc.ops.binding import dtype_of, named
+from qfunc.ops.definition import Call, Op, Rewrite, Trait, op
 
 
 def element(values: Any, index: Any) -> Any:
@@ -20,59 +23,130 @@ def element(values: Any, index: Any) -> Any:
     return values[index]
 
 
-def _slice(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    given = dict(zip(("input", "dim", "start", "end", "step"), args, strict=False)) | kwargs
+def index(input: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """`input[indices]` with tensors of positions; None takes a whole axis.
+
+    >>> index(torch.tensor([[1, 2], [3, 4]]), (None, torch.tensor([1])))
+    tensor([[2],
+            [4]])
+    """
+    whole = slice(None)
+    return input[tuple(whole if i is None else i.to(input.device) for i in indices)]
+
+
+def take(input: Tensor, dim: int, places: Sequence[int]) -> Tensor:
+    """The entries at some places of an axis, x[:, [0, 2]].
+
+    >>> take(torch.tensor([[1, 2, 3]]), 1, (0, 2))
+    tensor([[1, 3]])
+    """
+    return input.index_select(dim, torch.tensor(places, device=input.device))
+
+
+def picked(x: Any, given: Any, is_number: Callable[[Any], bool]) -> Call | None:
+    """Return the call of x[:, [0, 2]] or x[:, places]: one axis by a list or tensor, whole axes before it; else None."""
+    entries_of = given if isinstance(given, tuple) else (given,)
+    *before, last = entries_of or (None,)
+    if any(b != slice(None) for b in before):
+        return None
+    if isinstance(last, list) and last and all(type(i) is int for i in last):
+        return take, (x, len(before), tuple(last))
+    if isinstance(last, fx.Node) and not is_number(last):
+        return index, (x, (*(None,) * len(before), last))
+    return None
+
+
+def _slice(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = named("input dim start end step", args, kwargs)
     dim, stop = given.get("dim", 0), given.get("end")
     stop = None if isinstance(stop, int) and stop > 2**62 else stop
-    return _along(given["input"], dim, slice(given.get("start"), stop, given.get("step", 1)))
+    return _along(op, given["input"], dim, slice(given.get("start"), stop, given.get("step", 1)))
 
 
-def _select(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    given = dict(zip(("input", "dim", "index"), args, strict=False)) | kwargs
-    return _along(given["input"], given["dim"], given["index"])
+def _select(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = named("input dim index", args, kwargs)
+    return _along(op, given["input"], given["dim"], given["index"])
 
 
-def _narrow(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    given = dict(zip(("input", "dim", "start", "length"), args, strict=False)) | kwargs
+def _narrow(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = named("input dim start length", args, kwargs)
     start, length = given["start"], given["length"]
     if not isinstance(start, int) or not isinstance(length, int) or start < 0:
         return None
-    return _along(given["input"], given["dim"], slice(start, start + length))
+    return _along(op, given["input"], given["dim"], slice(start, start + length))
 
 
-def _along(x: Any, dim: Any, index: Any) -> Call | None:
+def _along(op: Op, x: Any, dim: Any, index: Any) -> Call | None:
     if not isinstance(dim, int):
         return None
     after = (slice(None),) * (-dim - 1)
-    return BY_NAME["getitem"].target, (x, (..., index, *after) if dim < 0 else ((slice(None),) * dim + (index,)))
+    return op.call, (x, (..., index, *after) if dim < 0 else ((slice(None),) * dim + (index,)))
 
 
-def _getitem(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+def _getitem(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     # A string can only be the key of a dict.
-    return (element if isinstance(args[1], str) else BY_NAME["getitem"].target), args
+    return (element if isinstance(args[1], str) else op.call), args
 
 
-def _transposed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    return BY_NAME["transpose"].target, (kwargs.get("input", *args[:1]), 0, 1)
+def _index(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    # Indices that are masks give a result whose size depends on values: no canonical op.
+    indices = tuple(args[1])
+    return None if any(dtype_of(i) in (torch.bool, torch.uint8) for i in indices) else (op.call, (args[0], indices))
 
 
-def _matrix_transposed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    return BY_NAME["transpose"].target, (args[0], -2, -1)
+def _index_select(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = named("input dim index", args, kwargs)
+    if not isinstance(given["dim"], int) or given["dim"] < 0:
+        return None
+    return op.call, (given["input"], (*(None,) * given["dim"], given["index"]))
 
 
-def _getattr(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    rewrite = {"T": _transposed, "mT": _matrix_transposed}.get(args[1])
-    return rewrite and rewrite(args[:1], {})
+def _masked_fill(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = named("input mask value", args, kwargs)
+    return op.call, (given["mask"], given["value"], given["input"])
 
 
-INDEXING: dict[str, Rewrite] = {
-    "slice": _slice,
-    "select": _select,
-    "narrow": _narrow,
-    "getitem": _getitem,
-    "t": _transposed,
-    "numpy_T": _transposed,
-    "mT": _matrix_transposed,
-    "getattr": _getattr,
-}
-"""The rewrites of this file, by short name."""
+def _embedding(first: str, second: str) -> Rewrite:
+    def rewrite(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        if any(kwargs.pop(k, None) not in (None, False) for k in ("max_norm", "sparse", "scale_grad_by_freq")):
+            return None
+        kwargs.pop("norm_type", None)
+        if any(v not in (None, False, 2.0) for v in args[3:]):
+            return None
+        given = named(f"{first} {second} padding_idx", args, kwargs)
+        padding = given.get("padding_idx")
+        none = first == "weight" and padding == -1  # for torch.nn.functional -1 is the last row
+        return op.call, (given.get("input", given.get("indices")), given["weight"], None if none else padding)
+
+    return rewrite
+
+
+def _positions(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[-1] * 2).reshape(2, -1) % 3
+
+
+_COPY = Trait.MOVES_VALUES | Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS
+_TRIANGLE = Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS
+_OF_POSITIONS = _COPY | Trait.POSITION_IF_INPUTS
+
+ROWS: tuple[Op, ...] = (
+    op("slice", operator.getitem, "input index", traits=_OF_POSITIONS | Trait.VIEW | Trait.FOLDABLE,
+       rewrites={"getitem": _getitem, "slice": _slice, "select": _select, "narrow": _narrow},
+       example=lambda x: operator.getitem(x, (slice(None), slice(1, None), slice(None, None, 2)))),
+    op("take", take, "input dim places", traits=_COPY, example=lambda x: take(x, 1, (2, 0))),
+    op("index", index, "input indices", rewrites={"index": _index, "index_select": _index_select}, traits=_OF_POSITIONS,
+       example=lambda x: index(x, (None, torch.tensor([2, 0])))),
+    op("gather", torch.gather, "input dim index", "gather", traits=_OF_POSITIONS,
+       example=lambda x: torch.gather(x[0, 0], 0, _positions(x))),
+    op("where", torch.where, "condition input other", "where", rewrites={"masked_fill": _masked_fill},
+       traits=Trait.ELEMENTWISE | Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS,
+       example=lambda x: torch.where(x > 0, x, x.flip(0))),
+    op("one_hot", F.one_hot, "indices num_classes", "one_hot",
+       traits=Trait.INTEGER_RESULT | Trait.NEVER_BOOLEAN | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN,
+       example=lambda x: F.one_hot(_positions(x), 3)),
+    op("embedding", F.embedding, "indices weight padding_idx=None",
+       rewrites={"embedding": _embedding("input", "weight"), "aten.embedding": _embedding("weight", "indices")},
+       traits=Trait.NEVER_BOOLEAN, example=lambda x: F.embedding(_positions(x), torch.linspace(-1, 1, 6).reshape(3, 2))),
+    op("tril", torch.tril, "value diagonal=0", "tril", traits=_TRIANGLE),
+    op("triu", torch.triu, "value diagonal=0", "triu", traits=_TRIANGLE),
+)  # fmt: skip

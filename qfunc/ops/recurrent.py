@@ -9,16 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qfunc.ops.definition import Op, Trait, op
+from qfunc.ops.shape import time_first
+
 Pair = tuple[Tensor, Tensor]
-
-
-def time_first(input: Tensor) -> Tensor:
-    """A batch of sequences [N, T, C] as [T, N, C], and back; a single one [T, C] as it is.
-
-    >>> time_first(torch.ones(2, 3, 5)).shape
-    torch.Size([3, 2, 5])
-    """
-    return input.transpose(0, 1) if input.ndim == 3 else input
 
 
 def _over_time(run: Callable[[Tensor], Any], input: Tensor, reverse: bool) -> Any:
@@ -114,13 +108,20 @@ def rnn(
 _STATES = {lstm: 2, gru: 1, rnn: 1}
 _WEIGHTS = "weight_ih weight_hh bias_ih=None bias_hh=None reverse=False"
 
-RECURRENT_OPS = (
-    ("lstm", lstm, f"input hx cx {_WEIGHTS}"),
-    ("gru", gru, f"input hx {_WEIGHTS}"),
-    ("rnn", rnn, f"input hx {_WEIGHTS} nonlinearity='tanh'"),
-    ("transpose", time_first, "input"),
-)
-"""(kind, callable, parameters)."""
+
+def _gates(count: int) -> tuple[Tensor, Tensor, None, None, bool]:
+    return torch.linspace(1, -1, 24 * count).reshape(4 * count, 6), torch.zeros(4 * count, 4), None, None, False
+
+
+_LAYER = Trait.RECURRENT | Trait.NEVER_BOOLEAN
+
+ROWS: tuple[Op, ...] = (
+    op("lstm", lstm, f"input hx cx {_WEIGHTS}", results=3, traits=_LAYER,
+       example=lambda x: lstm(x[0], None, None, *_gates(4))),
+    op("gru", gru, f"input hx {_WEIGHTS}", results=2, traits=_LAYER, example=lambda x: gru(x[0], None, *_gates(3))),
+    op("rnn", rnn, f"input hx {_WEIGHTS} nonlinearity='tanh'", results=2, traits=_LAYER,
+       example=lambda x: rnn(x[0], None, *_gates(1), "tanh")),
+)  # fmt: skip
 
 Emit = Callable[..., Any]
 """emit(function, *arguments) -> the value of a new call."""
@@ -205,6 +206,3 @@ def gated(emit: Emit, kind: str, ours: Any, theirs: Any, h: Any, c: Any) -> tupl
 
 def _rows(emit: Emit, state: Any, k: int) -> Any:
     return emit(torch.narrow, state, 0, k, 1)
-
-
-__all__ = ["RECURRENT_OPS", "gated", "gru", "lstm", "rnn", "time_first", "unrolled"]

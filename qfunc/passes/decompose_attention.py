@@ -9,9 +9,9 @@ from torch import fx
 
 from qfunc.errors import CaptureError
 from qfunc.graph.record import NodeInfo, Record, attach, path_of, record_of
+from qfunc.ops.attention import repeat_heads
 from qfunc.ops.decompositions import attend
-from qfunc.ops.float_ops import repeat_heads
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.ops.node import attribute, kind_of
 from qfunc.specs import Target
 from qfunc.specs import selectors as s
 

@@ -17,10 +17,11 @@ from torch import fx, nn
 from qfunc.errors import SpecError
 from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
 from qfunc.graph.constants import value_of
-from qfunc.graph.linear_op import LINEAR_KINDS, LinearOp, after, before, linear_op
+from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context, matches
-from qfunc.ops.vocabulary import kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, slots
 from qfunc.passes.share_folded_constants import SharedConstants
 from qfunc.specs import FusionStep, Target
 
@@ -75,7 +76,7 @@ class _Folding:
     def run(self) -> None:
         """Folds everything that folds."""
         for node in list(self.model.graph.nodes):
-            while kind_of(node) in LINEAR_KINDS and self._behind(node):
+            while has(node, Trait.WEIGHTED) and self._behind(node):
                 pass
         for node in reversed(list(self.model.graph.nodes)):
             norm = self.norms.at(node)
@@ -101,7 +102,7 @@ class _Folding:
             if step is None and norm is None:
                 continue
             if len(readers) > 1:
-                self._miss(node, reader, f"{node.name!r} is read {len(readers)} times, and a fused op may be read once")
+                self._miss(node, reader, f"{node.name!r} is read {len(readers)} times, and a fused op may be read only once")
             elif op is None:
                 self._miss(node, reader, f"the weight or bias of {node.name!r} is computed, not a parameter")
             elif step is not None:
@@ -160,7 +161,7 @@ class _Folding:
                 continue
             if fusion.when is None or matches(fusion.when, op, self.context):
                 return step
-            self._miss(op, reader, f"the fusion asks for {fusion.when!r}")
+            self._miss(op, reader, f"the fusion requires {fusion.when!r}")
         return None
 
     def _own(self, op: LinearOp, node: fx.Node, step: FusionStep) -> bool:

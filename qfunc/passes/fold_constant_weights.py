@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from qfunc.graph.constants import read_attr, store
 from qfunc.graph.record import path_of
-from qfunc.ops.vocabulary import attribute, kind_of, op_of, slots
+from qfunc.ops.node import attribute, kind_of, op_of, slots
 
 _BY_CHANCE = ("rand", "bernoulli", "normal", "multinomial", "dropout", "poisson", "exponential")
 

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import fx
 
 from qfunc.graph.dtypes import position_nodes
-from qfunc.ops.float_ops import at_least, guarded
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.graph.matcher import Rewrite, apply_rewrites, calls
+from qfunc.graph.patterns import Match, OpPattern, number, op, tensor
+from qfunc.ops.arithmetic import at_least, guarded
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, kind_of
 
 SMALL = 0.01
 """What guards a division is at most this: layers take 1e-5, 1e-6, 1e-12."""
 
-_MOVES = ("reshape", "transpose", "expand", "unsqueeze", "squeeze", "slice", "flatten", "cast", "detach")
 _DIVIDE = ("sqrt", "rsqrt", "reciprocal", "log")
+_Y, _EPS = tensor("y"), number("eps", lambda v: 0 < v <= SMALL, f"a number in (0, {SMALL}]")
+
+
+def _other_use(found: Match) -> str:
+    return "" if _divides(found.root) else f"{found.root.name!r} is no divisor of each op that reads it"
+
+
+def _guard(pattern: OpPattern, target: Any) -> Rewrite:
+    return Rewrite("guard", pattern, calls(target, "y", "eps"), check=_other_use)
+
+
+GUARDS = (
+    _guard(op("add", _Y, _EPS, commutative=True), guarded),
+    _guard(op("clip", input=_Y, min=_EPS, max=None), at_least),
+)
 
 
 def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
-    """The (own) network in which y + eps and max(y, eps) are the op "guard" where they divide, or a root or logarithm is taken.
+    """Return the (own) network in which y + eps and max(y, eps) are the op "guard" where they divide, or are in a root or log.
 
     As codes of 8 bits they would be 0 where y is, and the quotient infinite, or NaN.
 
@@ -26,41 +45,16 @@ def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
     ['input', 'input', 'guard', 'div', 'output']
     """
     positions = position_nodes(network)
-    changed = False
-    for node in network.graph.nodes:
-        found = _guard(node) if node not in positions else None
-        if found is not None and _divides(node):
-            value, least, target = found
-            node.target, node.args, changed = target, (value, least), True
-    if changed:
+    if apply_rewrites(network.graph, GUARDS, nodes=[n for n in network.graph.nodes if n not in positions])[0]:
         network.recompile()
     return network
-
-
-def _guard(node: fx.Node) -> tuple[fx.Node, float, object] | None:
-    match kind_of(node):
-        case "add":
-            tensors, numbers = _split(node.args[:2])
-            target: object = guarded
-        case "clip" if attribute(node, "max") is None:
-            tensors, numbers = _split((attribute(node, "input"), attribute(node, "min")))
-            target = at_least
-        case _:
-            return None
-    small = len(tensors) == len(numbers) == 1 and 0 < numbers[0] <= SMALL
-    return (tensors[0], numbers[0], target) if small else None
-
-
-def _split(values: tuple[object, ...]) -> tuple[list[fx.Node], list[float]]:
-    numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    return [v for v in values if isinstance(v, fx.Node)], numbers
 
 
 def _divides(node: fx.Node) -> bool:
     # Whether each reader divides by it, perhaps behind moves.
     def divided(user: fx.Node) -> bool:
         kind = kind_of(user)
-        if kind in _MOVES:
+        if has(user, Trait.VIEW) or kind == "cast":
             return _divides(user)
         return kind in _DIVIDE or (kind == "div" and user.args[1] is node and user.args[0] is not node)
 

@@ -8,8 +8,9 @@ import torch
 from torch import fx
 
 from qfunc.graph.dtypes import position_nodes
-from qfunc.ops.float_ops import masked
-from qfunc.ops.vocabulary import kind_of, op_of, slots
+from qfunc.ops.attention import masked
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, kind_of, op_of, slots
 
 LOW = -50.0
 """What is added to drop a score is at most this: Swin takes -100, BERT -10000, others the least float."""
@@ -19,20 +20,8 @@ SURE = -1000.0
 """No activation is multiplied by this or less."""
 
 
-_PASSES = (
-    "reshape",
-    "transpose",
-    "expand",
-    "unsqueeze",
-    "squeeze",
-    "slice",
-    "dropout",
-    "clip",
-    "maximum",
-    "add",
-    "mask",
-    "cast",
-)
+_LOW_IF_INPUT = ("add", "mask", "cast", "clip", "maximum")
+"""Besides views: what they add, and the bounds by which models keep masks finite, leave low values low."""
 
 
 def match_masks(network: fx.GraphModule) -> fx.GraphModule:
@@ -56,7 +45,7 @@ def match_masks(network: fx.GraphModule) -> fx.GraphModule:
             drops.add(node)
         elif kind == "mul" and any(isinstance(v, int | float) and v <= SURE for v in _numbers(node)):
             drops.add(node)  # of an input whose type is not known
-        elif kind in _PASSES and any(n in drops for n in node.all_input_nodes):
+        elif (has(node, Trait.VIEW) or kind in _LOW_IF_INPUT) and any(n in drops for n in node.all_input_nodes):
             drops.add(node)
     if changed:
         network.recompile()

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 from qfunc.graph.constants import model_path, read_attr
 from qfunc.graph.linear_op import LinearOp
-from qfunc.ops.vocabulary import attribute
+from qfunc.ops.node import attribute
 
 _SLOTS = ("weight", "bias")
 

@@ -14,7 +14,7 @@ from qfunc.graph.evaluation_form import trained_weight
 from qfunc.graph.linear_op import linear_op
 from qfunc.graph.module import ensure_submodule
 from qfunc.graph.record import attach, record_of
-from qfunc.ops.vocabulary import attribute, kind_of, op_of
+from qfunc.ops.node import attribute, kind_of, op_of
 from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
 from qfunc.quantizers.frozen_batch_norm import begin
 from qfunc.quantizers.sync_batch_norm import SyncBatchNormStatistics

@@ -9,7 +9,7 @@ from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import product
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.specs import DerivedQParams
 
 

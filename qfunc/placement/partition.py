@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from attrs import field, frozen
-from torch import Tensor, fx
+from torch import fx
 
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.view import QuantizedModel
+from qfunc.numerics.affine import implies_clamp
 from qfunc.numerics.qparams import Affine
-from qfunc.numerics.rounding import round_by
-from qfunc.ops.vocabulary import attribute, channel_axis, is_constant, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, channel_axis, has, is_constant, kind_of, op_of, slots
 from qfunc.placement.derived_scales import derived_qparams
 from qfunc.placement.encoding import Encoding, require_integers, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
@@ -162,12 +163,12 @@ class Partition:
         if unit.kind == "cast" or (unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)) or _constant(node):
             return True
         given = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
-        if unit.kind in ("relu", "clip"):
+        if has(node, Trait.CLAMPS):
             after = [self.coding(node, reader) for reader in node.users]
             return any(c is not None and self._inside(node, c) for c in (given, *after[:1]))
         output = self.output_coding(unit.group.output)
         rest = unit.group.nodes[1:]
-        return _neutral(node, unit.kind) and (not rest or (output is not None and all(self._inside(n, output) for n in rest)))
+        return _neutral(node) and (not rest or (output is not None and all(self._inside(n, output) for n in rest)))
 
     def _unit(self, group: FusedGroup) -> Unit:
         kernel, reason = self._kernel(group)
@@ -225,7 +226,7 @@ class Partition:
             kind = self.kinds[node]
             if kind == "add" and sums:
                 sums = 0
-            elif kind not in ("relu", "clip"):
+            elif not has(node, Trait.CLAMPS):
                 return node
         return None
 
@@ -240,7 +241,7 @@ class Partition:
 
     def _bare_numbers(self, node: fx.Node) -> int:
         # x + 1: a number among the operands has no qparams.
-        if self.kinds[node] not in ("add", "mul", "sub", "div", "matmul"):
+        if not has(node, Trait.ARITHMETIC):
             return 0
         return sum(isinstance(a, int | float) for a in node.args)
 
@@ -258,33 +259,28 @@ class Partition:
 
     def _inside(self, node: fx.Node, output: Encoding) -> bool:
         # The activation's bounds, as codes, lie at or beyond the ends of the range, so that clamping replaces it.
-        kind = self.kinds[node]
-        return kind not in ("relu", "clip") or _is_clamped(node, kind, output)
+        return not has(node, Trait.CLAMPS) or _is_clamped(node, self.kinds[node], output)
 
 
 def _constant(node: fx.Node) -> bool:
-    if kind_of(node) in ("arange", "full", "size"):  # of their input they read where it stands, and its size
+    if kind_of(node) == "size" or has(node, Trait.CREATES):  # of their input they read where it stands, and its size
         return True
     return node.op == "get_attr" or (bool(node.all_input_nodes) and all(_constant(n) for n in node.all_input_nodes))
 
 
-def _neutral(node: fx.Node, kind: str) -> bool:
+def _neutral(node: fx.Node) -> bool:
     # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1
-    numbers = {"add": 0, "sub": 0, "mul": 1, "div": 1}
-    first = 1 if kind in ("sub", "div") else 0
-    return kind in numbers and any(isinstance(a, int | float) and a == numbers[kind] for a in node.args[first:])
+    op = op_of(node)
+    if op is None or op.neutral is None:
+        return False
+    given = node.args if Trait.COMMUTATIVE in op.traits else node.args[1:]
+    return any(isinstance(a, int | float) and a == op.neutral for a in given)
 
 
 def _is_clamped(node: fx.Node, kind: str, output: Encoding) -> bool:
     low, high = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max"))
-    scale, zero = output.qparams.scale, output.qparams.zero_point
-
-    def code(bound: float) -> Tensor:
-        return round_by(scale.new_tensor(bound) / scale, "half_even") + zero
-
-    below = low is None or bool((code(low) <= output.format.qmin).all())
-    above = high is None or bool((code(high) >= output.format.qmax).all())
-    return below and above
+    ends = output.format.qmin, output.format.qmax
+    return implies_clamp(low, high, output.qparams.scale, output.qparams.zero_point, ends)
 
 
 def _takes(kernel: Kernel, codings: list[tuple[str, Encoding]]) -> bool:

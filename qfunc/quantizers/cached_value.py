@@ -1,4 +1,4 @@
-"""A value that is computed once while what it is computed from does not change."""
+"""Cache a value while the tensors from which it is computed do not change."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 class CachedValue:
-    """The last value, and the tensors it was computed from, each as of then.
+    """The last value, with the versions of its input tensors.
 
-    It counts until a gradient is asked for, and not where anything is being compiled; tensors without a version or memory of
-    their own (those of inference mode, or of torch.func) are computed from each time.  Copies start empty.
+    The cache is not used while compiling, and is emptied when gradients are enabled.  Inputs without a version or
+    storage (in inference mode or in torch.func) are never cached.  Copies start empty.
 
-    >>> kept, x = CachedValue(), torch.ones(2)
+    >>> cache, x = CachedValue(), torch.ones(2)
     >>> with torch.no_grad():
-    ...     kept.of([x], lambda: x * 2) is kept.of([x], lambda: x * 2)
-    ...     y = kept.of([x.add_(1)], lambda: x * 2)
+    ...     cache.of([x], lambda: x * 2) is cache.of([x], lambda: x * 2)
+    ...     y = cache.of([x.add_(1)], lambda: x * 2)
     True
     >>> y
     tensor([4., 4.])
@@ -29,25 +29,27 @@ class CachedValue:
         self.value: Tensor | None = None
 
     def of(self, tensors: Sequence[Tensor], compute: Callable[[], Tensor]) -> Tensor:
-        """compute(), or what it gave for the same tensors."""
+        """Return compute(), or its cached result for the same versions of the same tensors."""
         if torch.compiler.is_compiling():
             return compute()
         if torch.is_grad_enabled():
-            self.forget()  # a step may follow, and fused optimizers raise no version
+            self.forget()  # a step may follow, and fused optimizers do not bump versions
             return compute()
         try:
-            now = [(t, t.data_ptr(), t._version) for t in tensors]
-        except RuntimeError:  # no version, or no memory
+            versions = [(t, t.data_ptr(), t._version) for t in tensors]
+        except RuntimeError:  # no version, or no storage
             return compute()
-        same = len(now) == len(self.seen) and all(a[0] is b[0] and a[1:] == b[1:] for a, b in zip(now, self.seen, strict=True))
+        same = len(versions) == len(self.seen) and all(
+            a[0] is b[0] and a[1:] == b[1:] for a, b in zip(versions, self.seen, strict=True)
+        )
         value = self.value if same else None
         if value is None:
             value = self.value = compute()
-            self.seen = now
+            self.seen = versions
         return value
 
     def forget(self) -> None:
-        """Lets the value go."""
+        """Drop the value."""
         self.seen, self.value = [], None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedValue:

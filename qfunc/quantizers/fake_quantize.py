@@ -1,4 +1,4 @@
-"""The one module of the library: it stands in the graph where a tensor is quantized, and holds its qparams."""
+"""FakeQuantize, the library's only nn.Module: it quantizes one tensor in the graph and stores its qparams."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ from qfunc.specs.protocols import LearnedFunction, NoiselessFunction, RelaxedFun
 
 
 class FakeQuantize(nn.Module):
-    """x as the hardware holds it: the site's quantize function with this site's parameters.
+    """The value that the hardware represents for x: the site's quantize function with this site's parameters.
 
-    The parameters have their final shapes from the start, so that checkpoints and data parallelism work;
-    until they are known they are NaN and calling is an error.  Only an activation with a scale a channel
-    learns its shape later, once: from calibration, or from the state_dict of a calibrated model.  Parameters
-    that the function learns are nn.Parameters, the others buffers, each under its field's name.  A function
-    with a training surrogate is called by it in training mode, with noise made from the buffers `seed` and
-    `step` alone.
+    The parameters have their final shapes from the start, so that checkpoints and data parallelism work.  Before
+    calibration they are NaN, and calling the module raises.  Only an activation with one scale per channel gets
+    its shape later, once: from calibration, or from the state_dict of a calibrated model.  Parameters that the
+    function learns are nn.Parameters, the others buffers, each under its field's name.  In training mode a
+    training surrogate (`relax`) replaces the function, with noise from the buffers `seed` and `step` only.
 
     Args:
-        site: What is quantized.
+        site: The quantized tensor's site.
         like: The constant itself, or a scalar in place of an activation.
     Raises:
-        CalibrationError: called before its parameters are known, or with another number of channels.
-        SpecError: the function refuses the site's scheme.
+        CalibrationError: a call before calibration, or with another number of channels.
+        SpecError: the function does not support the site's scheme.
     """
 
     seed: Tensor
@@ -50,7 +49,7 @@ class FakeQuantize(nn.Module):
         super().__init__()
         self.site = site
         self.like = tuple(like.shape)
-        self.scheme = site.scheme  # once: a compiler cannot build it in a trace
+        self.scheme = site.scheme  # stored, because a compiler cannot construct it in a trace
         self.dynamic = site.dynamic
         self.by_channel = site.by_channel
         late = self.dynamic or self.by_channel
@@ -70,49 +69,49 @@ class FakeQuantize(nn.Module):
             self.register_buffer("seed", torch.tensor(crc32(site.name.encode()), device=like.device))
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
-        self.of: tuple[FakeQuantize, ...] = ()  # whose scales' product a derived scale is; no submodules
-        self.norm: tuple[Any, ...] = ()  # the one that the scales follow; no submodule either
+        self.of: tuple[FakeQuantize, ...] = ()  # a derived scale is the product of their scales; not submodules
+        self.norm: tuple[Any, ...] = ()  # the BatchNorm that the scales follow; not a submodule either
         self.odd = False  # whether Q(-x) = -Q(x), if the scales follow a BatchNorm
         self.kept = CachedValue()
 
     def _unknown(self, like: Tensor) -> tuple[Any, dict[str, Tensor]]:
-        # The template of the parameters, and tensors of their final shapes by name that have no value yet.
+        # The template of the parameters, and tensors of their final shapes by name, without values.
         nothing = torch.zeros(self.held, device=like.device)
         params = self.site.function.init(from_range(nothing, nothing, self.site.scheme), like, self.site.scheme)
         tensors = {n: torch.full_like(t, torch.nan if t.is_floating_point() else 0).detach() for n, t in flatten(params)}
         return template(params), tensors
 
     def forward(self, x: Tensor, norm: nn.Module | None = None, groups: int = 0) -> Tensor:
-        """The quantized value of x, in real units and in the dtype of x.
+        """Return the quantized value of x, in real units and in the dtype of x.
 
         Args:
-            norm: The BatchNorm that trains behind the op of which x is the weight (`qfunc.quantizers.batch_norm`).
-            groups: Of that op, if it is a transposed conv.
+            norm: The BatchNorm that trains after the op with weight x (`qfunc.quantizers.batch_norm`).
+            groups: The groups of that op if it is a transposed conv.
         """
         if self.site.constant and not self.training:
             norms = [*([] if norm is None else [norm]), *(n for m in (self, *self.of) for n in m.norm)]
             tensors = [x, *(t for m in (self, *self.of, *norms) for t in (*m.parameters(), *m.buffers()))]
-            return self.kept.of(tensors, lambda: self._behind(x, norm, groups))
+            return self.kept.of(tensors, lambda: self._quantize(x, norm, groups))
         self.kept.forget()
-        return self._behind(x, norm, groups)
+        return self._quantize(x, norm, groups)
 
     def train(self, mode: bool = True) -> Self:
-        """As of any module; what changed without a version, by `.data` or NumPy, is seen from here on."""
-        self.kept.forget()  # whatever tells of a change
+        """Set the mode as `nn.Module.train` does, and drop the cache: `.data` and NumPy do not bump versions."""
+        self.kept.forget()
         return super().train(mode)
 
-    def _behind(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:
+    def _quantize(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:
         batch = norm is not None and uses_batch(norm)
         follows = batch and bool(self.norm)
-        held, function = self._now(x, follows), self.site.function
+        params, function = self._current_params(x, follows), self.site.function
         noise: tuple[Tensor, ...] = ()
         relaxed = self.training and self.relaxed
         if relaxed and self.noisy:
             noise = self.seed, materialize(self.step).clone()
             self.step.add_(1)
-        names = tuple(name for name, _ in flatten(held))
+        names = tuple(name for name, _ in flatten(params))
         value = Value(function, self.scheme, self.template, names, relaxed, groups)
-        tensors: tuple[Tensor, ...] = (*(t for _, t in flatten(held)), *noise)
+        tensors: tuple[Tensor, ...] = (*(t for _, t in flatten(params)), *noise)
         work: Callable[..., Tensor]
         if norm is None or (follows and self.odd):
             work = value.plain
@@ -120,16 +119,16 @@ class FakeQuantize(nn.Module):
             work, tensors = value.turned, (sign(norm), *tensors)
         else:
             work, tensors = value.unfolded if batch else value.folded, (*weight_factor(norm), *tensors)
-        # Nothing to go back through as a rule, and what is kept of weights must be no value of a checkpoint.
+        # Usually there is no backward, and a cached weight must not be a checkpointed value.
         alone = torch.compiler.is_compiling() and not self.training
         return work(x, *tensors) if alone else recomputable(work, x, *tensors)
 
-    def _now(self, x: Tensor, unfolded: bool) -> Any:
-        # The params for x; `unfolded` those for the weight before the BatchNorm that they follow.
+    def _current_params(self, x: Tensor, unfolded: bool) -> Any:
+        # The params for x; with `unfolded`, those of the weight before the BatchNorm is folded into it.
         if self.dynamic:
             return self.site.function.init(of_tensor(x, self.scheme), x.detach(), self.scheme)
         if not self.ready:
-            do = "Run qfunc.calibrate(batches)(quantized), or load qparams."
+            do = "Run qfunc.calibrate(batches)(quantized), or load a calibrated state_dict."
             raise CalibrationError(where=self._where, found="no qparams yet", wanted="a calibrated model", do=do)
         if self.by_channel:
             self._require_channels(x)
@@ -139,11 +138,11 @@ class FakeQuantize(nn.Module):
         shape = tuple(x.shape)
         if len(shape) != len(self.held) or qparams_shape(self.site.scheme, shape) != self.held:
             wanted = f"scales of shape {self.held}, as calibrated"
-            do = "Give inputs as in calibration, or calibrate again."
+            do = "Pass inputs as in calibration, or calibrate again."
             raise CalibrationError(where=self._where, found=f"a tensor of shape {shape}", wanted=wanted, do=do)
 
     def params(self) -> Any:
-        """The function's parameters, as its `init` makes them, now."""
+        """Return the function's current parameters, in the form that its `init` returns."""
         if self.of:
             scale = product([source.scales() for source in self.of], self.held[0])
             derived = Affine(scale, torch.zeros_like(scale))
@@ -151,51 +150,51 @@ class FakeQuantize(nn.Module):
         return self._scaled(self.own(), batch_norm_factor(self.norm[0], self.held)) if self.norm else self.own()
 
     def own(self) -> Any:
-        """The parameters that are held: where they follow a BatchNorm, those for the weight before it is folded."""
+        """Return the stored parameters: if they follow a BatchNorm, those of the weight before folding."""
         return unflatten(self.template, partial(getattr, self))
 
     def _scaled(self, params: Any, factor: Tensor) -> Any:
-        function: Any = self.site.function  # one that `can_follow` found to know its parameters for multiples of x
+        function: Any = self.site.function  # `can_track_batch_norm` requires `scaled`
         return function.scaled(params, factor)
 
     def follow(self, norm: Any, groups: int) -> None:
-        """Lets the scales follow a BatchNorm where they can, from now on; for transforms, on models that they own."""
+        """Make the scales follow a BatchNorm from now on, if possible; only for transforms that own the model."""
         if not self.norm and can_track_batch_norm(self.site, self.held, norm, groups):
             before = self._scaled(self.own(), 1 / batch_norm_factor(norm, self.held))
             if before is not None:
-                self._keep(before)
+                self._store(before)
                 self.norm, self.odd = (norm,), is_odd(self.scheme) and not self.relaxed
 
     def settle(self) -> None:
-        """Lets the scales follow no more: they stay what they are."""
+        """Stop following the BatchNorm: fix the scales at their current values."""
         now, self.norm = self.params(), ()
-        self._keep(now)
+        self._store(now)
 
-    def _keep(self, params: Any) -> None:
+    def _store(self, params: Any) -> None:
         with torch.no_grad():
             for name, value in flatten(params):
                 getattr(self, name).copy_(value)
 
     def export(self, x: Tensor) -> tuple[Tensor, Affine]:
-        """The codes of x and the qparams that give them meaning."""
+        """Return the codes of x and their qparams."""
         with torch.no_grad():
             codes, qparams = self.site.function.export(self.params(), x.detach(), self.site.scheme)
         return codes, qparams
 
     def qparams(self) -> Affine:
-        """The current qparams.
+        """Return the current qparams.
 
         Raises:
-            CalibrationError: each tensor gets its own at run time.
+            CalibrationError: the qparams are computed at run time.
         """
         if self.dynamic:
-            do = "Only the simulation computes scales at run time so far; use a target with static scales."
+            do = "Use a target with static scales; only the simulation computes scales at run time."
             raise CalibrationError(where=self._where, found="a dynamic scale", wanted="static qparams", do=do)
-        # Qparams do not depend on x, so one element stands for a tensor of one scale: a function may be slow.
+        # Qparams do not depend on x.  For one scale one element suffices, which avoids slow functions of large tensors.
         return self._qparams_of(() if isinstance(self.site.scheme.scale.shared, PerTensor) else self.like)
 
     def scales(self) -> Tensor:
-        """The current scales, without a gradient: one, or one for each channel."""
+        """Return the current scales without gradient: one, or one per channel."""
         return self._qparams_of(self.held).scale
 
     def _qparams_of(self, shape: tuple[int, ...]) -> Affine:
@@ -206,7 +205,7 @@ class FakeQuantize(nn.Module):
         return qparams
 
     def hold(self, qparams: Affine, x: Tensor | None = None) -> None:
-        """Sets the parameters from qparams, and from x if it is a constant; for transforms, on models that they own."""
+        """Set the parameters from qparams, and from x if it is a constant; only for transforms that own the model."""
         if self.dynamic:
             return
         if self.by_channel:
@@ -214,11 +213,11 @@ class FakeQuantize(nn.Module):
         given = qparams._replace(scale=qparams.scale.reshape(self.held), zero_point=qparams.zero_point.reshape(self.held))
         like = torch.zeros(self.like, device=qparams.scale.device) if x is None else x.detach()
         params = self.site.function.init(given, like, self.site.scheme)
-        self._keep(self._scaled(params, 1 / batch_norm_factor(self.norm[0], self.held)) if self.norm else params)
+        self._store(self._scaled(params, 1 / batch_norm_factor(self.norm[0], self.held)) if self.norm else params)
         self.ready = True
 
     def take_shape_of(self, state: Mapping[str, Any], prefix: str) -> None:
-        """Gives an activation with a scale a channel the shape that it has in a state_dict, while it has none."""
+        """Set the shape of an uncalibrated activation with one scale per channel from a state_dict."""
         if not self.by_channel or self.ready:
             return
         axis: Any = self.site.scheme.scale.shared.axis  # type: ignore[union-attr]
@@ -227,12 +226,12 @@ class FakeQuantize(nn.Module):
             if -len(shape) <= axis < len(shape) and math.prod(shape) == shape[axis]:
                 self._take_shape(shape)
 
-    def _take_shape(self, held: tuple[int, ...]) -> None:
-        if held == self.held:
+    def _take_shape(self, shape: tuple[int, ...]) -> None:
+        if shape == self.held:
             return
-        self.held = self.like = held
+        self.held = self.like = shape
         device = flatten(self.params())[0][1].device
-        for name, value in self._unknown(torch.zeros(held, device=device))[1].items():
+        for name, value in self._unknown(torch.zeros(shape, device=device))[1].items():
             getattr(self, name).data = value
 
     @property
@@ -240,7 +239,7 @@ class FakeQuantize(nn.Module):
         return f"site {self.site.name!r}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # model.half() must not round the parameters: they follow the device, not the dtype.
+        # model.half() must not round the parameters: only the device changes, not the dtype.
         def moved(t: Tensor) -> Tensor:
             new = fn(t)
             return t.to(new.device) if new.dtype != t.dtype else new
@@ -250,14 +249,14 @@ class FakeQuantize(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.take_shape_of(*args[:2])
         super()._load_from_state_dict(*args, **kwargs)
-        held = [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
-        self.ready = self.dynamic or not any(bool(t.isnan().any()) for t in held)
+        tensors = [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
+        self.ready = self.dynamic or not any(bool(t.isnan().any()) for t in tensors)
 
     def extra_repr(self) -> str:
-        """Name, format and, for one scale, its value."""
-        held = "one scale a channel" if self.by_channel and not self.held else f"scale={tuple(self.held)}"
+        """Return the name, the format and, for one scale, its value."""
+        scale = "one scale a channel" if self.by_channel and not self.held else f"scale={tuple(self.held)}"
         if self.dynamic:
-            held = "dynamic scale"
+            scale = "dynamic scale"
         elif self.ready and not self.held:
-            held = f"scale={self.qparams().scale.item():.6g}"
-        return f"{self.site.name!r}, {self.site.scheme.format}, {held}"
+            scale = f"scale={self.qparams().scale.item():.6g}"
+        return f"{self.site.name!r}, {self.site.scheme.format}, {scale}"

@@ -1,4 +1,4 @@
-"""BatchNorms that stand still after a while: when they do is a function of the state_dict and of what was asked for."""
+"""BatchNorms frozen after N batches; whether one is frozen depends only on the state_dict and N."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def begin(norm: Any) -> None:
-    """Lets a norm count the batches from here, and know from a state_dict whether it stands still.
+    """Make a norm count batches from here, and restore its frozen state from a state_dict.
 
-    `first_batch` is the count at the start; `stands` is 1 since it was frozen; `frozen` is what a forward reads.
-    `reset_running_stats`, by which `torch.optim.swa_utils.update_bn` begins, leaves one that stands still as it is.
+    `first_batch` is the count at the start; `stands` is 1 once the norm is frozen; a forward reads `frozen`.
+    `reset_running_stats`, which `torch.optim.swa_utils.update_bn` calls first, does not change a frozen norm.
 
     >>> norm = torch.nn.BatchNorm1d(2)
     >>> begin(norm)
@@ -22,12 +22,12 @@ def begin(norm: Any) -> None:
     norm.register_buffer("first_batch", norm.num_batches_tracked.clone())
     norm.register_buffer("stands", torch.zeros_like(norm.num_batches_tracked))
     norm.frozen, norm.freezes_after = False, None
-    norm.reset_running_stats = partial(_reset, norm)  # deepcopy makes it that of the copy
+    norm.reset_running_stats = partial(_reset, norm)  # deepcopy binds it to the copy
     norm.register_load_state_dict_post_hook(_loaded)
 
 
 def freeze(norm: Any, after: int) -> None:
-    """Freezes a norm that has seen `after` batches; one that has not looks again when a state_dict is loaded."""
+    """Freeze a norm after `after` batches; if there were fewer, check again when a state_dict is loaded."""
     norm.freezes_after = after
     if not norm.frozen and _reached(norm):
         norm.frozen = True
@@ -35,10 +35,10 @@ def freeze(norm: Any, after: int) -> None:
 
 
 def _reset(norm: Any) -> None:
-    # The averaged copy of a model that was frozen later has its buffers only.
+    # An averaged copy gets only the buffers of a model that was frozen after copying, not its attributes.
     norm.frozen = norm.frozen or bool(norm.stands)
     if not norm.frozen:
-        # Without momentum the first batch replaces the statistics; until then quantizers see weights folded with the old.
+        # With momentum None the first batch replaces the statistics; until then weights are folded with the old ones.
         norm.first_batch.sub_(norm.num_batches_tracked)
         norm.num_batches_tracked.zero_()
 

@@ -1,4 +1,4 @@
-"""Parameters of quantize functions: NamedTuples of tensors, perhaps nested, as named tensors and back."""
+"""Convert the parameters of quantize functions, nested NamedTuples of tensors, to named tensors and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def flatten(params: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Tensor]]:
-    """The tensors of params with their names: fields of a nested NamedTuple are joined, `inner_scale`.
+    """Return the tensors of params with their names; nested field names are joined, as in `inner_scale`.
 
     >>> import torch
     >>> from qfunc.numerics.qparams import Affine
@@ -23,7 +23,7 @@ def flatten(params: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Tensor]]
 
 
 def template(params: Any, path: tuple[str, ...] = ()) -> Any:
-    """params with each tensor replaced by its name: what `unflatten` needs."""
+    """Return params with each tensor replaced by its name, the template of `unflatten`."""
     if isinstance(params, Tensor):
         return "_".join(path) or "value"
     if not isinstance(params, tuple):
@@ -32,7 +32,7 @@ def template(params: Any, path: tuple[str, ...] = ()) -> Any:
 
 
 def unflatten(kept: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """The params again, from a template and the tensors by name."""
+    """Return params rebuilt from a template and the tensors by name."""
     if isinstance(kept, str):
         return tensor(kept)
     return type(kept)(*(unflatten(value, tensor) for value in kept)) if isinstance(kept, tuple) else kept

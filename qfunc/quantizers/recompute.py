@@ -1,7 +1,7 @@
-"""again: pure functions whose values the backward computes again instead of keeping them.
+"""Recompute quantized tensors in the backward pass instead of saving them.
 
-What a convolution keeps of quantized tensors is a function of what autograd keeps anyway: of the tensors before they
-were quantized, which the scales' gradient needs, and of parameters.
+The quantized tensors that a convolution saves are functions of tensors that autograd saves anyway: the tensors before
+quantization, which the gradient of the scales needs, and parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qfunc.numerics._compiled import levels
 
 
 def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Tensor:
-    """work(x, *tensors), which a compiled backward, and an eager one of `recompute_quantized`, may compute again.
+    """Return work(x, *tensors); a compiled backward, or an eager one in `recompute_quantized`, may recompute it.
 
     >>> recomputable(torch.add, torch.ones(1), torch.ones(1))
     tensor([2.])
@@ -30,7 +30,7 @@ def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Te
     if not torch.is_grad_enabled():
         return work(x, *tensors)
     if torch.compiler.is_compiling():
-        if torch.compiler.is_exporting() or levels(x, *tensors).shape[0]:  # torch.func knows nothing that is computed again
+        if torch.compiler.is_exporting() or levels(x, *tensors).shape[0]:  # torch.func does not support checkpoints
             return work(x, *tensors)
         computed: Tensor = checkpoint(work, x, *tensors, use_reentrant=False)
         return computed
@@ -42,20 +42,20 @@ def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Te
 
 @contextmanager
 def recompute_quantized() -> Iterator[None]:
-    """Within it, a forward keeps no quantized tensor for its backward, which quantizes again what it needs of them.
+    """Save no quantized tensors in forwards inside this context; recompute them in the backward.
 
         with qfunc.recompute_quantized():
             loss = F.cross_entropy(student(x), y)
         loss.backward()
 
-    A convolution keeps its input and its weight as quantized, x_hat = Q(x), and autograd keeps x and the parameters of Q
-    besides.  Here x_hat is computed from those once more, to the same bits, noise included: gradients do not change.
-    What is not kept anyway is not kept for this: an x that no op needs for its gradient leaves x_hat where it is.
-    As with every `torch.autograd.graph.saved_tensors_hooks`, of several contexts the innermost counts.  What
-    `torch.compile` compiles needs no such context, and does not mind one: a compiled backward always computes again.
+    A convolution saves its quantized input and weight, x_hat = Q(x), and autograd also saves x and the parameters of Q.
+    This context recomputes x_hat from those, bit for bit, noise included, so gradients do not change.  It saves no
+    additional tensors: if no op needs x for its gradient, x_hat is saved as usual.  As with all
+    `torch.autograd.graph.saved_tensors_hooks`, only the innermost context applies.  Models compiled by `torch.compile`
+    do not need the context and ignore it: a compiled backward always recomputes.
 
     Raises:
-        CalibrationError: in the backward, if in the meantime a tensor behind x_hat was changed in place.
+        CalibrationError: in the backward, if an input of x_hat was changed in place after the forward.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -78,18 +78,18 @@ def recompute_quantized() -> Iterator[None]:
 
 
 class _Quantized:
-    """How a value came to be."""
+    """The function and the inputs of a quantized value."""
 
     def __init__(self, value: Tensor, work: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
         self.work, self.tensors = work, tuple(t.detach() for t in tensors)
-        self.lasting = tensors[0].is_leaf and tensors[0].requires_grad  # a parameter
+        self.is_parameter = tensors[0].is_leaf and tensors[0].requires_grad  # a parameter
         self.versions = [t._version for t in tensors]
         self.version, self.dtype, self.size, self.stride = value._version, value.dtype, value.shape, value.stride()
-        self.alive: Any = None  # tells of the value's end
+        self.alive: Any = None  # a weak reference; its callback runs when the value is freed
         self.latest: Any = lambda: None
 
     def compute(self) -> Tensor:
-        """The value, with its strides."""
+        """Return the value, with its strides."""
         value: Tensor | None = self.latest()
         if value is not None:
             return value
@@ -97,8 +97,8 @@ class _Quantized:
             raise CalibrationError(
                 where="recompute_quantized",
                 found="a tensor that was changed in place between forward and backward",
-                wanted="what was quantized, as it was, to quantize it again",
-                do="Change it after the backward, or leave recompute_quantized out.",
+                wanted="an unchanged tensor, from which the quantized one is recomputed",
+                do="Change it after the backward, or remove recompute_quantized.",
             )
         with torch.no_grad():
             value = self.work(*self.tensors)
@@ -109,53 +109,53 @@ class _Quantized:
 
 
 class _Memory:
-    """What was quantized, by the address of what came of it; no entry outlives what it is about."""
+    """The recipes of quantized values by the values' addresses; an entry is dropped when its value is freed."""
 
     def __init__(self) -> None:
         self.quantized: dict[int, _Quantized] = {}
         self.kept: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
     def remember(self, value: Tensor, work: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
-        """Notes how a value came to be, while it is alive."""
+        """Record the function and inputs of a value while the value is alive."""
         address = _address(value)
         whole = address is not None and value.untyped_storage().nbytes() == value.numel() * value.element_size()
         if address is None or not whole or address == _address(tensors[0]):
             return
-        made = self.quantized[address] = _Quantized(value, work, tensors)
+        entry = self.quantized[address] = _Quantized(value, work, tensors)
 
         def forget(_: object) -> None:
-            if self.quantized.get(address) is made:
+            if self.quantized.get(address) is entry:
                 del self.quantized[address]
 
-        made.alive = ref(value, forget)
+        entry.alive = ref(value, forget)
 
     def pack(self, t: Tensor) -> Any:
-        """The tensor, or how to compute it again."""
+        """Return the tensor, or the recipe to recompute it."""
         address = _address(t)
         if address is None:
             return t
-        made = self.quantized.get(address)
-        if made is not None and (made.version, made.dtype) == (t._version, t.dtype):
-            source = _address(made.tensors[0])
-            if made.lasting or source in self.kept:
-                return made, t.shape, t.stride(), t.storage_offset()
+        entry = self.quantized.get(address)
+        if entry is not None and (entry.version, entry.dtype) == (t._version, t.dtype):
+            source = _address(entry.tensors[0])
+            if entry.is_parameter or source in self.kept:
+                return entry, t.shape, t.stride(), t.storage_offset()
         self.kept[address] = t
         return t
 
     @staticmethod
     def unpack(packed: Any) -> Tensor:
-        """The tensor that was packed."""
+        """Return the packed tensor, recomputed if necessary."""
         if isinstance(packed, Tensor):
             return packed
-        made, *place = packed
-        return made.compute().as_strided(*place)  # type: ignore[no-any-return]
+        entry, *view = packed
+        return entry.compute().as_strided(*view)  # type: ignore[no-any-return]
 
 
 _MEMORY: ContextVar[_Memory | None] = ContextVar("_MEMORY", default=None)
 
 
 def _address(t: Tensor) -> int | None:
-    # None where a tensor has no memory or version of its own: sparse, of torch.func, of inference mode.
+    # None if a tensor has no storage or version: sparse tensors, torch.func's wrappers, inference mode.
     try:
         return t.untyped_storage().data_ptr() if t._version >= 0 and t.numel() else None
     except (RuntimeError, NotImplementedError):

@@ -1,8 +1,8 @@
 """Scales that follow a BatchNorm: while it trains, the weight's codes do not depend on its statistics.
 
-The chip holds w f with a scale s for each output channel, f = gamma / sqrt(var + eps) of the running statistics.  If s
-were a number of its own, each batch, by moving var, would move weights across the borders of their codes, many of them
-where codes are few.  So the quantizer keeps s' = s / |f|, by which  Q(w f; s' |f|) / f = Q(w; s').
+The chip stores w f with a scale s per output channel, f = gamma / sqrt(var + eps) with the running statistics.  If s
+were independent of f, each batch would change var and move weights across the borders of their codes, many weights if
+there are few codes.  So the quantizer stores s' = s / |f|, and  Q(w f; s' |f|) / f = Q(w; s').
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from qfunc.specs.protocols import ScalableFunction
 
 
 def can_track_batch_norm(site: Any, held: tuple[int, ...], norm: Any, groups: int) -> bool:
-    """Whether a weight's parameters can be those before it is folded.
+    """Return True if a weight's parameters can be stored for the weight before folding.
 
-    They can where each output channel has a scale of its own that may be any number, which no other site shares, and
-    the quantize function knows its parameters for multiples of x.
+    They can if each output channel has a separate scale that may be any number, no other site shares it, and the
+    quantize function has `scaled`, its parameters for multiples of x.
 
     Args:
-        site: Of the weight.
+        site: The weight's site.
         held: The shape of its qparams.
         norm: The BatchNorm.
         groups: As in `folded_weight`.
@@ -37,14 +37,14 @@ def can_track_batch_norm(site: Any, held: tuple[int, ...], norm: Any, groups: in
 
 
 def is_odd(scheme: Scheme) -> bool:
-    """Whether Q(-x) = -Q(x), so that the sign of f changes nothing."""
-    held = scheme.format
-    symmetric = isinstance(held, Int) and held.qmin == -held.qmax and scheme.zero_point is None
+    """Return True if Q(-x) = -Q(x), so that the sign of f has no effect."""
+    fmt = scheme.format
+    symmetric = isinstance(fmt, Int) and fmt.qmin == -fmt.qmax and scheme.zero_point is None
     return symmetric and scheme.rounding in ("half_even", "half_away", "half_to_zero", "trunc")
 
 
 def batch_norm_factor(norm: Any, held: tuple[int, ...]) -> Tensor:
-    """max(|f|, 1e-3) in the shape of the qparams: what the parameters before the fold are multiplied by."""
+    """Return max(|f|, 1e-3) in the shape of the qparams: the factor from the parameters before folding to those after."""
     return factor_of(norm).abs().clamp(min=LEAST).reshape(held)
 
 

@@ -11,10 +11,10 @@ from qfunc.specs.protocols import Estimator, Function
 
 @frozen
 class Site:
-    """One quantized tensor: its name, its scheme, and how its qparams are found.
+    """One quantized tensor: its name, its scheme, and the estimator and function of its qparams.
 
-    `slot` is the slot of `op` for which it was placed; `rule` the index of the target's rule; `tie` a name that
-    sites share whose qparams must be equal, and `leader` how they agree.
+    `slot` is the slot of `op` for which it is quantized; `rule` is the index of the target's rule.  Sites with the
+    same `tie` must have equal qparams, and `leader` is the way in which they agree on them.
     """
 
     name: str
@@ -29,11 +29,11 @@ class Site:
     leader: str = ""
 
     scheme: Scheme = field(init=False, eq=False, repr=False)
-    """How the hardware holds the tensor; a derived bias is symmetric per channel."""
+    """The scheme of the tensor; a derived bias is symmetric per channel."""
     dynamic: bool = field(init=False, eq=False, repr=False)
-    """Whether this is an activation whose scales are computed when the model runs."""
+    """True for an activation with scales that are computed at run time."""
     by_channel: bool = field(init=False, eq=False, repr=False)
-    """Whether this is an activation with a static scale for each channel, whose number calibration finds."""
+    """True for an activation with a static scale per channel; calibration determines the number of channels."""
 
     def __attrs_post_init__(self) -> None:
         scheme = _scheme_of(self.value)
@@ -64,7 +64,7 @@ def _scheme_of(value: Scheme | FixedQParams | DerivedQParams) -> Scheme:
 def quantizer_path(name: str, constant: bool) -> str:
     """Return the path of a tensor's quantizer in the model: "quantizers.conv1.weight", "quantizers.relu.output".
 
-    A part that nn.Module has itself, as in the path of an op named "to", gets an underscore.
+    A part that is an attribute of nn.Module, as for an op named "to", gets an underscore.
     """
     parts = [*name.split("."), *([] if constant else ["output"])]
     return ".".join(["quantizers", *(f"{p}_" if hasattr(nn.Module, p) else p for p in parts)])

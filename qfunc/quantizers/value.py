@@ -1,4 +1,4 @@
-"""What a FakeQuantize computes, as pure functions of tensors, so that it can be computed again."""
+"""The value of a FakeQuantize as pure functions of tensors, so that it can be recomputed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from qfunc.specs import Scheme
 
 
 class Value(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
-    """Q(x), and what stands for a weight beside a BatchNorm that trains (`qfunc.quantizers.batch_norm`).
+    """Q(x), and the quantized weight before a BatchNorm that trains (`qfunc.quantizers.batch_norm`).
 
-    The tensors behind the arguments that have names are the params of the quantize function, then the seed and the step
-    of the noise if there is noise.
+    `*tensors` are the params of the quantize function, then the seed and the step of the noise if there is noise.
     """
 
     function: Any
@@ -27,7 +26,7 @@ class Value(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     groups: int
 
     def plain(self, x: Tensor, *tensors: Tensor) -> Tensor:
-        """Q(x)."""
+        """Return Q(x)."""
         params = unflatten(self.template, dict(zip(self.names, tensors, strict=False)).__getitem__)
         if not self.relaxed:
             return self.function.apply(params, x, self.scheme)  # type: ignore[no-any-return]
@@ -36,15 +35,15 @@ class Value(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
         return self.function.relax(params, x, self.scheme, noise)  # type: ignore[no-any-return]
 
     def turned(self, w: Tensor, sign: Tensor, *tensors: Tensor) -> Tensor:
-        """Q(w sign) sign."""
+        """Return Q(w sign) sign."""
         return multiply(self.plain(multiply(w, sign, self.groups), *tensors), sign, self.groups)
 
     def folded(self, w: Tensor, f: Tensor, least: Tensor, *tensors: Tensor) -> Tensor:
-        """Q(w f)."""
+        """Return Q(w f)."""
         return self.plain(multiply(w, f, self.groups), *tensors)
 
     def unfolded(self, w: Tensor, f: Tensor, least: Tensor, *tensors: Tensor) -> Tensor:
-        """Q(w f) / f, and w itself in the channels that are `least`."""
+        """Return Q(w f) / f, but w itself in the channels where `least` is True."""
         return divide(self.folded(w, f, least, *tensors), w, f, least, self.groups)
 
 

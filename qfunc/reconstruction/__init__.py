@@ -1,4 +1,4 @@
-"""Reconstruction: the units, the methods, and what they are made of.
+"""Reconstruction of weight rounding: methods, units and losses.
 
 >>> import qfunc
 >>> from qfunc.reconstruction import Blocks, SquaredError

@@ -1,4 +1,4 @@
-"""The tensors that units read and should give, of all images: in memory up to a budget, in a temporary folder beyond it."""
+"""Cache the inputs and targets of units for all images: in memory up to a budget, then in a temporary folder."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Cache", "Collector", "Inputs", "Key", "LEAST"]
 
 
 @define(eq=False)
-class _Held:
+class _Entry:
     layout: BatchAxis | NoBatchAxis
     tensor: Tensor
     device: torch.device
     bytes: int  # of memory; 0 on disk
-    turned: bool = False  # channels last, as convolutions on CPUs like them
+    turned: bool = False  # stored as channels last, which is faster for convolutions on CPUs
 
-    def rows(self, kept: Tensor) -> Tensor:
-        """The axes of `tensor`, or of some rows of it, in the order of the value's."""
-        return kept.permute(0, 1, 4, 2, 3) if self.turned else kept
+    def rows(self, stored: Tensor) -> Tensor:
+        """Return `tensor`, or some rows of it, with the axes in the order of the value's."""
+        return stored.permute(0, 1, 4, 2, 3) if self.turned else stored
 
 
 @frozen
@@ -43,8 +43,8 @@ class Key:
 class Cache:
     """Values of `images` images by key.
 
-    What would not fit into `memory` bytes beside what is there goes to files, mapped into memory, of a folder that
-    leaving the context removes.
+    Values beyond a total of `memory` bytes go to memory-mapped files in a temporary folder, which is removed when the
+    context exits.
 
     >>> with Cache(images=5, memory=1 << 20) as cache:
     ...     cache.write(Key("float", "x"), 0, torch.arange(10.0).reshape(5, 2), BatchAxis())
@@ -56,7 +56,7 @@ class Cache:
     def __init__(self, images: int, memory: int) -> None:
         self.images, self.memory = images, memory
         self.used = self.most = self.spilled = 0
-        self._held: dict[Key, _Held] = {}
+        self._entries: dict[Key, _Entry] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._files = 0
 
@@ -64,96 +64,96 @@ class Cache:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._held.clear()
+        self._entries.clear()
         if self._folder is not None:
             self._folder.cleanup()
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._held
+        return key in self._entries
 
     def write(self, key: Key, start: int, value: Tensor, layout: Layout) -> None:
-        """The values of the images from `start` on; of a `NoBatchAxis` the value.
+        """Store the values of the images from `start` on; for a `NoBatchAxis`, the value itself.
 
         Raises:
-            CalibrationError: a tensor of another shape than the images before had, or without a part for each image.
+            CalibrationError: a tensor with another shape than for earlier images, or without a batch axis.
         """
         if isinstance(layout, NoBatchAxis):
-            self._held.setdefault(key, _Held(layout, value.detach(), value.device, 0))
+            self._entries.setdefault(key, _Entry(layout, value.detach(), value.device, 0))
             return
         if not isinstance(layout, BatchAxis):
             raise CalibrationError(
                 where=f"reconstruct, tensor {key.name!r}",
-                found="a value without a part for each image",
-                wanted="units between which every tensor has an axis that runs over the images",
-                do="Name a module around it by Blocks(modules=...), or leave the ops before it out by select=.",
+                found="a value without a batch axis",
+                wanted="a batch axis in every tensor between units",
+                do="Name a module around it with Blocks(modules=...), or exclude the ops before it with select=.",
             )
         rows = layout.split(value.detach())
-        held = self._held.get(key) or self._new(key, rows, layout)
-        there = held.rows(held.tensor)
-        if there.shape[1:] != rows.shape[1:]:
+        entry = self._entries.get(key) or self._new(key, rows, layout)
+        stored = entry.rows(entry.tensor)
+        if stored.shape[1:] != rows.shape[1:]:
             raise CalibrationError(
                 where=f"reconstruct, tensor {key.name!r}",
-                found=f"parts of shape {tuple(rows.shape[1:])} behind parts of {tuple(there.shape[1:])}",
-                wanted="batches that differ in the number of images alone",
+                found=f"parts of shape {tuple(rows.shape[1:])} after parts of shape {tuple(stored.shape[1:])}",
+                wanted="batches that differ only in the number of images",
                 do="Give images, or padded sequences, of one size.",
             )
-        there[start : start + len(rows)].copy_(rows)
+        stored[start : start + len(rows)].copy_(rows)
 
     def take(self, key: Key, index: Tensor) -> Tensor:
-        """The value of the images at an index, an int64 vector."""
-        held = self._held[key]
-        if isinstance(held.layout, NoBatchAxis):
-            return held.tensor
-        rows = held.tensor.index_select(0, index.to(held.tensor.device))
-        return held.layout.join(held.rows(rows).to(held.device))
+        """Return the values of the images at an index, an int64 vector."""
+        entry = self._entries[key]
+        if isinstance(entry.layout, NoBatchAxis):
+            return entry.tensor
+        rows = entry.tensor.index_select(0, index.to(entry.tensor.device))
+        return entry.layout.join(entry.rows(rows).to(entry.device))
 
     def part(self, key: Key, start: int, stop: int) -> Tensor:
-        """The value of the images from start to stop."""
-        held = self._held[key]
-        if isinstance(held.layout, NoBatchAxis):
-            return held.tensor
-        return held.layout.join(held.rows(held.tensor[start:stop]).to(held.device))
+        """Return the values of the images from start to stop."""
+        entry = self._entries[key]
+        if isinstance(entry.layout, NoBatchAxis):
+            return entry.tensor
+        return entry.layout.join(entry.rows(entry.tensor[start:stop]).to(entry.device))
 
     def same(self, key: Key, as_: Key) -> None:
-        """Another key for a value that is there."""
-        self._held[key] = self._held[as_]
+        """Add another key for a stored value."""
+        self._entries[key] = self._entries[as_]
 
     def alike(self, key: Key, other: Key) -> bool:
-        """Whether two keys stand for one value."""
-        return self._held[key] is self._held[other]
+        """Return True if two keys refer to the same value."""
+        return self._entries[key] is self._entries[other]
 
     def change(self, key: Key, how: Callable[[Tensor], None]) -> None:
-        """Changes a value in place."""
-        how(self._held[key].tensor)
+        """Change a value in place."""
+        how(self._entries[key].tensor)
 
     def drop(self, key: Key) -> None:
-        """Lets a value go."""
-        held = self._held.pop(key, None)
-        if held is not None and all(held is not other for other in self._held.values()):
-            self.used -= held.bytes
+        """Remove a value."""
+        entry = self._entries.pop(key, None)
+        if entry is not None and all(entry is not other for other in self._entries.values()):
+            self.used -= entry.bytes
 
-    def _new(self, key: Key, rows: Tensor, layout: BatchAxis) -> _Held:
+    def _new(self, key: Key, rows: Tensor, layout: BatchAxis) -> _Entry:
         turned = rows.ndim == 5 and is_channels_last(rows.flatten(0, 1))
         rows = rows.permute(0, 1, 3, 4, 2) if turned else rows
         shape = (self.images, *rows.shape[1:])
         size = prod(shape) * rows.element_size()
         if self.used + size <= self.memory or not size:
-            held = _Held(layout, torch.empty(shape, dtype=rows.dtype, device=rows.device), rows.device, size, turned)
+            entry = _Entry(layout, torch.empty(shape, dtype=rows.dtype, device=rows.device), rows.device, size, turned)
         else:
-            held = _Held(layout, self._mapped(shape, rows.dtype), rows.device, 0, turned)
+            entry = _Entry(layout, self._mapped(shape, rows.dtype), rows.device, 0, turned)
             self.spilled += size
-        self.used += held.bytes
+        self.used += entry.bytes
         self.most = max(self.most, self.used)
-        self._held[key] = held
-        return held
+        self._entries[key] = entry
+        return entry
 
     def _mapped(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         self._folder = self._folder or tempfile.TemporaryDirectory(prefix="qfunc-", ignore_cleanup_errors=True)
         self._files += 1
         path = Path(self._folder.name) / str(self._files)
-        made = torch.from_file(str(path), shared=True, size=prod(shape), dtype=dtype).reshape(shape)
-        path.unlink(missing_ok=True)  # the mapping holds it until it is dropped
-        return made
+        mapped = torch.from_file(str(path), shared=True, size=prod(shape), dtype=dtype).reshape(shape)
+        path.unlink(missing_ok=True)  # the mapping keeps the file's content alive
+        return mapped
 
 
 LEAST = 3
@@ -161,7 +161,7 @@ LEAST = 3
 
 @frozen(eq=False)
 class Inputs:
-    """The value of each placeholder; those in `split` hold all images along their first axis."""
+    """The value of each placeholder; those in `split` have all images along their first axis."""
 
     values: dict[str, Tensor]
     split: frozenset[str]
@@ -169,55 +169,55 @@ class Inputs:
     batch: int
 
     def few(self) -> dict[str, Tensor]:
-        """The values on as many images as tell which axes run over them."""
+        """Return the values on the smallest number of images from which the batch axes can be found."""
         return {name: v[:LEAST] if name in self.split else v for name, v in self.values.items()}
 
 
 class Collector:
-    """Takes the arguments of each call of a quantized model, until `inputs` puts them together."""
+    """Collects the arguments of each call of a quantized model; `inputs` concatenates them."""
 
     def __init__(self, network: fx.GraphModule) -> None:
         self.network, self.calls = network, list[dict[str, Any]]()
         self.names = [n.name for n in network.graph.nodes if n.op == "placeholder"]
 
     def see(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """One call; what the float network returns."""
+        """Record one call and return the output of the float network."""
         given = self.network.graph.process_inputs(*arguments)
         self.calls.append(dict(zip(self.names, given, strict=False)))
         with torch.no_grad():
             return self.network(*arguments)
 
     def note(self, arguments: tuple[Any, ...], number: int) -> None:
-        """As `see`, where nobody asks for the value."""
+        """Record one call, without computing the output."""
         self.calls.append(dict(zip(self.names, self.network.graph.process_inputs(*arguments), strict=False)))
 
     def inputs(self) -> Inputs:
-        """All of them.
+        """Return the inputs of all calls.
 
         Raises:
-            CalibrationError: fewer than three images, inputs that are no tensors, or batches of other shapes.
+            CalibrationError: fewer than three images, inputs that are not tensors, or batches of different shapes.
         """
         for name, value in self.calls[0].items() if self.calls else ():
             if not isinstance(value, Tensor):
-                do = "Give quantize example_inputs=(...,), whose tensors are then inputs of their own."
+                do = "Pass example_inputs=(...,) to quantize, so that each tensor becomes a separate input."
                 found = a_or_an(type(value))
                 raise CalibrationError(where=f"reconstruct, input {name!r}", found=found, wanted="a tensor", do=do)
         counts = [_images(call.values()) for call in self.calls]
         if sum(counts) < LEAST:
-            wanted, do = f"at least {LEAST}", "Give images as for calibration; the papers take 1,024."
+            wanted, do = f"at least {LEAST}", "Pass images as for calibration; the papers use 1,024."
             raise CalibrationError(where="reconstruct, batches", found=f"{sum(counts)} images", wanted=wanted, do=do)
-        made, split = dict[str, Tensor](), set[str]()
+        joined, split = dict[str, Tensor](), set[str]()
         for name in self.calls[0]:
             values = [call[name] for call in self.calls]
             if all(v.ndim and v.shape[0] == n for v, n in zip(values, counts, strict=True)):
                 _require_alike(name, values)
                 split.add(name)
-                made[name] = torch.cat([v.detach() for v in values])
+                joined[name] = torch.cat([v.detach() for v in values])
             else:
-                made[name] = values[0].detach()
+                joined[name] = values[0].detach()
                 if not all(torch.equal(v, values[0]) for v in values[1:]):
-                    raise _unlike(f"input {name!r}", "other values in each batch, and no axis that runs over the images")
-        return Inputs(made, frozenset(split), sum(counts), max(counts))
+                    raise _unlike(f"input {name!r}", "different values in each batch, and no batch axis")
+        return Inputs(joined, frozenset(split), sum(counts), max(counts))
 
 
 def _images(values: Any) -> int:
@@ -233,7 +233,5 @@ def _require_alike(name: str, values: Sequence[Tensor]) -> None:
 
 
 def _unlike(where: str, found: str) -> CalibrationError:
-    do = "Give images, or padded sequences, of one size."
-    return CalibrationError(
-        where=f"reconstruct, {where}", found=found, wanted="batches that differ in the number of images alone", do=do
-    )
+    wanted, do = "batches that differ only in the number of images", "Give images, or padded sequences, of one size."
+    return CalibrationError(where=f"reconstruct, {where}", found=found, wanted=wanted, do=do)

@@ -1,4 +1,4 @@
-"""Finished units in a directory, from which an interrupted reconstruction goes on."""
+"""Checkpoints of finished units, from which an interrupted reconstruction resumes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _INDEX = "reconstruction.json"
 
 
 class Checkpoint:
-    """What a directory holds of one reconstruction: a file a unit, and what they belong to.
+    """The directory of one reconstruction: one file per unit, and an index that identifies the reconstruction.
 
     Args:
-        place: The directory, new or of a reconstruction of the same model, method and batches; None keeps nothing.
-        belongs: Digests or texts of what the units depend on, by a word for each.
+        place: The directory, new or of a reconstruction of the same model, method and batches; None stores nothing.
+        belongs: Digests or texts of everything that the units depend on, by name.
     Raises:
-        CalibrationError: it holds something else, or units of another reconstruction.
+        CalibrationError: the directory has other files, or units of another reconstruction.
     """
 
     def __init__(self, place: str | os.PathLike[str] | None, belongs: Mapping[str, str]) -> None:
@@ -38,47 +38,49 @@ class Checkpoint:
             return
         self.place.mkdir(parents=True, exist_ok=True)
         index = self.place / _INDEX
-        there = sorted(p.name for p in self.place.iterdir() if not p.name.startswith("."))
+        files = sorted(p.name for p in self.place.iterdir() if not p.name.startswith("."))
         if not index.is_file():
-            if there:
-                self._refuse(f"other files ({', '.join(there[:3])})", "an empty directory, or one that resume= made")
+            if files:
+                self._refuse(f"other files ({', '.join(files[:3])})", "an empty directory, or one written with resume=")
             _write(index, (json.dumps(dict(belongs), indent=1, sort_keys=True) + "\n").encode())
             return
         try:
-            held = dict(json.loads(index.read_text()))
+            stored = dict(json.loads(index.read_text()))
         except ValueError:
-            held = {}
+            stored = {}
         for word, digest in belongs.items():
-            if held.get(word) != digest:
+            if stored.get(word) != digest:
                 self._refuse(f"units of another {word}", f"those of this {word}")
 
     def _refuse(self, found: str, wanted: str) -> None:
-        do = "Give another directory."
+        do = "Use another directory."
         raise CalibrationError(where=f"reconstruct, resume={str(self.place)!r}", found=found, wanted=wanted, do=do)
 
     def read(self, number: int) -> Optimized | None:
-        """What unit `number` learned, if it is there."""
+        """Return the result of unit `number`, or None if it is not stored."""
         path = None if self.place is None else self._path(number)
         if path is None or not path.is_file():
             return None
         try:
-            held = load_file(path)
+            tensors = load_file(path)
         except SafetensorError as e:
-            do = "Delete that file: its unit is done again."
+            do = "Delete that file; its unit is then reconstructed again."
             where = f"reconstruct, resume={str(self.place)!r}"
-            raise CalibrationError(where=where, found=f"{path.name}, cut or changed ({e})", wanted="whole files", do=do) from e
-        up, scale, zero = ({k[len(p) :]: t for k, t in held.items() if k.startswith(p)} for p in ("up:", "scale:", "zero:"))
+            raise CalibrationError(
+                where=where, found=f"{path.name}, which is damaged ({e})", wanted="valid files", do=do
+            ) from e
+        up, scale, zero = ({k[len(p) :]: t for k, t in tensors.items() if k.startswith(p)} for p in ("up:", "scale:", "zero:"))
         return Optimized({k: t.bool() for k, t in up.items()}, {k: Affine(scale[k], zero[k]) for k in scale})
 
-    def write(self, number: int, found: Optimized, told: Mapping[str, str]) -> None:
-        """Stores a unit: the whole file, or none."""
+    def write(self, number: int, result: Optimized, metadata: Mapping[str, str]) -> None:
+        """Store a unit atomically."""
         if self.place is None:
             return
-        tensors = {f"up:{path}": up.to(torch.uint8) for path, up in found.up.items()}
-        tensors |= {f"scale:{path}": q.scale for path, q in found.qparams.items()}
-        tensors |= {f"zero:{path}": q.zero_point for path, q in found.qparams.items()}
-        own = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
-        _write(self._path(number), to_bytes(own, dict(told)))
+        tensors = {f"up:{path}": up.to(torch.uint8) for path, up in result.up.items()}
+        tensors |= {f"scale:{path}": q.scale for path, q in result.qparams.items()}
+        tensors |= {f"zero:{path}": q.zero_point for path, q in result.qparams.items()}
+        copies = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+        _write(self._path(number), to_bytes(copies, dict(metadata)))
 
     def _path(self, number: int) -> Path:
         assert self.place is not None
@@ -95,19 +97,19 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def digest(tensors: Mapping[str, Tensor], *texts: str) -> str:
-    """A number that differs where a name, a shape, a type, a bit or a text differs.
+    """Return a digest of tensors by name (their shapes, dtypes and bits) and of texts.
 
     >>> digest({"x": torch.zeros(2)}) == digest({"x": torch.zeros(2)}), digest({}, "a") == digest({}, "b")
     (True, False)
     """
-    made = hashlib.sha256()
+    sha = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        made.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+        sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
-        made.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+        sha.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     for text in texts:
-        made.update(text.encode())
-    return made.hexdigest()
+        sha.update(text.encode())
+    return sha.hexdigest()
 
 
 __all__ = ["Checkpoint", "digest"]

@@ -1,4 +1,4 @@
-"""Which tensors flow between the units of a network, and the regions between them."""
+"""The data flow of a network: its nodes without constants and masks, dominators, and single-entry single-exit regions."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.graph.dtypes import node_types
-from qfunc.ops.vocabulary import attribute, kind_of, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of, slots
 
-__all__ = ["DataFlow", "Region", "LINEAR_KINDS", "dominators", "is_gate", "regions"]
+__all__ = ["DataFlow", "Region", "dominators", "has_rounding", "is_gate", "regions"]
 
 
-LINEAR_KINDS = ("conv", "conv_transpose", "linear", "matmul", "lstm", "gru")
-"""Ops whose weights have a rounding to learn."""
+def has_rounding(node: fx.Node) -> bool:
+    """Return True if the rounding of an op's weights can be learned."""
+    return has(node, Trait.WEIGHTED) or has(node, Trait.RECURRENT) or kind_of(node) == "matmul"
 
 
 class DataFlow:
-    """The data of a network: its nodes in order, and between them `before` and `behind`.
+    """The data nodes of a network in order, with their inputs (`before`) and readers (`behind`).
 
-    Constants, sizes, positions, masks and what follows from them alone are no data: each unit computes them where it
-    needs them.  So are inputs that only join what comes from others, as a mask of numbers that is added to scores does.
-    An edge by which an op asks for a size or a mask leads nowhere.
+    Constants, sizes, positions, masks and values computed only from them are not data: each unit computes them where it
+    needs them.  Neither are inputs that no op with weights reads directly, such as a float mask that is added to scores.
+    The edges by which an op reads a size or a mask are omitted.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
@@ -49,7 +51,7 @@ class DataFlow:
         self.returned = {n for node in self.order if node.op == "output" for n in node.all_input_nodes}
 
     def _beside(self) -> set[fx.Node]:
-        # Inputs, and what follows from each alone, of which no op with weights reads; none if that are all of them.
+        # Inputs, with the values computed only from them, that no op with weights reads; none if that is every input.
         given = [n for n in self.order if n.op == "placeholder" and n not in self.free]
         alone = {n: self._alone(n) for n in given}
         weighed = [n for n in self.order if self.weighed(n)]
@@ -57,25 +59,25 @@ class DataFlow:
         return set().union(*(alone[n] for n in beside)) if len(beside) < len(given) else set()
 
     def _alone(self, start: fx.Node) -> set[fx.Node]:
-        found = {start}
+        dependents = {start}
         for node in self.order:
             inputs = set(node.all_input_nodes) - self.free
-            if inputs and inputs <= found and node.op != "output" and not self.weighed(node):
-                found.add(node)
-        return found
+            if inputs and inputs <= dependents and node.op != "output" and not self.weighed(node):
+                dependents.add(node)
+        return dependents
 
     def weighed(self, node: fx.Node) -> bool:
-        """Whether an op has a weight that is a constant."""
-        return kind_of(node) in LINEAR_KINDS and any(slot == "weight" and p in self.free for slot, p in slots(node))
+        """Return True if an op has a weight that is a constant."""
+        return has_rounding(node) and any(slot == "weight" and p in self.free for slot, p in slots(node))
 
 
 def _follows(node: fx.Node, free: set[fx.Node]) -> bool:
-    # From constants and sizes alone.
+    # True if a value depends only on constants and sizes.
     if node.op == "placeholder":
         return any(not isinstance(default, fx.Node) for default in node.args)  # def forward(self, x, gain=1.0)
     if node.op == "output":
         return False
-    if node.op == "get_attr" or kind_of(node) in ("size", "full", "arange"):
+    if node.op == "get_attr" or kind_of(node) == "size" or has(node, Trait.CREATES):
         return True
     inputs = node.all_input_nodes
     return bool(inputs) and all(n in free for n in inputs)
@@ -100,33 +102,33 @@ class Region:
 
 
 def dominators(flow: DataFlow) -> dict[fx.Node, fx.Node | None]:
-    """The immediate dominator of each node: the last one through which every path from the inputs to it goes.
+    """Return the immediate dominator of each node: the last other node on every path from the inputs to it.
 
-    None stands before all inputs.  The graph has no cycle, so that one pass in order is enough.
+    None is a virtual node before all inputs.  The graph has no cycles, so one pass in order is enough.
 
     Source: Cooper, Harvey, Kennedy: A simple, fast dominance algorithm (2001).
     """
-    found: dict[fx.Node, fx.Node | None] = {}
+    dominator: dict[fx.Node, fx.Node | None] = {}
     depth: dict[fx.Node | None, int] = {None: 0}
     for node in flow.nodes:
         before = flow.before[node]
         common: fx.Node | None = before[0] if before else None
         for other in before[1:]:
             right: fx.Node | None = other
-            while common is not right:  # None, before all, has depth 0
+            while common is not right:  # None has depth 0
                 if common is not None and depth[common] >= depth[right]:
-                    common = found[common]
+                    common = dominator[common]
                 elif right is not None:
-                    right = found[right]
-        found[node] = common
+                    right = dominator[right]
+        dominator[node] = common
         depth[node] = depth[common] + 1
-    return found
+    return dominator
 
 
 def regions(flow: DataFlow) -> list[Region]:
-    """For each op that joins several values, the region between it and its immediate dominator, if only it is read outside.
+    """Return the region between each op with several inputs and its immediate dominator, if nothing else is read outside.
 
-    Nothing enters such a region but by its entry, for a path beside it would contradict the dominator.
+    A region is entered only through its entry, because any other path would contradict the dominator.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
@@ -137,7 +139,7 @@ def regions(flow: DataFlow) -> list[Region]:
     >>> [(r.entry.name, [n.name for n in r.nodes]) for r in regions(DataFlow(capture()(Net())))]
     [('tanh', ['exp', 'sigmoid', 'add'])]
     """
-    above, found = dominators(flow), []
+    above, result = dominators(flow), []
     for join in flow.nodes:
         if len(flow.before[join]) < 2:
             continue
@@ -145,12 +147,12 @@ def regions(flow: DataFlow) -> list[Region]:
         inner = inside - {join}
         if all(user in inside for node in inner for user in flow.behind[node]) and not inner & flow.returned:
             ordered = sorted((n for n in inside if n.op != "placeholder"), key=flow.order.__getitem__)
-            found.append(Region(above[join], join, tuple(ordered)))
-    return found
+            result.append(Region(above[join], join, tuple(ordered)))
+    return result
 
 
 def is_gate(region: Region, flow: DataFlow) -> bool:
-    """Whether a region multiplies the value of its entry by what it makes of it: x * f(x)."""
+    """Return True if a region multiplies the value of its entry by a function of it: x * f(x)."""
     return kind_of(region.exit) == "mul" and region.entry is not None and region.entry in flow.before[region.exit]
 
 

@@ -28,7 +28,7 @@ __all__ = [
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
-    """sum a b, a scalar; both of one shape.
+    """Return sum a b, a scalar, of tensors of the same shape.
 
     >>> inner(torch.ones(2, 3), torch.full((2, 3), 2.0)).item()
     12.0
@@ -39,12 +39,12 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether channels, axis 1 of images, lie side by side in memory."""
+    """Return True if channels, axis 1 of images, are contiguous in memory."""
     return x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def flatten_memory(x: Tensor, like: Tensor | None = None) -> Tensor:
-    """The elements in the order in which those of `like`, by default x, lie in memory: [n].
+    """Return the elements [n] in the memory order of `like`, by default of x itself.
 
     >>> x = torch.arange(8.0).view(1, 2, 2, 2)
     >>> flatten_memory(x, x.contiguous(memory_format=torch.channels_last)).tolist()
@@ -54,7 +54,7 @@ def flatten_memory(x: Tensor, like: Tensor | None = None) -> Tensor:
 
 
 def unflatten_memory(line: Tensor, like: Tensor) -> Tensor:
-    """A view of such a line, in the shape and the order of `like`.
+    """Return a view of a flat tensor in the shape and the memory order of `like`.
 
     >>> unflatten_memory(flatten_memory(torch.eye(2)), torch.empty(2, 2)).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -70,7 +70,7 @@ _FEW, _FEWER = 3, 2
 
 @frozen
 class BatchAxis:
-    """A tensor whose axis `axis` has `each` entries for every image, image after image: windows, say.
+    """A tensor with `each` consecutive entries per image along `axis`, for example windows.
 
     >>> rows = BatchAxis(axis=1, each=2)
     >>> rows.split(torch.zeros(5, 6, 7)).shape, rows.join(torch.zeros(3, 2, 5, 7)).shape
@@ -81,23 +81,23 @@ class BatchAxis:
     each: int = 1
 
     def split(self, value: Tensor) -> Tensor:
-        """[images, each, ...] of a tensor."""
+        """Return a tensor as [images, each, ...]."""
         first = value.movedim(self.axis, 0)
         return first.reshape(-1, self.each, *first.shape[1:])
 
     def join(self, rows: Tensor) -> Tensor:
-        """The tensor again."""
+        """Return the tensor of [images, each, ...]: the inverse of `split`."""
         return rows.flatten(0, 1).movedim(0, self.axis)
 
 
 @frozen
 class NoBatchAxis:
-    """A tensor that is the same whatever the images: positions."""
+    """A tensor that does not depend on the images, such as positions."""
 
 
 @frozen
 class MixedBatchAxis:
-    """A tensor that has no part of its own for each image."""
+    """A tensor that depends on the images but has no batch axis."""
 
 
 @frozen
@@ -109,21 +109,21 @@ Layout = BatchAxis | NoBatchAxis | MixedBatchAxis | NoTensor
 
 
 def layouts(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str]) -> dict[str, Layout]:
-    """The layout of every value of a float network, by node name.
+    """Return the layout of every value of a float network, by node name.
 
     Args:
         inputs: The values of the placeholders on three images or more.
-        split: Those of them whose first axis runs over the images.
+        split: The names of those with a batch axis, which is the first.
     Raises:
         CalibrationError: the network does not run on fewer images.
     """
-    seen = [_values(network, inputs, split, count) for count in (_FEW, _FEWER)]
-    return {name: _layout(value, seen[1][name]) for name, value in seen[0].items()}
+    values = [_values(network, inputs, split, count) for count in (_FEW, _FEWER)]
+    return {name: _layout(value, values[1][name]) for name, value in values[0].items()}
 
 
 def _values(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str], count: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    walk = ObservingInterpreter(network, found.__setitem__)
+    values: dict[str, Any] = {}
+    walk = ObservingInterpreter(network, values.__setitem__)
     walk.extra_traceback = False
     given = [v[:count] if name in split else v for name, v in inputs.items()]
     try:
@@ -131,12 +131,12 @@ def _values(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str],
             walk.run(*given, enable_io_processing=False)
     except Exception as e:
         raise CalibrationError(
-            where=f"reconstruct, op {path_of(network, walk.at) if walk.at else 'inputs'!r}",
+            where=f"reconstruct, op {path_of(network, walk.current) if walk.current else 'inputs'!r}",
             found=f"on {count} images {first_line(e)}",
-            wanted="a model that runs on any number of images",
-            do="Capture it by qfunc.quantize(target)(model), or export it with a dynamic first axis.",
+            wanted="a model that accepts any batch size",
+            do="Capture it with qfunc.quantize(target)(model), or export it with a dynamic first axis.",
         ) from e
-    return found
+    return values
 
 
 def _layout(few: Any, fewer: Any) -> Layout:
@@ -151,8 +151,7 @@ def _layout(few: Any, fewer: Any) -> Layout:
     same = few.narrow(axis, 0, each * _FEWER)
     if not few.is_floating_point():
         return BatchAxis(axis, each) if torch.equal(same, fewer) else MixedBatchAxis()
-    # Sums of another order for another number of images differ by roundings; other images differ by much more.
+    # For another batch size the order of sums may differ, which changes roundings; other images differ by much more.
     size = float(fewer.abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if fewer.numel() else 0.0
-    return (
-        BatchAxis(axis, each) if torch.allclose(same, fewer, rtol=1e-3, atol=1e-3 * size, equal_nan=True) else MixedBatchAxis()
-    )
+    close = torch.allclose(same, fewer, rtol=1e-3, atol=1e-3 * size, equal_nan=True)
+    return BatchAxis(axis, each) if close else MixedBatchAxis()

@@ -1,4 +1,4 @@
-"""What a unit's output should come near to: the float network's, each element counting the same or by what it matters."""
+"""Losses of a unit's output against the float network's: squared error, uniform or weighted by importance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["divergence", "importances"]
 
 
 class _Squares(torch.autograd.Function):
-    """factor * sum (found - wanted)^2 importance, in few passes; the gradient has the layout that `found` has."""
+    """factor * sum (found - wanted)^2 importance, in few passes; the gradient has the memory layout of `found`."""
 
     @staticmethod
     def forward(ctx: Any, found: Tensor, wanted: Tensor, importance: Tensor | None, factor: float) -> Tensor:
@@ -42,7 +42,9 @@ def _squares(found: Tensor, wanted: Tensor, importance: Tensor | None, channels:
 
 @frozen
 class SquaredError:
-    """sum over channels of (z_hat - z)^2, mean over images and positions; z the float unit's output, z_hat the quantized one's.
+    """The sum over channels of (z_hat - z)^2, averaged over images and positions; z is the float output of the unit.
+
+    z_hat is the output of the quantized unit.
 
     Source: Nagel et al., arXiv:2004.10568, equation 21, scaled as in the implementation of Li et al., arXiv:2102.05426.
 
@@ -53,32 +55,31 @@ class SquaredError:
     weighted: ClassVar[bool] = False
 
     def of(self, found: Tensor, wanted: Tensor, channels: int, importance: Tensor | None) -> Tensor:
-        """The loss of some images, a scalar."""
+        """Return the loss over some images, a scalar."""
         return _squares(found, wanted, None, channels)
 
 
 def _damping(instance: Any, attribute: Any, value: Any) -> None:
     number()(instance, attribute, value)
     if value < 0:
-        raise refuse(instance, attribute.name, value, "a number of at least 0", "Give 0.0 for the bare gradients.")
+        raise refuse(instance, attribute.name, value, "a number of at least 0", "Use 0.0 for the gradients alone.")
 
 
 @frozen
 class Fisher:
-    """As SquaredError, each square times w / mean w, w = (|g| / rms g + damping)^2, g the gradient of the task's loss to z.
+    """SquaredError with each square times w / mean w, w = (|g| / rms g + damping)^2; g is the gradient of a loss by z.
 
-    The task is to keep what the network says: its loss is the divergence KL(p || p_hat) of the classes' probabilities, p of
-    the float network and p_hat of the one rounded to nearest; classes lie along axis 1 of images, else along the last.
-    One pass over the images, before the first unit, gives all gradients.  Dividing by the mean keeps the scale of
-    the regulariser's weight.
+    This loss is the divergence KL(p || p_hat) of the class probabilities, p of the float network and p_hat of the
+    network rounded to nearest.  Classes are along axis 1 of images, else along the last axis.  One pass over the images,
+    before the first unit, computes all gradients.  Dividing by the mean preserves the relative weight of the regulariser.
 
-    Without damping it is the paper's: the few images of which the rounded network thinks otherwise then decide alone, which
-    at 2 bits costs points.  The authors' code adds 1 to |g|, far more than those of most networks.
+    Without damping, this is the paper's loss.  Then the few images on which the rounded network's prediction differs
+    dominate, which reduces accuracy at 2 bits.  The authors' code adds 1 to |g|, far more than |g| in most networks.
 
     Args:
-        damping: 0 or more, in root mean squares of g; the more, the nearer to SquaredError.
+        damping: At least 0, in units of the root mean square of g; for large values the loss approaches SquaredError.
     Raises:
-        SpecError: damping is not such a number.
+        SpecError: damping is negative or not a number.
     Source: Li et al., arXiv:2102.05426, equation 10 (the diagonal of the Fisher information), and quant/data_utils.py of
         its implementation.
 
@@ -91,7 +92,7 @@ class Fisher:
     damping: float = field(default=1.0, validator=_damping)
 
     def of(self, found: Tensor, wanted: Tensor, channels: int, importance: Tensor | None) -> Tensor:
-        """The loss of some images, a scalar."""
+        """Return the loss over some images, a scalar."""
         assert importance is not None
         return _squares(found, wanted, importance, channels)
 
@@ -100,7 +101,7 @@ _IMAGES = 4
 
 
 class _Marked(fx.Interpreter):
-    """Runs a network whose values at some nodes can be differentiated for."""
+    """Runs a network and records the values of some nodes, so that gradients with respect to them can be computed."""
 
     def __init__(self, network: fx.GraphModule, names: Collection[str]) -> None:
         super().__init__(network)
@@ -124,7 +125,7 @@ def importances(
     chunk: int,
     damping: float,
 ) -> None:
-    """Writes `Fisher`'s importance of the nodes `names` into the cache, by the gradient of KL(p || p_hat) for each image."""
+    """Write `Fisher`'s importance of the nodes `names` into the cache, from the gradient of KL(p || p_hat) per image."""
     sums: dict[str, tuple[int, float, float]] = dict.fromkeys(names, (0, 0.0, 0.0))
     for start in range(0, cache.images, chunk):
         stop = min(start + chunk, cache.images)
@@ -134,8 +135,8 @@ def importances(
         marked = _Marked(quantized, names)
         with torch.enable_grad():
             loss = divergence(wanted, marked.run(*given, enable_io_processing=False))
-            found = torch.autograd.grad(loss, list(marked.seen.values()), allow_unused=True)
-        for (name, value), gradient in zip(marked.seen.items(), found, strict=True):
+            gradients = torch.autograd.grad(loss, list(marked.seen.values()), allow_unused=True)
+        for (name, value), gradient in zip(marked.seen.items(), gradients, strict=True):
             size = torch.zeros_like(value) if gradient is None else gradient.abs()
             count, total, squares = sums[name]
             exact = size.double()
@@ -146,7 +147,7 @@ def importances(
 
 
 def _weigh(mean: float, rms: float, damping: float, size: Tensor) -> None:
-    # Where nothing has a gradient all elements count the same.
+    # If all gradients are 0, all elements have the same importance.
     if rms:
         size.mul_(1 / rms).add_(damping).square_().mul_(1 / (1 + 2 * damping * mean / rms + damping**2))
     else:
@@ -154,7 +155,7 @@ def _weigh(mean: float, rms: float, damping: float, size: Tensor) -> None:
 
 
 def divergence(wanted: Any, found: Any) -> Tensor:
-    """The sum over images of KL(p || p_hat), both softmax of what a network returns, over all floating tensors of it."""
+    """Return the sum over images and floating-point outputs of KL(p || p_hat), with p and p_hat the softmax of the outputs."""
     total = torch.zeros(())
     for p, q in zip(tensors_of(wanted), tensors_of(found), strict=True):
         if p.is_floating_point() and p.ndim:

@@ -1,4 +1,4 @@
-"""The methods: what is reconstructed together, towards what, for how long, and with which rates."""
+"""Reconstruction methods: unit, loss, number of iterations and learning rates."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ __all__ = ["Changes", "Method", "adaround", "brecq", "mqbench", "qdrop"]
 
 def _share(instance: Any, attribute: Any, value: Any) -> None:
     if type(value) not in (int, float) or not 0 <= value < 1:
-        raise refuse(instance, attribute.name, value, "a number in [0, 1)", "Give the share of iterations without it.")
+        raise refuse(
+            instance, attribute.name, value, "a number in [0, 1)", "Give the share of iterations without the regulariser."
+        )
 
 
 @frozen
 class Regulariser:
-    """lambda sum (1 - |2 h - 1|^b) over all weights of a unit, h in [0, 1] how far a weight is rounded up.
+    """lambda sum (1 - |2 h - 1|^b) over all weights of a unit; h in [0, 1] is the soft rounding of a weight.
 
-    In the first `warm_up` T of T iterations lambda is 0; from there to the end b falls linearly from `start` to `end`: high
-    exponents leave an h free until it is near 0 or 1, low ones decide it.
+    In the first `warm_up` T of T iterations lambda is 0.  Then b falls linearly from `start` to `end`: a high exponent
+    leaves h free unless it is near 0 or 1, a low exponent drives it to 0 or 1.
 
     Args:
         weight: lambda.
-        start, end: Of b.
-        warm_up: A share of the iterations, in [0, 1).
+        start, end: The first and the last b.
+        warm_up: The share of iterations without the regulariser, in [0, 1).
     Raises:
-        SpecError: such a field is none.
+        SpecError: a field out of range.
     Source: Nagel et al., arXiv:2004.10568, equation 24 and section 4; the schedule of Li et al., arXiv:2102.05426, appendix.
 
     >>> schedule = Regulariser()
@@ -44,7 +46,7 @@ class Regulariser:
     warm_up: float = field(default=0.2, validator=_share)
 
     def exponent(self, iteration: int, iterations: int) -> float | None:
-        """b at an iteration, counted from 0; None while there is no regulariser."""
+        """Return b at an iteration, counted from 0; None during the warm-up."""
         first = self.warm_up * iterations
         if iteration < first:
             return None
@@ -67,23 +69,23 @@ def _one_of(*kinds: type) -> Any:
 
 @frozen
 class Method:
-    """How weights are rounded so that each unit's output comes near to the float unit's: `qfunc.reconstruct(method, batches)`.
+    """A method of rounding weights so that each unit's output matches the float unit's: `qfunc.reconstruct(method, batches)`.
 
-    In each of `iterations` steps of Adam, `batch` random images pass the unit: its weights rounded softly by v, its
-    input that of the quantized network so far.
+    In each of `iterations` steps of Adam, the unit runs on `batch` random images, with its weights rounded softly by v
+    and with the input from the network quantized so far.
 
     Args:
         unit: Layers() or Blocks().
         loss: SquaredError() or Fisher().
-        iterations, batch: Of each unit.
-        rounding_lr: The rate of v.
-        regulariser: What drives v to a decision.
-        scale_lr: The rate of the scales of activations that the unit is the first to read, by LSQ's gradient, falling
-            along a cosine; None leaves them.  What enters the network keeps its scale.
+        iterations, batch: The number of iterations, and of images per iteration, for each unit.
+        rounding_lr: The learning rate of v.
+        regulariser: The regulariser that drives the soft rounding to 0 or 1.
+        scale_lr: The learning rate, with cosine decay, of the scales of activations that no earlier unit reads, by LSQ's
+            gradient.  None does not train them.  The scales of the network's inputs never train.
         drop: The probability that an element of the unit's inputs, and of quantized activations inside, stays float.
-        seed: Of the images' order and of what is dropped.
+        seed: The seed of the order of images and of `drop`.
     Raises:
-        SpecError: a field that can mean nothing.
+        SpecError: a field out of range.
 
     >>> Method(unit=Blocks(), iterations=2000, rounding_lr=0.01).drop
     0.0
@@ -115,7 +117,7 @@ class Changes(TypedDict, total=False):
 
 
 def adaround(**changes: Unpack[Changes]) -> Method:
-    """AdaRound: layer by layer, the squared error behind the activation; 10,000 iterations of 32 images.
+    """Return AdaRound: layer by layer, the squared error after the activation; 10,000 iterations of 32 images.
 
     Source: Nagel, Amjad, van Baalen, Louizos, Blankevoort, arXiv:2004.10568, sections 3.3 and 4.
 
@@ -126,30 +128,30 @@ def adaround(**changes: Unpack[Changes]) -> Method:
 
 
 def brecq(**changes: Unpack[Changes]) -> Method:
-    """BRECQ: block by block, the squared error; scales of activations train; 20,000 iterations.
+    """Return BRECQ: block by block, the squared error; scales of activations train; 20,000 iterations.
 
-    The squared error is what the authors' ImageNet script and MQBench take; `brecq(loss=Fisher())` weighs it by the Fisher
-    information, as in the paper's equation 10.  Here scales train together with the rounding, there afterwards.
+    The authors' ImageNet script and MQBench use the squared error; `brecq(loss=Fisher())` weights it by the Fisher
+    information, as in the paper's equation 10.  Here scales train together with the rounding; in the paper, afterwards.
 
     Source: Li, Gong, Tan, Yang, Hu, Zhang, Yu, Wang, Gu, arXiv:2102.05426, algorithm 1; main_imagenet.py of its implementation.
 
     >>> brecq().unit, brecq().loss
     (Blocks(modules=(), most=12), SquaredError())
     """
-    made = Method(unit=Blocks(), iterations=20_000, scale_lr=4e-5)
-    return evolve(made, **changes)
+    method = Method(unit=Blocks(), iterations=20_000, scale_lr=4e-5)
+    return evolve(method, **changes)
 
 
 def qdrop(**changes: Unpack[Changes]) -> Method:
-    """QDrop: block by block, the squared error; half of the quantized elements stay float while training; 20,000 iterations.
+    """Return QDrop: block by block, the squared error; in training half of the elements stay float; 20,000 iterations.
 
     Source: Wei, Gong, Li, Liu, Yu, arXiv:2203.05740, section 3.3 (a probability of 1/2).
 
     >>> qdrop().drop
     0.5
     """
-    made = Method(unit=Blocks(), iterations=20_000, scale_lr=4e-5, drop=0.5)
-    return evolve(made, **changes)
+    method = Method(unit=Blocks(), iterations=20_000, scale_lr=4e-5, drop=0.5)
+    return evolve(method, **changes)
 
 
 def mqbench(
@@ -162,11 +164,10 @@ def mqbench(
     prob: float = 1.0,
     **changes: Unpack[Changes],
 ) -> Method:
-    """The method that MQBench's `ptq_reconstruction` takes from these keys, with its defaults.
+    """Return the method that MQBench's `ptq_reconstruction` runs for these keys, with its defaults.
 
-    Its loss is the squared error for every method.  `prob` is the probability that an element is quantized; `scale_lr=None`
-    is the key left out.  One of its
-    iterations takes a whole cached batch: give `batch=` its size.
+    Its loss is the squared error for every method.  `prob` is the probability that an element is quantized;
+    `scale_lr=None` corresponds to omitting the key.  Its iterations use a whole cached batch: pass its size as `batch=`.
 
     Raises:
         SpecError: another pattern.
@@ -175,11 +176,11 @@ def mqbench(
     True
     """
     patterns: dict[str, Any] = {"layer": Layers(), "block": Blocks()}
-    made = Method(
+    method = Method(
         unit=patterns.get(pattern, pattern),
         iterations=max_count,
         regulariser=Regulariser(weight, *b_range, warm_up),
         scale_lr=4e-5,
         drop=1 - prob,
     )
-    return evolve(made, **changes)
+    return evolve(method, **changes)

@@ -1,4 +1,4 @@
-"""The optimisation of one unit."""
+"""Optimize the rounding and the scales of one unit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import op_of
 from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.random_drop import DropRate, mix
@@ -23,24 +24,24 @@ from qfunc.reconstruction.trainable import Trainable
 
 @frozen(eq=False)
 class Optimized:
-    """What a unit learned: of each rounded weight whether it goes up, of each learned activation its qparams, by path."""
+    """The result of a unit, by path: for each rounded weight where it rounds up, for each learned activation its qparams."""
 
     up: dict[str, Tensor]
     qparams: dict[str, Affine]
 
 
 class Distance:
-    """The loss of a unit's outputs: the sum over the tensors that it should match."""
+    """The loss of a unit's outputs, summed over its target tensors."""
 
     def __init__(self, step: Step, method: Method, cache: Cache) -> None:
         self.targets, self.loss, self.cache = step.targets, method.loss, cache
-        # Channels lie along axis 1 behind convolutions, else along the last.
-        kinds = {kind_of(n) for n in step.real.graph.nodes}
-        self.axis = 1 if kinds & {"conv", "conv_transpose"} else -1
+        # Channels are axis 1 in units with convolutions, else the last axis.
+        ops = [op for n in step.real.graph.nodes if (op := op_of(n)) is not None]
+        self.axis = 1 if any(op.spatial is not None and Trait.WEIGHTED in op.traits for op in ops) else -1
         self.places = [step.outputs.index(name) for name in step.targets]
 
     def of(self, outputs: Sequence[Tensor], take: Callable[[Key], Tensor]) -> Tensor:
-        """A scalar; `take` gives what the cache has of the same images."""
+        """Return the loss, a scalar; `take` returns the cached values of the same images."""
         total = torch.zeros((), device=outputs[0].device)
         for name, place in zip(self.targets, self.places, strict=True):
             found, wanted = outputs[place], take(Key("float", name))
@@ -57,16 +58,16 @@ def optimise(
     learning: Sequence[str],
     method: Method,
     cache: Cache,
-    told: Callable[[int, Tensor], None],
+    report: Callable[[int, Tensor], None],
 ) -> Optimized:
-    """Learns the rounding of a unit's weights, and scales, from the cached tensors; changes nothing but the cache's pages.
+    """Learn the rounding of a unit's weights, and scales, from the cached tensors; nothing else is changed.
 
     Args:
         step: The unit.
-        rounded, learning: Paths of quantizers in it.
-        told: Called after each iteration, with its number and the loss.
+        rounded, learning: The paths of its quantizers with rounding, and with scales, to learn.
+        report: Called after each iteration, with its number and the loss.
     """
-    # Of each unit its own, so that a run that goes on from files draws what the whole run drew.
+    # Each unit has its own generators, so that a resumed run draws the same numbers as an uninterrupted one.
     order, device = torch.Generator().manual_seed(_seed(method, step, "order")), _device(step, cache)
     chance = torch.Generator(device).manual_seed(_seed(method, step, "chance"))
     quantized = DropRate(1 - method.drop, chance) if method.drop else None
@@ -74,8 +75,8 @@ def optimise(
     rounding, distance = unit.rounding, Distance(step, method, cache)
     optimizer = Adam(rounding.v, lr=method.rounding_lr, fused=device.type in ("cpu", "cuda"))
     scales = unit.scales() if method.scale_lr is not None else []
-    slower = Adam(scales, lr=method.scale_lr or 0.0, fused=device.type in ("cpu", "cuda")) if scales else None
-    falling = CosineAnnealingLR(slower, method.iterations) if slower is not None else None
+    scale_optimizer = Adam(scales, lr=method.scale_lr or 0.0, fused=device.type in ("cpu", "cuda")) if scales else None
+    schedule = CosineAnnealingLR(scale_optimizer, method.iterations) if scale_optimizer is not None else None
     size = min(method.batch, cache.images)
     with torch.enable_grad():
         for i in range(method.iterations):
@@ -88,10 +89,10 @@ def optimise(
             loss.backward()  # type: ignore[no-untyped-call]
             rounding.differentiate(method.regulariser.weight, method.regulariser.exponent(i, method.iterations))
             optimizer.step()
-            if slower is not None and falling is not None:
-                slower.step()
-                falling.step()
-            told(i, loss.detach())
+            if scale_optimizer is not None and schedule is not None:
+                scale_optimizer.step()
+                schedule.step()
+            report(i, loss.detach())
     up = dict(zip(unit.paths, rounding.decided(), strict=True))
     return Optimized(up, {path: a.qparams() for path, a in unit.activations.items()} if scales else {})
 
@@ -108,7 +109,7 @@ def _given(name: str, index: Tensor, quantized: DropRate | None, cache: Cache) -
 
 
 def _seed(method: Method, step: Step, what: str) -> int:
-    # 32 bits, for torch's generator on the CPU takes no more of them.
+    # 32 bits, because torch's CPU generator does not use more.
     return crc32(f"{method.seed} {what} {' '.join(step.unit.nodes if step.unit else ())}".encode())
 
 
@@ -118,9 +119,9 @@ def _device(step: Step, cache: Cache) -> torch.device:
 
 
 def run(module: fx.GraphModule, names: Sequence[str], stream: str, cache: Cache, start: int, stop: int) -> tuple[Tensor, ...]:
-    """What a step's module gives for the images from start to stop of a stream."""
-    found: tuple[Tensor, ...] = module(*(cache.part(Key(stream, name), start, stop) for name in names))
-    return found
+    """Run a step's module on the images from start to stop of a stream."""
+    outputs: tuple[Tensor, ...] = module(*(cache.part(Key(stream, name), start, stop) for name in names))
+    return outputs
 
 
 __all__ = ["Distance", "Optimized", "optimise", "run"]

@@ -1,4 +1,4 @@
-"""Activations of a unit while it trains: some elements quantized and some not, by chance; scales that learn."""
+"""Activations of a unit in training: LSQ with a random mask of quantized elements."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from qfunc.numerics.qparams import Affine
 from qfunc.reconstruction.layout import inner, unflatten_memory
 from qfunc.specs import Int, Scheme
 
-LEARNED = Lsq(gradient_scale=False)  # Adam divides by the gradient's size anyway
+LEARNED = Lsq(gradient_scale=False)  # Adam normalizes the gradient anyway
 
 
 class DropRate:
-    """Tensors of ones with a probability, to 2^-16 exact, and zeros.
+    """Random tensors of ones and zeros, with the probability of one accurate to 2^-16.
 
     Args:
-        one: The probability.
-        generator: On the device of the tensors; what it drew before decides.
+        one: The probability of one.
+        generator: A generator on the device of the tensors; each call advances its state.
 
     >>> DropRate(0.25, torch.Generator().manual_seed(0))(torch.empty(1000)).sum()
     tensor(237.)
@@ -29,28 +29,28 @@ class DropRate:
 
     def __init__(self, one: float, generator: torch.Generator) -> None:
         self.generator = generator
-        # As few random bits for each element as its probability takes: one for 1/2.
+        # The fewest random bits per element that represent the probability: one bit for 1/2.
         self.bits = next((n for n in (1, 2, 4, 8) if (one * 2**n).is_integer()), 16)
         self.below = round(one * 2**self.bits)
 
     def __call__(self, like: Tensor) -> Tensor:
-        """In the shape, layout and dtype of a tensor; numbers, for choosing by booleans is far slower than `lerp`."""
+        """Return a mask in the shape, layout and dtype of a tensor; `lerp` with numbers is far faster than `where`."""
         words = torch.empty(-(-like.numel() * self.bits // 64), dtype=torch.int64, device=like.device)
         words.random_(torch.iinfo(torch.int64).min, None, generator=self.generator)
         if self.bits == 16:
-            found = torch.lt(
+            drawn = torch.lt(
                 words.view(torch.int16), self.below - (1 << 15), out=words.new_empty(4 * len(words), dtype=like.dtype)
             )
         else:
             digits, mask = words.view(torch.uint8), (1 << self.bits) - 1
-            found = words.new_empty(8 // self.bits, len(digits), dtype=like.dtype)
-            for i, some in enumerate(found):
+            drawn = words.new_empty(8 // self.bits, len(digits), dtype=like.dtype)
+            for i, some in enumerate(drawn):
                 torch.lt(digits.bitwise_right_shift(i * self.bits).bitwise_and_(mask), self.below, out=some)
-        return unflatten_memory(found.view(-1)[: like.numel()], like)
+        return unflatten_memory(drawn.view(-1)[: like.numel()], like)
 
 
 class _Stepped(torch.autograd.Function):
-    """LSQ with one scale and zero point, of the elements where `mask` (None: all) is 1; the others stay."""
+    """LSQ with one scale and zero point, applied where `mask` is 1 (None: everywhere)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tensor | None) -> Tensor:
@@ -71,13 +71,13 @@ class _Stepped(torch.autograd.Function):
         through = torch.ops.aten.hardtanh_backward(grad, x, low, high)
         if mask is not None:
             torch.lerp(grad, through, mask, out=through)
-        # Where x passes d/ds is (x_hat - x) / s, which is 0 of what is not quantized, and elsewhere x_hat / s.
+        # d/ds is (x_hat - x) / s where the gradient passes to x (0 where x is not quantized), elsewhere x_hat / s.
         total = (inner(grad, value) - inner(through, x)) / step
         return through, through_magnitude(total, scale, ctx.scheme), None, None, None
 
 
 def is_plain(dtype: torch.dtype, scale: Tensor, scheme: Scheme) -> bool:
-    """Whether `drop_steps` computes what LSQ does: one scale of integers, rounded to the nearest even before the zero point."""
+    """Return True if `drop_steps` equals LSQ: integers with one scale, rounded half-even before adding the zero point."""
     zero = scheme.zero_point
     return (
         scale.ndim == 0
@@ -91,9 +91,9 @@ def is_plain(dtype: torch.dtype, scale: Tensor, scheme: Scheme) -> bool:
 
 
 def drop_steps(x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tensor | None) -> Tensor:
-    """x by LSQ where the mask is 1, else x: the values and gradients of `Lsq` in few passes over memory.
+    """Return x by LSQ where the mask is 1, else x: the values and gradients of `Lsq` in few passes over memory.
 
-    What quantizing does not change passes its gradient, also on the edge of the range.
+    Values that quantization does not change pass their gradient, also at the edge of the range.
 
     >>> x, scale = torch.tensor([0.3, 0.8, 9.0]), torch.tensor(0.5, requires_grad=True)
     >>> drop_steps(x, scale, 0.0, Scheme(Int(4)), torch.tensor([1.0, 0.0, 1.0])).tolist()
@@ -104,12 +104,12 @@ def drop_steps(x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tens
 
 
 def mix(x: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """The value where the mask is 1, else x."""
+    """Return the value where the mask is 1, else x."""
     return value if mask is None else torch.lerp(x, value, mask)
 
 
 def learned_qparams(params: Any, scheme: Scheme) -> Affine:
-    """The qparams of LSQ's parameters."""
+    """Return the qparams of LSQ's parameters."""
     given = type(params)(*(p.detach() for p in params))
     return LEARNED.export(given, given.scale, scheme)[1]
 

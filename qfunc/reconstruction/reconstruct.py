@@ -1,4 +1,4 @@
-"""reconstruct: weights are rounded so that the network's parts, not its weights, change least."""
+"""reconstruct: round weights so as to minimize the error of each unit's output instead of the error of the weights."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ def reconstruct(
     memory: int = 2 << 30,
     resume: str | os.PathLike[str] | None = None,
 ) -> Callable[[Model], Model]:
-    """A transform of a calibrated model: each weight is rounded down or up so that each unit's output stays near the float one.
+    """Return a transform of a calibrated model that rounds weights down or up to minimize the error of each unit's output.
 
-    Units (layers or blocks, see `qfunc.reconstruction`) are done in order: a unit's input is that of the network as
-    quantized so far, its target the output of the float network.  The result is an ordinary calibrated model whose weights'
-    quantizers hold the rounding (`AdaRound`, all decided), so that it is evaluated, emulated, deployed, saved and trained
-    as others are; where scales of activations learn, its quantizers hold them.  No unit's loss on all images is above that
-    with the codes that the given model has: where it would be, they stay.  The given model is unchanged.  Evaluation semantics
+    Units (layers or blocks, see `qfunc.reconstruction`) are reconstructed in order.  The input of a unit comes from the
+    network quantized so far, its target is the output of the float network.  The result is an ordinary calibrated model,
+    which can be evaluated, emulated, deployed, saved and trained.  The quantizers of its weights store the rounding
+    (`AdaRound`, fully decided); if scales of activations train, their quantizers store them.  A unit keeps its original
+    codes if its loss over all images would increase otherwise.  The given model is not changed.  Evaluation semantics,
     whatever the mode.
 
-    Cost: each op runs once on each image in float and twice as quantized, besides the iterations.  The same arguments give
-    the same bits on one machine (on GPUs as far as torch's own kernels do).  A weight that several units read is
-    rounded by the first.  Of submodules that `quantize(submodules=)` quantized, the inputs are those of the float network.
+    Cost: besides the iterations, each op runs on each image once in float and twice quantized.  The same arguments give
+    the same bits on one machine (on GPUs, as far as torch's kernels are deterministic).  A weight that several units read
+    is rounded by the first.  Submodules quantized by `quantize(submodules=)` get their inputs from the float network.
 
     Args:
         method: `qfunc.adaround()`, `qfunc.brecq()`, `qfunc.qdrop()`, or another `Method`.
-        batches: As for `calibrate`; held until the end, all of one size an image.  The papers take 1,024 images.
-        progress: A progress bar with the loss, if standard error is a terminal.
-        select: Which ops' weights are rounded; those of the others stay rounded to nearest.
-        memory: Bytes for the units' inputs and outputs of all images; what is beyond goes to a temporary folder.
-        resume: A directory for what finished units learned.  A later call with the same model, method and batches goes
-            on behind them, and gives the same bits as one that was never interrupted.
+        batches: As for `calibrate`, with images of one size; they are kept until the end.  The papers use 1,024 images.
+        progress: Show a progress bar with the loss if standard error is a terminal.
+        select: The ops with weights to round; other weights stay rounded to nearest.
+        memory: Bytes for the units' inputs and outputs of all images; the rest goes to a temporary folder.
+        resume: A directory for the results of finished units.  A later call with the same model, method and batches
+            continues after them, and gives the same bits as an uninterrupted call.
     Raises:
-        CalibrationError: a model that is not calibrated or has no weights to round, a program that torch.export fixed to
-            one number of images, fewer than three images, batches of other shapes, a tensor between units that has no part
-            for each image, or a directory of something else.
-        SpecError: no method; a selector that matches no such op, or a weight whose function cannot stand inside AdaRound.
+        CalibrationError: a model that is not calibrated or has no weights to round, a program exported for one batch
+            size, fewer than three images, batches of different shapes, a tensor between units without a batch axis, or
+            a directory with other content.
+        SpecError: no method; a selector that matches no such op; or a weight with a function that AdaRound cannot wrap.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -86,11 +86,11 @@ def reconstruct(
         require_directory(resume, "reconstruct(method, batches, resume=)")
 
     def transform(calibrated: Model) -> Model:
-        each = require_submodules(calibrated, "calibrated", "reconstruct")
-        for graph in each.values():
+        parts = require_submodules(calibrated, "calibrated", "reconstruct")
+        for graph in parts.values():
             require_any_batch(record_of(graph), "reconstruct")
         with torch.inference_mode(False), torch.no_grad():
-            collectors = {path: Collector(float_network(part)) for path, part in each.items()}
+            collectors = {path: Collector(float_network(part)) for path, part in parts.items()}
             see = {path: c.note if path == "" else c.see for path, c in collectors.items()}
             give, count = feeder(calibrated, see, "reconstruct"), 0
             for count, batch in enumerate(batches, 1):
@@ -98,18 +98,18 @@ def reconstruct(
             if not count:
                 do = "Pass a non-empty iterable, not one already used up."
                 raise CalibrationError(where="reconstruct", found="no batches", wanted="at least one", do=do)
-            made = [
+            graphs = [
                 Subgraph(fold_batch_norm(part), method, collectors[path].inputs(), select, memory)
-                for path, part in each.items()
+                for path, part in parts.items()
             ]
-            _require_work(made, select)
-            kept = [Checkpoint(_within(resume, path), part.belongs()) for path, part in zip(each, made, strict=True)]
-            total = sum(part.count for part in made) * method.iterations
+            _require_work(graphs, select)
+            checkpoints = [Checkpoint(_within(resume, path), part.belongs()) for path, part in zip(parts, graphs, strict=True)]
+            total = sum(part.count for part in graphs) * method.iterations
             with tqdm(total=total, unit="it", disable=not progress or not sys.stderr.isatty()) as bar:
-                for part, finished in zip(made, kept, strict=True):
-                    part.run(finished, _teller(bar))
+                for part, finished in zip(graphs, checkpoints, strict=True):
+                    part.run(finished, _reporter(bar))
         result: Any = with_submodules(
-            calibrated, {path: part.model for path, part in zip(each, made, strict=True)}, "reconstruct"
+            calibrated, {path: part.model for path, part in zip(parts, graphs, strict=True)}, "reconstruct"
         )
         return result  # type: ignore[no-any-return]
 
@@ -120,15 +120,15 @@ def _within(resume: str | os.PathLike[str] | None, path: str) -> str | os.PathLi
     return os.path.join(resume, path) if resume is not None and path else resume
 
 
-def _teller(bar: Any) -> Callable[[str, int, Tensor | None], None]:
-    def tell(name: str, iteration: int, loss: Tensor | None) -> None:
+def _reporter(bar: Any) -> Callable[[str, int, Tensor | None], None]:
+    def report(name: str, iteration: int, loss: Tensor | None) -> None:
         if not bar.disable and (loss is None or iteration % 20 == 0):
             bar.set_description(f"reconstruct {name}", refresh=False)
             if loss is not None:
                 bar.set_postfix(loss=f"{float(loss):.4g}", refresh=False)
         bar.update(1 if loss is not None else iteration)
 
-    return tell
+    return report
 
 
 def _require_method(method: Any) -> None:

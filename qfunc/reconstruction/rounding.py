@@ -1,4 +1,4 @@
-"""The soft rounding of all weights of a unit, its gradient, and the regulariser's."""
+"""The soft rounding of all weights of a unit, with its gradient and that of the regulariser."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.reconstruction.layout import flatten_memory, unflatten_memory
 
 _PART = 1 << 16
-"""Elements that go through all operations together: they stay in the processor's cache."""
+"""Number of elements processed together; they fit into the processor's cache."""
 
 
 def adaround_of(module: FakeQuantize) -> AdaRound:
-    """The function of a weight's quantizer that `with_adaround` made."""
+    """Return the AdaRound function that `with_adaround` gave to a weight's quantizer."""
     return cast(AdaRound, module.site.function)
 
 
 @frozen(eq=False)
 class _Part:
-    """Some elements of one weight, as views of the vectors; how far the sigmoid is stretched."""
+    """Some elements of one weight, as views of the flat tensors, and the stretch of the sigmoid."""
 
     zeta: float
     low: Tensor
@@ -35,31 +35,31 @@ class _Part:
     value: Tensor
 
     def soften(self) -> None:
-        """Sets the value: low + gap clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1)."""
+        """Set the value to low + gap clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1)."""
         h = torch.sigmoid(self.v).mul_(2 * self.zeta - 1).sub_(self.zeta - 1).clamp_(0, 1)
         torch.addcmul(self.low, self.gap, h, out=self.value)
 
-    def differentiate(self, given: Tensor, weight: float, exponent: float | None) -> None:
-        """Makes the gradient of v from that of the value, in its place."""
+    def differentiate(self, grad: Tensor, weight: float, exponent: float | None) -> None:
+        """Replace the gradient of the value by the gradient of v, in place."""
         sigmoid, stretch = torch.sigmoid(self.v), 2 * self.zeta - 1
-        given.mul_(self.gap)
+        grad.mul_(self.gap)
         if exponent is not None:
             centred = sigmoid.mul(2 * stretch).sub_(stretch).clamp_(-1, 1)  # 2 h - 1
-            power = centred.abs().sub_(1).log1p_().mul_((exponent - 1) / log(2)).exp2_()  # a third of what pow takes
-            given.addcmul_(power, centred.sign_(), value=-2 * weight * exponent)
-        through = torch.ops.aten.sigmoid_backward(given.mul_(stretch), sigmoid)
-        edge = (self.zeta - 1) / stretch  # the sigmoid from which on h is clipped
-        torch.ops.aten.hardtanh_backward(through, sigmoid, edge, 1 - edge, grad_input=given)
+            power = centred.abs().sub_(1).log1p_().mul_((exponent - 1) / log(2)).exp2_()  # three times as fast as pow
+            grad.addcmul_(power, centred.sign_(), value=-2 * weight * exponent)
+        through = torch.ops.aten.sigmoid_backward(grad.mul_(stretch), sigmoid)
+        edge = (self.zeta - 1) / stretch  # beyond these values of the sigmoid h is clipped
+        torch.ops.aten.hardtanh_backward(through, sigmoid, edge, 1 - edge, grad_input=grad)
 
 
 class Rounding:
-    """w(v) = low + (high - low) h(v) for each weight: AdaRound's soft value, between the two that it may be rounded to.
+    """AdaRound's soft value of each weight: w(v) = low + (high - low) h(v), between its two rounded values.
 
-    `weights` are tensors that hold it after `soften`, in the layout of those given, and of which a loss may ask the gradient;
-    `v` are the vectors that train.
+    `weights` are leaf tensors with these values after `soften`, in the memory layout of the given weights.  `v` are the
+    flat tensors that train.
 
     Args:
-        sites: The quantizers of the weights, whose function is `AdaRound`, and the weights.
+        sites: The weights and their quantizers, which must have the function `AdaRound`.
     """
 
     def __init__(self, sites: Sequence[tuple[FakeQuantize, Tensor]]) -> None:
@@ -79,7 +79,7 @@ class Rounding:
 
     @torch.no_grad()
     def soften(self) -> None:
-        """Sets the weights from v: h = clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1)."""
+        """Set the weights from v: h = clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1)."""
         for weight, parts in zip(self.weights, self.parts, strict=True):
             weight.grad = None
             for part in parts:
@@ -87,27 +87,27 @@ class Rounding:
 
     @torch.no_grad()
     def differentiate(self, weight: float, exponent: float | None) -> None:
-        """Makes v's gradient of the weights', the loss's, and that of weight * sum(1 - |2 h - 1|^exponent)."""
-        for v, each, parts in zip(self.v, self.weights, self.parts, strict=True):
-            v.grad = torch.zeros_like(v) if each.grad is None else flatten_memory(each.grad, each)
-            for part, some in zip(parts, torch.split(v.grad, _PART), strict=True):
-                part.differentiate(some, weight, exponent)
+        """Set the gradient of v for the loss, from the weights' gradient, plus weight * sum(1 - |2 h - 1|^exponent)."""
+        for v, tensor, parts in zip(self.v, self.weights, self.parts, strict=True):
+            v.grad = torch.zeros_like(v) if tensor.grad is None else flatten_memory(tensor.grad, tensor)
+            for part, gradient in zip(parts, torch.split(v.grad, _PART), strict=True):
+                part.differentiate(gradient, weight, exponent)
 
     def decided(self) -> list[Tensor]:
-        """Of each weight whether it is rounded up."""
+        """Return a boolean tensor for each weight: True where it is rounded up."""
         return [unflatten_memory(v.detach() >= 0, w).contiguous() for v, w in zip(self.v, self.weights, strict=True)]
 
 
 @torch.no_grad()
 def harden(module: FakeQuantize, up: Tensor) -> None:
-    """Rounds a weight up where `up`, else down, for good: soft is hard from then on; for transforms, on their own models."""
+    """Round a weight up where `up`, else down, permanently: soft and hard values become equal; only for owned models."""
     params = cast(Parameters, module.own())
     module.get_parameter("v").copy_(adaround_of(module).harden(params._replace(v=torch.where(up, 1.0, -1.0).to(params.v))).v)
 
 
 @torch.no_grad()
 def rounds_up(module: FakeQuantize) -> Tensor:
-    """Whether each weight is rounded up."""
+    """Return a boolean tensor: True where a weight is rounded up."""
     return cast(Parameters, module.own()).v >= 0
 
 

@@ -1,4 +1,4 @@
-"""The reconstruction of one quantized graph: its units one after the other, each tensor computed once in each stream."""
+"""Reconstruct one quantized graph unit by unit; each tensor is computed once in float and once quantized."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.reconstruction.cache import Cache, Inputs, Key
 from qfunc.reconstruction.checkpoint import Checkpoint, digest
 from qfunc.reconstruction.data_flow import DataFlow
@@ -33,11 +33,11 @@ Observe = Callable[[str, int, Tensor | None], None]
 
 
 class Subgraph:
-    """A calibrated graph of its own, whose weights `run` rounds.
+    """A calibrated graph; `run` rounds its weights.
 
     Args:
-        model: It is changed.
-        select: Which ops' weights are rounded; None: all.
+        model: The graph, which is changed in place.
+        select: The ops with weights to round; None for all.
     """
 
     def __init__(self, model: fx.GraphModule, method: Method, inputs: Inputs, select: Selector | None, memory: int) -> None:
@@ -53,7 +53,7 @@ class Subgraph:
         self.ops = list(dict.fromkeys(path_of(network, nodes[reader]) for s in rounded for reader in s.readers))
         chosen = [s for s in rounded if select is None or any(matches(select, nodes[r], context) for r in s.readers)]
         of_unit = {name: unit for unit in self.units for name in unit.nodes}
-        self.weights: dict[str, list[str]] = {}  # of each unit those that no earlier one rounds
+        self.weights: dict[str, list[str]] = {}  # the weights of each unit that no earlier unit rounds
         for seat in chosen:
             first = min((of_unit[r] for r in seat.readers if r in of_unit), key=self.units.index, default=None)
             if first is not None:
@@ -62,11 +62,11 @@ class Subgraph:
 
     @property
     def count(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         return len(self.units)
 
     def belongs(self) -> dict[str, str]:
-        """What the result depends on, in digests."""
+        """Return digests of everything that the result depends on."""
         batches = digest(self.inputs.values)
         return {"model": self.before, "method": f"{self.method!r}, {self.select!r}", "set of images": batches}
 
@@ -75,11 +75,11 @@ class Subgraph:
         assert record is not None
         graph = "\n".join(f"{n.name} {n.op} {tuple(n.args)}" for n in self.model.graph.nodes)
         tensors = {str(n.target): read_attr(self.model, n) for n in self.model.graph.nodes if n.op == "get_attr"}
-        held = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
-        return digest({**held, **self.model.state_dict()}, graph, specs.to_json(record.target))
+        constants = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
+        return digest({**constants, **self.model.state_dict()}, graph, specs.to_json(record.target))
 
-    def run(self, finished: Checkpoint, tell: Observe) -> None:
-        """Rounds the weights of all units."""
+    def run(self, finished: Checkpoint, report: Observe) -> None:
+        """Round the weights of all units."""
         with_adaround(self.model, {path for paths in self.weights.values() for path in paths})
         view = QuantizedModel(self.model)
         flow, quantized = DataFlow(view.float_network), view.network_so_far
@@ -102,7 +102,7 @@ class Subgraph:
                     self._advance(step, "quantized", cache)
                 else:
                     learning = self._learning(step, places, learned)
-                    self._unit(step, number, learning, places, cache, finished, tell)
+                    self._unit(step, number, learning, places, cache, finished, report)
                     number += 1
                 done = {*(n for n in step.inputs if last[n] is step), *(n for n in step.outputs if n not in last)}
                 for key in (Key(stream, name) for name in done for stream in ("float", "quantized")):
@@ -114,7 +114,7 @@ class Subgraph:
         convolves = any(kind_of(n) == "conv" for n in self.model.graph.nodes)
         for name, value in self.inputs.values.items():
             if convolves and value.ndim == 4 and value.device.type == "cpu":
-                value = value.contiguous(memory_format=torch.channels_last)  # convolutions are faster, and keep it
+                value = value.contiguous(memory_format=torch.channels_last)  # convolutions are faster, and preserve the layout
             layout = BatchAxis() if name in self.inputs.split else NoBatchAxis()
             cache.write(Key("float", name), 0, value, layout)
             cache.same(Key("quantized", name), Key("float", name))
@@ -124,7 +124,7 @@ class Subgraph:
         return [(start, min(start + size, images)) for start in range(0, images, size)]
 
     def _advance(self, step: Step, stream: str, cache: Cache, distance: Distance | None = None) -> float:
-        # All images through a step, once; the sum of the losses of the chunks.
+        # Run a step once on all images; return the sum of the losses.
         module, total = step.real if stream == "float" else step.simulated, 0.0
         for start, stop in self._chunks():
             with torch.no_grad():
@@ -136,8 +136,8 @@ class Subgraph:
         return total
 
     def _learning(self, step: Step, places: dict[str, QuantizerNode], learned: set[str]) -> list[str]:
-        # The quantizers of activations that no earlier unit has read.  What enters the network keeps its scale, which would
-        # cost the first layer the gradient of the images.
+        # The quantizers of activations that no earlier unit reads.  The network's inputs keep their scales, because training
+        # them would require the first layer's gradient of the images.
         paths = dict.fromkeys(str(n.target) for n in step.simulated.graph.nodes if str(n.target) in places)
         fresh = [p for p in paths if p not in learned and places[p].tensor not in self.inputs.values
                  and not places[p].module.site.constant]  # fmt: skip
@@ -152,15 +152,15 @@ class Subgraph:
         places: dict[str, QuantizerNode],
         cache: Cache,
         finished: Checkpoint,
-        tell: Observe,
+        report: Observe,
     ) -> None:
         assert step.unit is not None
         name, rounded, distance = step.unit.name, self.weights[step.unit.name], Distance(step, self.method, cache)
-        found = finished.read(number)
-        if found is not None:
-            _take(self.model, found)
+        result = finished.read(number)
+        if result is not None:
+            _take(self.model, result)
             self._advance(step, "quantized", cache)
-            tell(name, self.method.iterations, None)
+            report(name, self.method.iterations, None)
             return
         nearest = Optimized(
             {path: rounds_up(places[path].module) for path in rounded},
@@ -168,27 +168,27 @@ class Subgraph:
         )
         _take(self.model, Optimized(nearest.up, {}), decided=False)
         before = self._advance(step, "quantized", cache, distance)
-        found = optimise(step, rounded, learning, self.method, cache, lambda i, loss: tell(name, i, loss))
-        _take(self.model, found)
+        result = optimise(step, rounded, learning, self.method, cache, lambda i, loss: report(name, i, loss))
+        _take(self.model, result)
         after = self._advance(step, "quantized", cache, distance)
         if not after <= before:
-            found = nearest
-            _take(self.model, found)
+            result = nearest
+            _take(self.model, result)
             self._advance(step, "quantized", cache)
         losses = {"unit": name, "nearest": f"{before / cache.images!r}", "reconstructed": f"{after / cache.images!r}"}
-        finished.write(number, found, losses)
+        finished.write(number, result, losses)
 
 
 def _part(cache: Cache, start: int, stop: int, key: Key) -> Tensor:
     return cache.part(key, start, stop)
 
 
-def _take(model: fx.GraphModule, found: Optimized, decided: bool = True) -> None:
-    # Gives the model's quantizers what was found.
+def _take(model: fx.GraphModule, result: Optimized, decided: bool = True) -> None:
+    # Store a unit's result in the model's quantizers.
     places = {s.path: s.module for s in quantizer_nodes(model)}
-    for path, up in found.up.items() if decided else ():
+    for path, up in result.up.items() if decided else ():
         harden(places[path], up.to(places[path].get_parameter("v").device))
-    for path, qparams in found.qparams.items():
+    for path, qparams in result.qparams.items():
         device = places[path].qparams().scale.device
         places[path].hold(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
 

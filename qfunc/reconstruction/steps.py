@@ -1,4 +1,4 @@
-"""The order in which units run, and each of them cut out of the network as a module of its own."""
+"""Order the units of a network, and extract each as a separate module."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.reconstruction.data_flow import DataFlow
 from qfunc.reconstruction.partition import Unit
 
 
 @frozen(eq=False)
 class Step:
-    """A unit, or (None) ops between units: in float and as quantized, with the tensors that it reads, gives, and should match.
+    """A unit, or ops between units (`unit` is None), as a float and as a quantized module.
 
-    Both modules take `inputs` and return `outputs`, values by name; `targets` are those of the outputs that ops outside
-    of the unit read.
+    Both modules take the values named in `inputs` and return those named in `outputs`; `targets` are the outputs that the
+    unit should match, because ops outside of it read them.
     """
 
     unit: Unit | None
@@ -32,12 +32,12 @@ class Step:
 
 
 def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Unit], inline: frozenset[str]) -> list[Step]:
-    """The steps up to the last unit, each after those that it reads.
+    """Return the steps up to the last unit, each after the steps whose outputs it reads.
 
     Args:
-        flow: Of the float network.
-        quantized: The same network with its quantizers; those of activations run where they are read.
-        inline: Names of nodes that are computed wherever they are needed.
+        flow: The data flow of the float network.
+        quantized: The same network with quantizers; those of activations run in the steps that read them.
+        inline: The names of nodes that each step computes for itself.
     Raises:
         SpecError: a declared block that would have to run before and after another op.
     """
@@ -46,7 +46,7 @@ def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Unit], inli
     groups = _ordered(flow, units, inline)
     while groups and groups[-1][0] is None:
         groups.pop()
-    made, wanted = list[Step](), set[str]()
+    result, wanted = list[Step](), set[str]()
     for unit, nodes in reversed(groups):
         inside = frozenset(n.name for n in nodes)
         read = {n for n in nodes if n in flow.returned or any(u.name not in inside for u in flow.behind.get(n, ()))}
@@ -55,16 +55,16 @@ def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Unit], inli
         if outputs:
             inputs = _inputs(outputs, inside, inline, names)
             real, simulated = (cut(network, inside | inline, inputs, outputs) for network in (flow.network, quantized))
-            made.append(Step(unit, real, simulated, inputs, outputs, targets))
+            result.append(Step(unit, real, simulated, inputs, outputs, targets))
             wanted.update(inputs)
-    return made[::-1]
+    return result[::-1]
 
 
 def _inputs(
     outputs: Iterable[str], inside: frozenset[str], inline: frozenset[str], names: dict[str, fx.Node]
 ) -> tuple[str, ...]:
-    # What is read from outside, in graph order.
-    todo, seen, found = list(outputs), set[str](), set[str]()
+    # The values read from outside, in graph order.
+    todo, seen, outside = list(outputs), set[str](), set[str]()
     while todo:
         name = todo.pop()
         if name in seen:
@@ -74,12 +74,12 @@ def _inputs(
         if (name in inside or name in inline) and not (node.op == "placeholder" and not node.args):
             todo += [n.name for n in node.all_input_nodes]
         elif node.op != "get_attr":
-            found.add(name)
-    return tuple(name for name in names if name in found)
+            outside.add(name)
+    return tuple(name for name in names if name in outside)
 
 
 def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], outputs: Sequence[str]) -> fx.GraphModule:
-    """A module from some tensors of a network to others; it shares constants and submodules with the network."""
+    """Return a module from some values of a network to others; it shares constants and submodules with the network."""
     nodes = {n.name: n for n in network.graph.nodes}
     needed, todo = set[fx.Node](), [nodes[name] for name in outputs]
     while todo:
@@ -88,19 +88,19 @@ def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], 
             needed.add(node)
             todo += node.all_input_nodes
     graph = fx.Graph()
-    made: dict[fx.Node, Any] = {nodes[name]: graph.placeholder(name) for name in inputs}
+    copies: dict[fx.Node, Any] = {nodes[name]: graph.placeholder(name) for name in inputs}
     for node in nodes.values():
         if node not in needed:
             continue
         assert node.name in inside or node.op == "get_attr" or kind_of(node) in ("fake_quantize", "dropout"), node.name
-        # A placeholder here has a default.
-        made[node] = node.args[0] if node.op == "placeholder" else graph.node_copy(node, made.__getitem__)
-    graph.output(tuple(made[nodes[name]] for name in outputs))
+        # A placeholder here has a default value.
+        copies[node] = node.args[0] if node.op == "placeholder" else graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[nodes[name]] for name in outputs))
     return fx.GraphModule(network, graph)
 
 
 def _ordered(flow: DataFlow, units: Sequence[Unit], inline: frozenset[str]) -> list[tuple[Unit | None, list[fx.Node]]]:
-    # Units and what is between them; ops outside of units as soon as they can run.
+    # Units and the ops between them in topological order; ops outside of units run as early as possible.
     names = {n.name: n for n in flow.order}
     of: dict[str, int] = {name: i for i, unit in enumerate(units) for name in unit.nodes}
     rest = [n for n in flow.nodes if n.op != "placeholder" and n.name not in of and n.name not in inline]
@@ -118,16 +118,16 @@ def _ordered(flow: DataFlow, units: Sequence[Unit], inline: frozenset[str]) -> l
     place = [(unit is not None, min(flow.order[n] for n in nodes)) for unit, nodes in groups]
     ready = [(*place[at], at) for at, on in enumerate(waits) if not on]
     heapq.heapify(ready)
-    made: list[tuple[Unit | None, list[fx.Node]]] = []
+    result: list[tuple[Unit | None, list[fx.Node]]] = []
     done: set[int] = set()
     while ready:
         at = heapq.heappop(ready)[-1]
         done.add(at)
         unit, nodes = groups[at]
-        if made and unit is None and made[-1][0] is None:
-            made[-1][1].extend(nodes)
+        if result and unit is None and result[-1][0] is None:
+            result[-1][1].extend(nodes)
         else:
-            made.append((unit, list(nodes)))
+            result.append((unit, list(nodes)))
         for reader in readers.get(at, ()):
             waits[reader].discard(at)
             if not waits[reader]:
@@ -136,11 +136,11 @@ def _ordered(flow: DataFlow, units: Sequence[Unit], inline: frozenset[str]) -> l
     if stuck is not None:
         raise SpecError(
             where=f"reconstruct, block {stuck.name!r}",
-            found="ops that run before and after others outside of it",
-            wanted="a block that can run as one",
-            do="Name the module around it, or leave it to the graph.",
+            found="ops outside of it that must run between its ops",
+            wanted="a block whose ops can run together",
+            do="Name the module around it, or remove it from Blocks(modules=...).",
         )
-    return made
+    return result
 
 
 __all__ = ["Step", "cut", "steps"]

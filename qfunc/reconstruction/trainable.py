@@ -1,4 +1,4 @@
-"""A unit as training sees it: soft weights, constants computed once, activations that drop and whose scales learn."""
+"""A unit's module for training: soft weights, precomputed constants, and activations with random drop and learned scales."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.placement.ties import tie_parameters
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten, unflatten
-from qfunc.reconstruction.data_flow import LINEAR_KINDS
+from qfunc.reconstruction.data_flow import has_rounding
 from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain, learned_qparams, mix
 from qfunc.reconstruction.rounding import Rounding
 from qfunc.specs import Int, Override, Scheme, edit
@@ -31,8 +31,8 @@ from qfunc.specs.protocols import Function
 __all__ = ["Trainable", "learnable", "roundable", "with_adaround"]
 
 
-class _Held(nn.Module):
-    """A constant in place of its quantizer."""
+class _Constant(nn.Module):
+    """A constant that replaces its quantizer."""
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class _Held(nn.Module):
 
 
 class _Activation(nn.Module):
-    """An activation's quantizer: by its own function, or by LSQ if its scale learns; each element by chance."""
+    """An activation's quantizer with its own function, or LSQ if its scale trains, applied to random elements."""
 
     def __init__(self, quantizer: FakeQuantize, learns: bool, quantized: DropRate | None) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ class _Activation(nn.Module):
         self.function: Any = LEARNED if learns else quantizer.site.function
         if learns:
             qparams = quantizer.qparams()
-            given = LEARNED.init(qparams, qparams.scale, self.scheme)
-            self.params: Any = given._replace(scale=given.scale.detach().clone().requires_grad_())
-            self.zero = float(given.zero_point) if given.zero_point.ndim == 0 else None
+            initial = LEARNED.init(qparams, qparams.scale, self.scheme)
+            self.params: Any = initial._replace(scale=initial.scale.detach().clone().requires_grad_())
+            self.zero = float(initial.zero_point) if initial.zero_point.ndim == 0 else None
         else:
-            held = {name: t.detach() for name, t in flatten(quantizer.params())}
-            self.params = unflatten(quantizer.template, held.__getitem__)
+            tensors = {name: t.detach() for name, t in flatten(quantizer.params())}
+            self.params = unflatten(quantizer.template, tensors.__getitem__)
 
     def forward(self, x: Tensor) -> Tensor:
         mask = None if self.quantized is None else self.quantized(x)
@@ -65,66 +65,66 @@ class _Activation(nn.Module):
         return mix(x, self.function.apply(self.params, x, self.scheme), mask)
 
     def qparams(self) -> Affine:
-        """What has been learned."""
+        """Return the learned qparams."""
         return learned_qparams(self.params, self.scheme)
 
 
 class Trainable:
-    """The parts of a unit's module that training needs.
+    """A copy of a unit's module for training, with its trainable rounding and scales.
 
     Args:
-        simulated: The unit with the model's own quantizers, which stay as they are.
-        rounded: The paths of the quantizers of weights that are rounded.
-        learning: The paths of the quantizers of activations whose scales learn.
-        quantized: Where activations are quantized; None: everywhere.
+        simulated: The unit with the model's quantizers, which are not changed.
+        rounded: The paths of the quantizers of weights to round.
+        learning: The paths of the quantizers of activations with scales to train.
+        quantized: The random mask of quantized elements of activations; None: all elements.
     """
 
     def __init__(
         self, simulated: fx.GraphModule, rounded: Collection[str], learning: Collection[str], quantized: DropRate | None
     ) -> None:
-        graph, held = simulated.graph, dict[str, nn.Module]()
+        graph, replacements = simulated.graph, dict[str, nn.Module]()
         sites: dict[str, tuple[FakeQuantize, Tensor]] = {}
         self.activations: dict[str, _Activation] = {}
         for node in graph.nodes:
             path = str(node.target)
-            if node.op != "call_module" or kind_of(node) != "fake_quantize" or path in held:
+            if node.op != "call_module" or kind_of(node) != "fake_quantize" or path in replacements:
                 continue
             module: Any = simulated.get_submodule(path)
             if path in rounded:
-                sites[path] = module, _laid_out(read_attr(simulated, node.all_input_nodes[0]).detach(), node)
+                sites[path] = module, _in_cache_layout(read_attr(simulated, node.all_input_nodes[0]).detach(), node)
             elif module.site.constant:
                 with torch.no_grad():
-                    held[path] = _Held(module(read_attr(simulated, node.all_input_nodes[0])).detach())
+                    replacements[path] = _Constant(module(read_attr(simulated, node.all_input_nodes[0])).detach())
             elif not module.dynamic:
-                made = held[path] = _Activation(module, path in learning, quantized)
+                activation = replacements[path] = _Activation(module, path in learning, quantized)
                 if path in learning:
-                    self.activations[path] = made
+                    self.activations[path] = activation
         self.paths = list(sites)
         self.rounding = Rounding(list(sites.values()))
-        held |= {path: _Held(weight) for path, weight in zip(sites, self.rounding.weights, strict=True)}
-        self.module = _with(simulated, held)
+        replacements |= {path: _Constant(weight) for path, weight in zip(sites, self.rounding.weights, strict=True)}
+        self.module = _with(simulated, replacements)
 
     def scales(self) -> list[Tensor]:
-        """The scales that learn."""
+        """Return the scales that train."""
         return [a.params.scale for a in self.activations.values()]
 
 
 def learnable(module: FakeQuantize) -> bool:
-    """Whether a quantizer of activations has a scale that may learn by itself: any number, tied to no other."""
+    """Return True if a quantizer of activations has a scale that can train: an arbitrary number, not tied to others."""
     site, scale = module.site, module.scheme.scale
     free = isinstance(site.value, Scheme) and not site.constant and not scale.dynamic and site.tie is None
     return free and not scale.power_of_two and scale.within is None
 
 
-def _laid_out(weight: Tensor, quantizer: fx.Node) -> Tensor:
-    # As the images in the cache lie, so that no convolution puts it into that order in each pass.
+def _in_cache_layout(weight: Tensor, quantizer: fx.Node) -> Tensor:
+    # In the memory layout of the cached images, so that convolutions do not convert it in each pass.
     if weight.ndim == 4 and weight.device.type == "cpu" and all(kind_of(u) == "conv" for u in quantizer.users):
         return weight.contiguous(memory_format=torch.channels_last)
     return weight
 
 
 def _with(module: fx.GraphModule, other: dict[str, nn.Module]) -> fx.GraphModule:
-    # The same graph with other submodules at some paths; the rest is shared.
+    # The same graph with replaced submodules at some paths; everything else is shared.
     attributes: dict[str, Any] = {}
     for node in module.graph.nodes:
         path = str(node.target)
@@ -139,11 +139,11 @@ def _with(module: fx.GraphModule, other: dict[str, nn.Module]) -> fx.GraphModule
     return fx.GraphModule(attributes, graph)
 
 
-_JUST = 1e-4  # a v that decides, and that any step of training may turn
+_JUST = 1e-4  # |v| that determines the rounding but can change sign in the first step of training
 
 
 def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> list[QuantizerNode]:
-    """The weights with a rounding to learn: integers of their own scale, read by ops that weigh."""
+    """Return the weights with a rounding to learn: integers with their own scale, read only by ops that pass `has_rounding`."""
     nodes = {n.name: n for n in network.graph.nodes}
     return [
         seat
@@ -152,18 +152,18 @@ def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> lis
         and seat.module.site.slot == "weight"
         and isinstance(seat.module.site.value, Scheme)
         and isinstance(seat.module.scheme.format, Int)
-        and all(kind_of(nodes[reader]) in LINEAR_KINDS for reader in seat.readers)
+        and all(has_rounding(nodes[reader]) for reader in seat.readers)
     ]
 
 
 def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
-    """Gives the quantizers at some paths AdaRound around the function that they have, with the codes that they have.
+    """Wrap the functions of the quantizers at some paths in AdaRound, preserving their codes.
 
-    The record's target says so too, tensor by tensor, so that `save` and `load` know.  For transforms, on models that
-    they own.
+    The record's target gets an override for each tensor, which `save` and `load` need.  Only for transforms that own the
+    model.
 
     Raises:
-        SpecError: a function inside which nothing can be rounded.
+        SpecError: a function that AdaRound cannot wrap.
     """
     by_function: dict[Function, list[str]] = {}
     nodes = {str(n.target): n for n in model.graph.nodes if n.op == "call_module"}
@@ -172,31 +172,31 @@ def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
             continue
         old = seat.module
         weight = read_attr(model, nodes[seat.path].all_input_nodes[0]).detach()
-        function = old.site.function if isinstance(old.site.function, AdaRound) else _around(old)
-        made = FakeQuantize(evolve(old.site, function=function), weight)
-        made.train(old.training)
-        made.hold(old.qparams(), weight)
-        start, nearest = old.export(weight)[0], made.export(weight)[0]
-        v = made.get_parameter("v")
+        function = old.site.function if isinstance(old.site.function, AdaRound) else _wrapped(old)
+        quantizer = FakeQuantize(evolve(old.site, function=function), weight)
+        quantizer.train(old.training)
+        quantizer.hold(old.qparams(), weight)
+        start, nearest = old.export(weight)[0], quantizer.export(weight)[0]
+        v = quantizer.get_parameter("v")
         v.copy_(torch.where(start == nearest, v, _JUST * (start - nearest).sign()))
-        model.set_submodule(seat.path, made)
+        model.set_submodule(seat.path, quantizer)
         by_function.setdefault(function, []).append(Context(model).path(str(nodes[seat.path].all_input_nodes[0].target)))
     tie_parameters(model)
     record = record_of(model)
     assert record is not None
     assert record.target is not None
     changes = [Override(reduce(or_, map(edit.name, paths)), "weight", function=f) for f, paths in by_function.items()]
-    kept = tuple(o for o in record.target.overrides if o not in changes)
-    attach(model, evolve(record, target=evolve(record.target, overrides=(*kept, *changes))))
+    others = tuple(o for o in record.target.overrides if o not in changes)
+    attach(model, evolve(record, target=evolve(record.target, overrides=(*others, *changes))))
 
 
-def _around(module: FakeQuantize) -> AdaRound:
+def _wrapped(module: FakeQuantize) -> AdaRound:
     try:
         return AdaRound(module.site.function)
     except SpecError as e:
         raise SpecError(
             where=f"reconstruct, site {module.site.name!r}",
             found=f"the function {module.site.function!r}",
-            wanted="a function inside AdaRound: " + e.wanted,
-            do="Use edit.weights(function=Fixed()) before, or leave the op out by select=.",
+            wanted="a function that AdaRound can wrap: " + e.wanted,
+            do="Use edit.weights(function=Fixed()) first, or exclude the op with select=.",
         ) from e

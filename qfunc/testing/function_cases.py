@@ -1,4 +1,4 @@
-"""What `check_function` tries: schemes of every format and granularity, tensors at ties and beyond the range."""
+"""The cases of `check_function`: schemes of every format and granularity, tensors with ties and out-of-range values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ACTIVATIONS = (
 
 @frozen(eq=False)
 class Case:
-    """One scheme with one tensor: a constant whose parameters know it, or an activation's batch."""
+    """One scheme and one tensor: a constant, from which parameters are initialized, or the batch of an activation."""
 
     function: Any
     scheme: Scheme
@@ -51,46 +51,46 @@ class Case:
     noise: Tensor
 
     def params(self, x: Tensor | None = None, qparams: Affine | None = None, scheme: Scheme | None = None) -> Any:
-        """The function's parameters for this case, or for others in their place."""
+        """Return the function's parameters for this case, or for another x, qparams or scheme."""
         seen = (self.x if x is None else x) if self.constant else torch.zeros(())
         return self.function.init(qparams or self.qparams, seen, scheme or self.scheme)
 
     def apply(self, params: Any, x: Tensor) -> Tensor:
-        """The deployed value of x."""
+        """Return the deployed value of x."""
         value: Tensor = self.function.apply(params, x, self.scheme)
         return value
 
     def trained(self, params: Any, x: Tensor) -> Tensor:
-        """The value that training sees."""
+        """Return the value in training."""
         if not isinstance(self.function, RelaxedFunction):
             return self.apply(params, x)
         value: Tensor = self.function.relax(params, x, self.scheme, self.noise)
         return value
 
     def learned(self) -> tuple[str, ...]:
-        """The names of the parameters that train."""
+        """Return the names of the parameters that train."""
         return tuple(self.function.learned(self.scheme)) if isinstance(self.function, LearnedFunction) else ()
 
     def kept(self, params: Any) -> tuple[Any, dict[str, Tensor]]:
-        """params as a template for `rebuild_params` and its tensors by name."""
+        """Return params as a template for `rebuild_params`, and its tensors by name."""
         return template(params), dict(flatten(params))
 
 
 def rebuild_params(kept: Any, tensors: dict[str, Tensor]) -> Any:
-    """The parameters again."""
+    """Return the parameters rebuilt from a template and tensors by name."""
     return unflatten(kept, tensors.__getitem__)
 
 
 def each(f: Callable[[Tensor], Tensor], qparams: Affine) -> Affine:
-    """f of every tensor of the qparams."""
+    """Apply f to every tensor of the qparams."""
     return Affine(f(qparams.scale), f(qparams.zero_point), None if qparams.outer is None else f(qparams.outer))
 
 
 def cases(function: Any, schemes: Iterable[Scheme], constant: bool, examples: int) -> Iterator[Case]:
-    """`examples` tensors for every scheme that the function's `init` accepts.
+    """Yield `examples` cases for every scheme that the function's `init` accepts.
 
     Raises:
-        AssertionError: it accepts none.
+        AssertionError: it accepts no scheme.
     """
     schemes, refused = tuple(schemes), list[str]()
     for scheme in schemes:
@@ -111,7 +111,7 @@ def _case(function: Any, scheme: Scheme, constant: bool, seed: int) -> Case:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(SHAPE, generator=generator) * torch.tensor([0.3, 1.0, 2.5]).reshape(3, 1, 1)
     qparams = of_tensor(x, scheme)
-    # Ties of integers: half a step above the grid; then zeros, values beyond the range, and tiny ones.
+    # Ties of integers, half a step above the grid; zeros, values out of range, and tiny values.
     grid = dequantize(quantize(x, qparams, scheme), qparams, scheme)
     tie = grid + step(qparams, x, scheme) / 2
     place = torch.arange(x.numel()).reshape(SHAPE) % 11
@@ -121,7 +121,7 @@ def _case(function: Any, scheme: Scheme, constant: bool, seed: int) -> Case:
 
 
 def slope(f: Callable[[Any, Tensor], Tensor], params: Any, x: Tensor, upstream: Tensor | None = None) -> Tensor:
-    """The gradient to x of f(params, x), summed with the weights `upstream`; zeros where there is none."""
+    """Return the gradient of sum(f(params, x) * upstream) with respect to x; zeros if there is none."""
     x = x.detach().clone().requires_grad_()
     value = f(params, x)
     weight = torch.ones_like(value) if upstream is None else upstream
@@ -130,14 +130,14 @@ def slope(f: Callable[[Any, Tensor], Tensor], params: Any, x: Tensor, upstream: 
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Equal shapes and values; NaN equals NaN."""
+    """Return True if shapes and values are equal; NaN equals NaN."""
     return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def differ(x: Tensor, found: Tensor, wanted: Tensor, words: str, nearly: bool = False) -> str | None:
-    """What differs, in words, or None; `nearly` grants the last bits."""
-    # Nearly: sigmoid and tanh differ in their last bits between a vectorised loop and its scalar tail, so the
-    # shape of a batch shows in surrogates and gradients; 8 ulp of the largest value are those of a short sum of them.
+    """Return a description of the first difference, or None; `nearly` tolerates differences in the last bits."""
+    # nearly: the last bits of sigmoid and tanh differ between a vectorised loop and its scalar remainder, so surrogates
+    # and gradients depend on the shape of a batch; 8 ulp of the largest value allow for a short sum of them.
     if found.shape != wanted.shape:
         return f"shape {tuple(found.shape)}, {words} {tuple(wanted.shape)}"
     good = (found == wanted) | (found.isnan() & wanted.isnan())
@@ -151,7 +151,7 @@ def differ(x: Tensor, found: Tensor, wanted: Tensor, words: str, nearly: bool = 
 
 
 def unlike(x: Tensor, found: Tensor, good: Tensor, wanted: str) -> str | None:
-    """The first element that is not good, in words, or None."""
+    """Return a description of the first element that is not good, or None."""
     if good.all():
         return None
     index = tuple(int(i) for i in (~good).nonzero()[0])

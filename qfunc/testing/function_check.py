@@ -1,4 +1,4 @@
-"""check_function: what our own quantize functions pass, and what users run on theirs."""
+"""check_function: the laws of quantize functions, for qfunc's own and for users'."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qfunc.specs._values import mutability_error
 from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, Case, cases, each, same
 from qfunc.testing.laws.function_gradients import GRADIENTS
 from qfunc.testing.laws.function_values import VALUES
-from qfunc.testing.validate import require_examples, require_protocol
+from qfunc.testing.validate import exemptions, require_broken, require_examples, require_protocol
 
 
 def check_function(
@@ -29,56 +29,57 @@ def check_function(
     exempt: Mapping[str, str] | None = None,
     examples: int = 3,
 ) -> None:
-    """Checks that a quantize function keeps the library's promises; needs no test framework.
+    """Check that a quantize function satisfies the library's laws; needs no test framework.
 
-    Laws, by the names that messages and `exempt` use:
+    Laws, by their names in messages and in `exempt`:
 
-    * `value`: frozen all the way down; hash, equality, repr, pickle, deepcopy and JSON round trips;
-    * `parameters`: init gives finite float32 tensors in a NamedTuple; learned names are among them;
-    * `pure`: no argument changes, torch's generator is neither read nor moved, equal calls give equal bits;
-    * `codes`: codes lie in the format, qparams are float32 of the scheme's shape, scales not 0;
+    * `value`: a deeply frozen value with hash, equality, repr, and pickle, deepcopy and JSON round trips;
+    * `parameters`: init returns finite float32 tensors in a NamedTuple; learned names are among them;
+    * `pure`: no argument changes, torch's generator is not used, equal calls give equal bits;
+    * `codes`: codes are in the format's range, qparams are float32 in the scheme's shape, scales are not 0;
     * `export`: dequantize(*export(x)) == apply(x) bit for bit, in float32, bfloat16, float16 and float64;
-    * `idempotent`: apply(x), taken up again with the exported qparams, stays as it is;
+    * `idempotent`: apply(apply(x)) with the exported qparams equals apply(x);
     * `monotone`: x <= x' under one scale gives apply(x) <= apply(x'); `zero`: 0 becomes exactly 0;
     * `dtype`: the dtype of x is kept, half precision is computed in float32;
     * `channels`: one scale for each channel is the loop over channels; `permutation`: reversed axis 0 gives
       the reversed result;
-    * `scaled`: by scaled(params, c), where the function has it, c x becomes c apply(params, x), c powers of two;
-    * `extremes`: empty, one element, constant, huge and denormal x give finite values that obey `export`;
-    * `nan`: NaN stays NaN and changes no other element; `infinity`: infinities are held as +-3e38 are;
-    * `gradient`: to x, finite and not always 0; `saturation`: 0 far outside the range;
+    * `scaled`: apply(scaled(params, c), c x) == c apply(params, x) for powers of two c, if the function has `scaled`;
+    * `extremes`: empty, one element, constant, huge and denormal x give finite values that satisfy `export`;
+    * `nan`: NaN stays NaN and changes no other element; `infinity`: infinities give the same values as +-3e38;
+    * `gradient`: of x, finite and not always 0; `saturation`: 0 far outside the range;
     * `learned`: every learned parameter gets a finite gradient that is not always 0;
-    * `relax`: the surrogate depends on its arguments alone, and is finite with a finite gradient;
-    * `func`: torch.func.vmap over parameters and x is the loop, torch.func.grad of it is autograd's;
+    * `relax`: the surrogate depends only on its arguments, and is finite with a finite gradient;
+    * `func`: torch.func.vmap over parameters and x equals the loop, and torch.func.grad of it equals autograd;
     * `compile`: torch.compile(fullgraph=True, backend="aot_eager") gives equal values and gradients.
 
     Args:
-        function: The quantize function; a scheme that its init refuses by SpecError is passed over.
-        role: "weight": init sees x; "activation": init sees a scalar in place of x.
-        schemes: What to try on tensors [3, 5, 8]; None for eight weight or seven activation schemes of every
-            kind of format and granularity.
-        exempt: Laws that the method breaks by its nature, each with the reason.
-        examples: How many tensors for each scheme; half of their elements are ties, zeros or out of range.
+        function: The quantize function; schemes for which its init raises SpecError are skipped.
+        role: "weight": init gets x; "activation": init gets a scalar in place of x.
+        schemes: Schemes for tensors [3, 5, 8]; None for eight weight or seven activation schemes of every kind of
+            format and granularity.
+        exempt: Laws that the method breaks by design, each with the reason: {law: reason}.
+        examples: The number of tensors per scheme; half of their elements are ties, zeros or out of range.
     Raises:
-        SpecError: no function, or no number of examples.
-        AssertionError: names the law, the scheme, the first element that differs and its x.
+        SpecError: not a function, not a number of examples, or a name in `exempt` that is not a law.
+        AssertionError: the law that fails, the scheme, the first element that differs and its x; or `value` is exempt
+            and holds.
 
     >>> from qfunc.functions import Fixed
     >>> check_function(Fixed(), schemes=[Scheme()], examples=1)
     """
     require_protocol(function, Function, "check_function")
     require_examples(examples, "check_function")
-    where, exempt = f"check_function({function!r})", dict(exempt or {})
-    if unknown := set(exempt) - {"value", *LAWS}:
-        raise AssertionError(f"{where}: exempt names no law: {', '.join(sorted(unknown))}; laws: value, {', '.join(LAWS)}")
+    where, exempt = f"check_function({function!r})", exemptions(exempt, ("value", *LAWS), "check_function")
     if role not in ("weight", "activation"):
         raise AssertionError(f"{where}: role is 'weight' or 'activation', not {role!r}")
-    if "value" not in exempt:
+    if "value" in exempt:
+        require_broken(lambda: _asserted("", _value, function), "value", where)
+    else:
         _asserted(f"{where}: value", _value, function)
     constant, compiled = role == "weight", list[Scheme]()
     for case in cases(function, (WEIGHTS if constant else ACTIVATIONS) if schemes is None else schemes, constant, examples):
         for name, law in LAWS.items():
-            # Compiling costs a second: the first two schemes stand for all.
+            # Compiling takes a second, so only the first two schemes are compiled.
             skipped = name == "compile" and (case.scheme in compiled or len(compiled) == 2)
             if name not in exempt and not skipped:
                 _asserted(f"{where}: {name}, role {role}, {case.scheme!r}", law, case)
@@ -110,8 +111,8 @@ def _value(function: Any) -> str | None:
 
 def _classes(value: Any) -> Iterator[type]:
     if isinstance(value, tuple):
-        for one in value:
-            yield from _classes(one)
+        for part in value:
+            yield from _classes(part)
     elif attrs.has(type(value)):
         yield type(value)
         for name in attrs.fields_dict(type(value)):
@@ -154,6 +155,6 @@ def _pure(case: Case) -> str | None:
 
 
 LAWS: dict[str, Callable[[Case], str | None]] = {"parameters": _parameters, "pure": _pure, **VALUES, **GRADIENTS}
-"""Name -> law, which says what is wrong or None; in the order in which they are tried."""
+"""Name -> law in the order of checking; a law returns a description of the violation, or None."""
 
 __all__ = ["LAWS", "check_function"]

@@ -1,4 +1,4 @@
-"""Integer kernels in exact rational arithmetic: requantization, fused multiply-adds, fixed point, shifts.
+"""Oracles of integer kernels in exact rational arithmetic: requantization, fused multiply-adds, fixed point, shifts.
 
 One accumulator at a time, in Python integers and `fractions.Fraction`; imports neither torch nor numpy.
 """
@@ -13,7 +13,7 @@ from qfunc.testing.oracle import Number, clamp, float32, rounded
 
 
 def multiplier(scale_a: Number, scale_b: Number, scale: Number) -> Fraction:
-    """M = float32(float32(s_a * s_b) / s), of scales that are float32.
+    """Return M = float32(float32(s_a * s_b) / s) of float32 scales.
 
     >>> multiplier(0.5, 0.25, 1.0)
     Fraction(1, 8)
@@ -24,7 +24,7 @@ def multiplier(scale_a: Number, scale_b: Number, scale: Number) -> Fraction:
 def requantize(
     acc: int, m: Number, zero_point: int, low: int, high: int, rounding: str = "half_even", place: str = "after"
 ) -> int:
-    """The code of an accumulator: clamp(R(v) + z), v = float32(float32(acc) * M); "before": clamp(R(float32(v + z))).
+    """Return the code of an accumulator: clamp(R(v) + z), v = float32(float32(acc) * M); "before": clamp(R(float32(v + z))).
 
     >>> requantize(5, 0.5, 1, 0, 255), requantize(5, 0.5, 1, 0, 255, place="before")
     (3, 4)
@@ -36,7 +36,7 @@ def requantize(
 
 
 def fma(a: Number, b: Number, c: Number) -> Fraction:
-    """float32(a*b + c), one rounding.
+    """Return float32(a*b + c) with one rounding.
 
     >>> fma(1 + 2.0**-12, 1 + 2.0**-12, -1) == Fraction(1, 2**11) + Fraction(1, 2**24)
     True
@@ -48,7 +48,7 @@ def sum_fma(
     a: int, scale_a: Number, zero_a: int, b: int, scale_b: Number, zero_b: int,
     scale: Number, zero_point: int, low: int, high: int, rounding: str = "half_even",
 ) -> int:  # fmt: skip
-    """The code of a + b by fused multiply-adds: clamp(R(fma(a, r_a, fma(b, r_b, f)))).
+    """Return the code of a + b by fused multiply-adds: clamp(R(fma(a, r_a, fma(b, r_b, f)))).
 
     r_a = float32(s_a / s), r_b = float32(s_b / s), f = float32(z - fma(r_a, z_a, float32(r_b * z_b))).
     Source: ONNX Runtime mlas/lib/qladd.cpp.
@@ -62,9 +62,9 @@ def sum_fma(
 
 
 def fixed_multiplier(real: float, bits: int = 31) -> tuple[int, int]:
-    """(m, e) with real ~ m * 2^-e: real = f * 2^x, 1/2 <= f < 1, m = R_away(f * 2^bits), e = bits - x.
+    """Return (m, e) with real ~ m * 2^-e: real = f * 2^x, 1/2 <= f < 1, m = R_away(f * 2^bits), e = bits - x.
 
-    m = 2^bits becomes 2^(bits-1) with e less by one; below 2^-32 the multiplier is (0, bits).
+    m = 2^bits becomes 2^(bits-1) with e reduced by 1; below 2^-32 the multiplier is (0, bits).
 
     Raises:
         ValueError: not finite, or negative.
@@ -83,7 +83,7 @@ def fixed_multiplier(real: float, bits: int = 31) -> tuple[int, int]:
 
 
 def srdhm(a: int, b: int) -> int:
-    """Saturating rounding doubling high multiply: (a*b + 2^30 or 1 - 2^30) / 2^31, truncated; int32 a and b.
+    """Return the saturating rounding doubling high multiply of int32: (a*b + 2^30 or 1 - 2^30) / 2^31, truncated.
 
     The nudge has the sign of the product; a = b = -2^31 saturates to 2^31 - 1.
     Source: gemmlowp fixedpoint.h.
@@ -97,7 +97,7 @@ def srdhm(a: int, b: int) -> int:
 
 
 def scale_fixed(acc: int, m: int, e: int, steps: Sequence[str]) -> int:
-    """acc * m * 2^-e by the steps of `specs.FixedPoint`: (R,) at once, or ("srdhm", R) in two roundings.
+    """Return acc * m * 2^-e by the steps of `specs.FixedPoint`: (R,) at once, or ("srdhm", R) in two roundings.
 
     >>> scale_fixed(3, *fixed_multiplier(0.5), ("srdhm", "half_away")), scale_fixed(-3, 2**30, 31, ("half_up",))
     (2, -1)
@@ -108,7 +108,7 @@ def scale_fixed(acc: int, m: int, e: int, steps: Sequence[str]) -> int:
 
 
 def shift_right(value: int, shift: int, rounding: str) -> int:
-    """R(value / 2^shift).
+    """Return R(value / 2^shift).
 
     >>> shift_right(-3, 1, "half_up"), shift_right(-3, 1, "half_away")
     (-1, -2)

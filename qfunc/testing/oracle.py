@@ -1,7 +1,7 @@
-"""Quantization in exact rational arithmetic: the oracle that tensors are compared with.
+"""Quantization in exact rational arithmetic: the oracle for tensor computations.
 
 One number at a time, in `fractions.Fraction`; imports neither torch nor numpy.  Where hardware computes in
-float32, every single rounding is written out as `float32(...)`.
+float32, every rounding is explicit: `float32(...)`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MODES = (*_NEAREST, *_DIRECTED, "half_even_on_index")
 
 
 def rounded(x: Number, mode: str, low: int = 0) -> int:
-    """R(x): x rounded to an integer by a named mode; "half_even_on_index" is R_even(x - low) + low.
+    """Return R(x), x rounded to an integer by a named mode; "half_even_on_index" is R_even(x - low) + low.
 
     Raises:
         ValueError: an unknown mode.
@@ -58,7 +58,7 @@ def rounded(x: Number, mode: str, low: int = 0) -> int:
 
 
 def step_distance(x: Number, mode: str) -> Fraction:
-    """How far x is from the nearest number where R jumps: a tie n + 1/2, or an integer for floor and trunc.
+    """Return the distance of x from the nearest number where R jumps: a tie n + 1/2, or an integer for floor and trunc.
 
     >>> step_distance(Fraction(7, 10), "half_even"), step_distance(Fraction(7, 10), "floor")
     (Fraction(1, 5), Fraction(3, 10))
@@ -68,7 +68,7 @@ def step_distance(x: Number, mode: str) -> Fraction:
 
 
 def float32(x: Number) -> Fraction:
-    """The float32 nearest to x, ties to even, subnormals included: IEEE 754 binary32.
+    """Return the float32 nearest to x, ties to even, subnormals included: IEEE 754 binary32.
 
     x = k * 2^e with 2^23 <= |k| < 2^24, or e = -149; the result is R_even(k) * 2^e.
 
@@ -89,12 +89,12 @@ def float32(x: Number) -> Fraction:
     unit = _power(max(exponent - 23, -149))
     result = _even(x / unit) * unit
     if abs(result) >= _power(128):
-        raise OverflowError(f"{float(x)} is no float32")
+        raise OverflowError(f"{float(x)} does not fit into float32")
     return result
 
 
 def ulp32(x: Number) -> Fraction:
-    """The distance of float32 numbers in the binade of x: 2^(e-23) with 2^e <= |x| < 2^(e+1).
+    """Return the distance of float32 numbers in the binade of x: 2^(e-23) with 2^e <= |x| < 2^(e+1).
 
     >>> ulp32(1), ulp32(0) == Fraction(1, 2**149)
     (Fraction(1, 8388608), True)
@@ -111,7 +111,7 @@ def _power(exponent: int) -> Fraction:
 
 
 def clamp(x: int, low: int, high: int) -> int:
-    """max(low, min(x, high)).
+    """Return max(low, min(x, high)).
 
     >>> clamp(300, 0, 255)
     255
@@ -120,9 +120,9 @@ def clamp(x: int, low: int, high: int) -> int:
 
 
 def quantize(x: Number, scale: Number, zero_point: int, low: int, high: int, rounding: str = "half_even") -> int:
-    """The code of x: clamp(R(x / s) + z, low, high), the quotient exact.
+    """Return the code of x, clamp(R(x / s) + z, low, high), with an exact quotient.
 
-    x is a real number, s the scale in real units a code, z the zero point and low, high the extreme codes.
+    x is a real number, s the scale in real units per code, z the zero point and low, high the extreme codes.
     "half_even_on_index" rounds the index x / s + z - low.
 
     Raises:
@@ -137,7 +137,7 @@ def quantize(x: Number, scale: Number, zero_point: int, low: int, high: int, rou
 
 
 def dequantize(code: int, scale: Number, zero_point: int) -> Fraction:
-    """The real value of a code: (q - z) * s, exact.
+    """Return the real value of a code: (q - z) * s, exact.
 
     >>> dequantize(5, 0.5, 3)
     Fraction(1, 1)
@@ -146,7 +146,7 @@ def dequantize(code: int, scale: Number, zero_point: int) -> Fraction:
 
 
 def power_of_two_above(x: Number) -> Fraction:
-    """The smallest power of two that is at least x.
+    """Return the smallest power of two that is at least x.
 
     Raises:
         ValueError: x is not positive.
@@ -167,11 +167,11 @@ def scale_of_range(
     low: Number, high: Number, qmin: int, qmax: int, *, symmetric: bool, divisor: str = "qmax", value: int | None = None,
     power_of_two: bool = False, smallest: Number | None = None, largest: Number | None = None, minimum_range: Number = 0,
 ) -> Fraction:  # fmt: skip
-    """The exact scale of a range that is widened to hold 0, before its rounding to float32.
+    """Return the exact scale of a range extended to include 0, before rounding to float32.
 
     Affine: (high - low) / (qmax - qmin), or with a zero point fixed at z = `value` the smallest s with
     (qmin - z)*s <= low and high <= (qmax - z)*s.  Symmetric: max(-low, high) / d, or high / d if
-    qmin >= 0.  1 where that is below the smallest normal float32; then rounded up to a power of two, then clamped to
+    qmin >= 0.  1 if that is below the smallest normal float32; then rounded up to a power of two, then clamped to
     [smallest, largest].
 
     >>> scale_of_range(-1, Fraction(41, 10), 0, 255, symmetric=False)
@@ -197,7 +197,7 @@ def scale_of_range(
 
 
 def zero_of_range(low: Number, scale: Number, qmin: int, qmax: int, rounding: str = "half_even") -> int:
-    """The zero point of an affine range: clamp(R(qmin - min(low, 0) / s), qmin, qmax), the quotient exact.
+    """Return the zero point of an affine range, clamp(R(qmin - min(low, 0) / s), qmin, qmax), with an exact quotient.
 
     >>> zero_of_range(-1, Fraction(1, 50), 0, 255)
     50

@@ -1,4 +1,4 @@
-"""One model on one target: quantized, calibrated, emulated and deployed, each when a law first asks for it."""
+"""One model on one target: quantized, calibrated, emulated and deployed lazily, when a law first needs it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from qfunc.transforms.reconcile import set_qparams
 class Pipeline:
     """A model, an input, and a target with its runner; scales as calibrated, or rounded up to powers of two.
 
-    `changed` tells what each transform changed in what it was given.
+    `changed` records which parts of its input each transform changed.
     """
 
     def __init__(self, target: Target, run: Any, model: nn.Module, example: Tensor, powers_of_two: bool = False) -> None:
         self.target, self.model, self.example, self.powers_of_two = target, model, example, powers_of_two
-        own = target.runtime.runner
-        absent = isinstance(own, OptionalRunner) and own.missing()
-        self.run = run if run is not None or absent else own
+        default_run = target.runtime.runner
+        absent = isinstance(default_run, OptionalRunner) and default_run.missing()
+        self.run = run if run is not None or absent else default_run
         self.public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
         self.changed: dict[str, list[str]] = {}
 
@@ -43,41 +43,41 @@ class Pipeline:
 
     @cached_property
     def quantized(self) -> fx.GraphModule:
-        """The model with its sites."""
-        made: fx.GraphModule = self._pure("quantize", quantize(self.target), self.model)
-        return made
+        """The quantized model."""
+        result: fx.GraphModule = self._pure("quantize", quantize(self.target), self.model)
+        return result
 
     @cached_property
     def estimated(self) -> fx.GraphModule:
-        """As calibrated, before limits move anything."""
+        """The calibrated model before limits change scales."""
         if not self.target.limits:
             return self.calibrated
         return calibrate([self.example], progress=False)(quantize(evolve(self.target, limits=()))(self.model))
 
     @cached_property
     def calibrated(self) -> fx.GraphModule:
-        """As calibrated on the input, or with every estimated scale rounded up to a power of two."""
-        made: fx.GraphModule = self._pure("calibrate", calibrate([self.example], progress=False), self.quantized)
-        return _rounded(made) if self.powers_of_two else made
+        """The calibrated model, with every estimated scale rounded up to a power of two if `powers_of_two`."""
+        result: fx.GraphModule = self._pure("calibrate", calibrate([self.example], progress=False), self.quantized)
+        return _rounded(result) if self.powers_of_two else result
 
     @cached_property
     def partition(self) -> Partition:
-        """The units and codings of the calibrated model, whose tensors it has copies of."""
+        """The units and encodings of a copy of the calibrated model."""
         return Partition(QuantizedModel(copy.deepcopy(self.calibrated)), self.target)
 
     @cached_property
     def emulation(self) -> fx.GraphModule:
-        """What the chip computes, where that is public."""
-        made: fx.GraphModule = self._pure("emulate", emulate(self.target), self.calibrated)
-        return made
+        """The emulation of the chip, if its arithmetic is public."""
+        result: fx.GraphModule = self._pure("emulate", emulate(self.target), self.calibrated)
+        return result
 
     @cached_property
     def artifact(self) -> Artifact | None:
-        """What the toolchain loads; None without a lowering."""
+        """The artifact for the toolchain; None without a lowering."""
         if self.target.lowering is None:
             return None
-        made: Artifact = self._pure("deploy", deploy(self.target), self.calibrated)
-        return made
+        result: Artifact = self._pure("deploy", deploy(self.target), self.calibrated)
+        return result
 
     def _pure(self, name: str, transform: Callable[[Any], Any], model: nn.Module) -> Any:
         before = _state(model) | {"its input": self.example.clone()}

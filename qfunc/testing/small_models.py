@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 @frozen
 class Block:
-    """One block: its kind, and for those with weights a convolution `channels -> out`.
+    """One block: its kind, and for kinds with weights a convolution `channels -> out`.
 
-    Kinds: conv; add, mul (with the block's own input) and concat (behind it) of a convolution that keeps the
-    size; max_pool, avg_pool; adaptive and mean (global averages); linear.
+    Kinds: conv; add, mul and concat (of the block's input and a convolution that preserves the size); max_pool,
+    avg_pool; adaptive and mean (global averages); linear.
 
     >>> Block("conv", 3, 8, 3, act="relu").groups
     1
@@ -32,7 +32,7 @@ class Block:
 
 
 class SmallNet(nn.Module):
-    """The steps in order, in evaluation mode, with weights and batch statistics from `seed` alone.
+    """A chain of blocks in evaluation mode; `seed` determines the weights and batch statistics.
 
     >>> SmallNet((Block("conv", 3, 4), Block("mean"), Block("linear", 4, 5)))(torch.ones(2, 3, 7, 5)).shape
     torch.Size([2, 5])
@@ -54,7 +54,7 @@ class SmallNet(nn.Module):
                     tensor.normal_(0.0, 1.0 / max(1, tensor[0].numel()) ** 0.5, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, 3, H, W] -> [N, classes]."""
+        """Return the classes [N, classes] of images [N, 3, H, W]."""
         for step, layer in zip(self.steps, self.layers, strict=True):
             if step.kind == "add":
                 x = _act(x + layer(x), step.act)

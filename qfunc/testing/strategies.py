@@ -1,7 +1,7 @@
-"""Hypothesis strategies for quantization: formats, schemes, qparams, and values where rounding changes its mind.
+"""Hypothesis strategies for quantization: formats, schemes, qparams, and values near rounding ties.
 
-Uniform random numbers almost never hit a rounding tie; these aim at ties, saturation, subnormals and the
-extreme zero points.  Every argument is keyword-only and is a value, never a strategy.
+Uniform random numbers almost never hit a tie; these strategies aim at ties, saturation, subnormals and the
+extreme zero points.  Every argument is keyword-only and is a value, not a strategy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALLEST_NORMAL = 2.0**-126
 
 @st.composite
 def int_formats(draw: st.DrawFn, *, max_bits: int = 8) -> Int:
-    """Integer formats of 2 to `max_bits` bits, both included: full, symmetric, or cut at either end.
+    """Draw integer formats of 2 to `max_bits` bits: full range, symmetric, or narrowed at either end.
 
     Shrinks to an unsigned format of 2 bits.
 
@@ -47,7 +47,7 @@ def int_formats(draw: st.DrawFn, *, max_bits: int = 8) -> Int:
 
 
 def scales(*, tiny: bool = True, huge: bool = True) -> st.SearchStrategy[float]:
-    """Positive float32 scales: ordinary, powers of two, k/64, and (unless switched off) 2^-126 and 2^100.
+    """Return a strategy of positive float32 scales: ordinary, powers of two, k/64, 2^-126 (`tiny`) and 2^100 (`huge`).
 
     Shrinks to 1.0.
     """
@@ -60,7 +60,7 @@ def scales(*, tiny: bool = True, huge: bool = True) -> st.SearchStrategy[float]:
 
 
 def zero_points(*, low: int, high: int) -> st.SearchStrategy[int]:
-    """Codes in [low, high], both ends and their neighbours often; shrinks to `low`."""
+    """Return a strategy of codes in [low, high], often the ends and their neighbours; shrinks to `low`."""
     edges = sorted({low, high, min(low + 1, high), max(high - 1, low), min(max(0, low), high)})
     return st.one_of(st.sampled_from(edges), st.integers(low, high))
 
@@ -74,7 +74,7 @@ def schemes(
     division: bool | None = None,
     affine: bool | None = None,
 ) -> Scheme:
-    """Per-tensor schemes of an Int format: affine or symmetric, with a rounding of `roundings`.
+    """Draw per-tensor schemes of an Int format, affine or symmetric, with a rounding in `roundings`.
 
     `division` and `affine` fix those properties; None draws them.
     """
@@ -85,20 +85,20 @@ def schemes(
 
 
 def granularities(*, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
-    """Every way to share scales in a tensor of this shape; shrinks to PerTensor()."""
-    made: list[Any] = [
+    """Return a strategy of every granularity for a tensor of this shape; shrinks to PerTensor()."""
+    choices: list[Any] = [
         PerTensor(),
         *(PerChannel(axis) for axis in range(-1, len(shape)) if shape),
         *([PerToken()] if shape else []),
     ]
     for axis, length in enumerate(shape):
-        made += [PerBlock(axis, size) for size in range(1, length + 1) if length % size == 0]
-    return st.sampled_from(made)
+        choices += [PerBlock(axis, size) for size in range(1, length + 1) if length % size == 0]
+    return st.sampled_from(choices)
 
 
 @st.composite
 def qparams(draw: st.DrawFn, *, scheme: Scheme, tiny: bool = True, huge: bool = True) -> Affine:
-    """Per-tensor qparams that the scheme allows: zero point 0 if symmetric, else any code."""
+    """Draw per-tensor qparams that the scheme allows: zero point 0 if symmetric, else any code."""
     fmt = scheme.format
     assert isinstance(fmt, Int)
     zero = 0 if scheme.symmetric else draw(zero_points(low=fmt.qmin, high=fmt.qmax))
@@ -107,10 +107,10 @@ def qparams(draw: st.DrawFn, *, scheme: Scheme, tiny: bool = True, huge: bool = 
 
 @st.composite
 def values_near_ties(draw: st.DrawFn, *, scheme: Scheme, qparams: Affine, infinities: bool = False) -> float:
-    """One finite float32: on a place where R jumps or one ulp beside it, or an extreme, or a subnormal.
+    """Draw a finite float32: a point where R jumps or its neighbour by one ulp, an extreme, or a subnormal.
 
-    The places are ties n + 1/2 (integers, for floor and trunc) of codes in [qmin - 2, qmax + 2]; the draw
-    shrinks to 0.0.  `infinities` adds both infinities.
+    These points are ties n + 1/2 (integers for floor and trunc) of codes in [qmin - 2, qmax + 2].  Shrinks to 0.0.
+    `infinities` adds both infinities.
     """
     fmt = scheme.format
     assert isinstance(fmt, Int)
@@ -134,15 +134,15 @@ def values_near_ties(draw: st.DrawFn, *, scheme: Scheme, qparams: Affine, infini
 def tensors(
     draw: st.DrawFn, *, shape: tuple[int, ...], low: float = -4.0, high: float = 4.0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Finite tensors of this shape and dtype in [low, high]; shrinks to `low` everywhere near 0."""
+    """Draw finite tensors of this shape and dtype in [low, high]; shrinks towards 0."""
     count = int(np.prod(shape, dtype=int))
-    one = st.floats(float(np.float32(low)), float(np.float32(high)), width=32)
-    return torch.tensor(draw(st.lists(one, min_size=count, max_size=count)), dtype=dtype).reshape(shape)
+    element = st.floats(float(np.float32(low)), float(np.float32(high)), width=32)
+    return torch.tensor(draw(st.lists(element, min_size=count, max_size=count)), dtype=dtype).reshape(shape)
 
 
 @st.composite
 def small_models(draw: st.DrawFn, *, max_blocks: int = 4) -> tuple[SmallNet, Tensor]:
-    """(network, example input [2, 3, 11, 13]): 1 to `max_blocks` random blocks, a global pool and a linear layer.
+    """Draw (network, example input [2, 3, 11, 13]): 1 to `max_blocks` random blocks, a global pool and a linear layer.
 
     Blocks: convolutions (dense, grouped, depthwise, dilated, strided) with batch norm and relu or relu6,
     residual add and mul, concat, max and average pools.  Evaluation mode; shrinks to one 1x1 convolution.
@@ -181,15 +181,15 @@ def _steps(draw: st.DrawFn, channels: int) -> tuple[Block, int]:
 
 @st.composite
 def targets(draw: st.DrawFn, *, base: Target) -> Target:
-    """`base` after zero to three edits: weight bits, activation symmetry or rounding, softmax left float, the algorithm."""
-    made = (
+    """Draw `base` with zero to three edits: weight bits, activation symmetry or rounding, float softmax, the estimator."""
+    edits = (
         edit.weights(bits=4),
         edit.activations(symmetric=True),
         edit.activations(rounding="half_away"),
         edit.skip(edit.op("softmax")),
         _weights_estimator_everywhere,
     )
-    return edit.pipe(base, *draw(st.lists(st.sampled_from(made), max_size=3, unique=True)))
+    return edit.pipe(base, *draw(st.lists(st.sampled_from(edits), max_size=3, unique=True)))
 
 
 def _weights_estimator_everywhere(target: Target) -> Target:
@@ -205,7 +205,7 @@ FLOATS = (
 
 @st.composite
 def float_formats(draw: st.DrawFn, *, max_bits: int = 8) -> Float:
-    """Small floats: a named one, or any of 3 to `max_bits` bits, IEEE's, FNUZ or without infinity, saturating or not.
+    """Draw small floats: named ones, or any of 3 to `max_bits` bits: IEEE, FNUZ or without infinity, saturating or not.
 
     Shrinks to E4M3FN.
     """
@@ -215,7 +215,7 @@ def float_formats(draw: st.DrawFn, *, max_bits: int = 8) -> Float:
     mantissa = draw(st.integers(1, max_bits - 1 - exponent))
     bias = draw(st.integers(-3, 12)) + (1 << exponent - 1)
     kind = draw(st.sampled_from(("ieee", "all", "all but NaN", "fnuz") if exponent > 1 else ("all", "all but NaN", "fnuz")))
-    lost = 2 if kind == "all but NaN" else 1  # of the highest binade: nothing, or NaN's pattern
+    lost = 2 if kind == "all but NaN" else 1  # the highest binade loses the pattern of NaN
     top = None if kind == "ieee" else (2 - lost * 2.0**-mantissa) * 2.0 ** ((1 << exponent) - 1 - bias)
     more = {"saturate": draw(st.booleans()), "negative_zero": kind != "fnuz", "signed": kind == "fnuz" or draw(st.booleans())}
     return Float(exponent, mantissa, bias=bias, max=top, **more)
@@ -223,7 +223,7 @@ def float_formats(draw: st.DrawFn, *, max_bits: int = 8) -> Float:
 
 @st.composite
 def floats_near_ties(draw: st.DrawFn, *, fmt: Float) -> float:
-    """One float32, mostly on a value of the format, midway between two, or one ulp beside; else any, or an extreme."""
+    """Draw a float32: mostly a value of the format, a midpoint of two, or a neighbour by one ulp; else any."""
     if draw(st.integers(0, 3)) == 0:
         return draw(st.floats(width=32, allow_nan=False))
     low, high = minifloat.smallest_exponent(fmt) - 1, int(np.log2(minifloat.largest(fmt))) + 1
@@ -236,14 +236,14 @@ def floats_near_ties(draw: st.DrawFn, *, fmt: Float) -> float:
 
 @st.composite
 def block_schemes(draw: st.DrawFn, *, shape: tuple[int, ...]) -> Scheme:
-    """The ready schemes of `specs.microscaling`, and log and codebook formats, at a granularity that fits the shape.
+    """Draw the predefined schemes of `specs.microscaling`, and log and codebook formats, with a granularity for the shape.
 
     Shrinks to MXFP8_E4M3 per tensor.
     """
     more = (Scheme(specs.Log()), Scheme(specs.Levels((-1.0, -0.25, 0.0, 0.125, 0.5))))
     scheme = draw(st.sampled_from(READY + more))
-    made: Scheme = evolve(scheme, scale=evolve(scheme.scale, shared=draw(granularities(shape=shape))))
-    return made
+    chosen: Scheme = evolve(scheme, scale=evolve(scheme.scale, shared=draw(granularities(shape=shape))))
+    return chosen
 
 
 __all__ = [

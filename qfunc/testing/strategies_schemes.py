@@ -1,4 +1,4 @@
-"""Hypothesis strategies of schemes: every format with every rule about scales and zero points that it takes."""
+"""Hypothesis strategies of schemes: every format with every option of scales and zero points that it supports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("symmetric", "affine", "fixed zero point", "float", "log", "levels", "m
 
 @st.composite
 def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) -> Scheme:
-    """Schemes of every format and granularity for a tensor of this shape, with every rule that fits them.
+    """Draw schemes of every format and granularity for a tensor of this shape, with every option that they support.
 
     Integers, symmetric (every divisor, signed extremes) and affine (every nudge and rounding, fixed zero
     points); small floats, logarithms, codebooks; OCP MX scales; two-level scales.  Scales that are free,
@@ -44,7 +44,7 @@ def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) 
     if kind not in ("affine", "fixed zero point"):
         return Scheme(fmt, draw(_symmetric(scale, fmt)), rounding=rounding, division=division)
     zero = ZeroPoint(
-        draw(st.sampled_from(MODES[:-1])),  # the last counts from the lowest code, which a zero point has not
+        draw(st.sampled_from(MODES[:-1])),  # "half_even_on_index" does not apply to zero points
         nudge=draw(st.sampled_from(("low", "nearest", "outward"))),
         added=draw(st.sampled_from(("after", "before"))),
     )

@@ -1,8 +1,9 @@
-"""check_target: what our own targets pass, and what vendors run on theirs."""
+"""check_target: the laws of targets, for qfunc's own and for vendors'."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import hypothesis
@@ -17,11 +18,13 @@ from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.pipeline import Pipeline
 from qfunc.testing.strategies import small_models
-from qfunc.testing.validate import require_examples
+from qfunc.testing.validate import exemptions, require_broken, require_examples
 from qfunc.transforms.validate import require_target_value
 
 Model = tuple[nn.Module, Tensor]
 Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
+MODEL_LAWS = (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure)
+"""The laws of a target with a model, in the order in which they are checked."""
 
 
 def check_target(
@@ -31,52 +34,59 @@ def check_target(
     models: Iterable[Model] | SearchStrategy[Model] | None = None,
     examples: int = 15,
     settings: hypothesis.settings | None = None,
+    exempt: Mapping[str, str] | None = None,
 ) -> None:
-    """Checks that a target keeps the library's promises, law by law; needs no test framework.
+    """Check that a target satisfies the library's laws; needs no test framework.
 
-    A message names the law.  Of the target as a value:
+    Messages name the law.  Laws of the target as a value:
 
     * round_trips, sources_are_told, kinds_exist, selectors_can_match, formats_fit_kernels,
       derived_biases_have_sources, refused_ops_have_no_rule, nearest_can_be_emulated;
-    * commuting_ops_commute: Q(op(x)) = op(Q(x)) for each kind that it lists.
+    * commuting_ops_commute: Q(op(x)) = op(Q(x)) for each kind in `commuting`.
 
-    Then on each model, as calibrated and again with every scale rounded up to a power of two, where rounding
-    ties abound:
+    Laws on each model, checked as calibrated and again with every scale rounded up to a power of two, which creates
+    many rounding ties:
 
     * placement: legality_takes_its_own_rules, quantizes, calibrates, ties_share_qparams, moved_codes_keep_qparams;
     * qparams: scales_are_allowed, limits_hold, dictated_qparams_are_exact, biases_have_the_product_of_scales,
       weights_scale_by_output_channel, zero_is_exact, exported_codes_are_the_simulations;
-    * simulation_is_within_one_code of the emulation, unit by unit, each given the emulation's own codes: both
-      round one real number to the nearest code, so they differ by one code at most as long as the float error of
-      the sum, below (K + 4) 2^-24 sum|x w| / s_y for K products, stays below one code; reciprocals of average
-      pools may add what they deviate;
-    * emulates, emulation_is_the_runtime: equal at the outputs, and at every integer tensor if the runner shows
-      them; unknown_arithmetic_is_refused where it is not public;
+    * simulation_is_within_one_code of the emulation, unit by unit, with the emulation's codes as inputs: both round
+      the same real number to the nearest code, so they differ by at most one code if the float error of the sum,
+      below (K + 4) 2^-24 sum|x w| / s_y for K products, is below one code; the error of the reciprocals of average
+      pools is added;
+    * emulates, emulation_is_the_runtime: equal at the outputs, and at every integer tensor if the runner exposes
+      them; unknown_arithmetic_is_refused if it is not public;
     * the artifact: deploys, lowering_is_pure_and_deterministic, artifact_loads, artifact_holds_the_constants,
       artifact_computes_the_simulation (what ONNX Runtime can run), side_files_name_tensors, side_files_hold_the_qparams;
-    * transforms_are_pure: quantize, calibrate, emulate and deploy leave their inputs as they were.
+    * transforms_are_pure: quantize, calibrate, emulate and deploy do not change their inputs.
 
     Args:
         target: The hardware.
         run: run(artifact, inputs) -> outputs, a chip or its simulator; None for the target's own runner.
         models: (module, input) pairs, or a strategy of them; None for `strategies.small_models()`.
-        examples: How many models are drawn from a strategy.
+        examples: The number of models drawn from a strategy.
         settings: Hypothesis settings in place of `examples` derandomized examples.
+        exempt: Laws that the target breaks by design, each with the reason: {law: reason}.
     Raises:
-        SpecError: no target, or no number of examples.
-        AssertionError: the law and what does not hold; for models the smallest one found, as code, the first unit that
-            differs, its codes and qparams.
+        SpecError: not a target, not a number of examples, or a name in `exempt` that is not a law.
+        AssertionError: the law that fails and the difference; for models, the smallest one found, as code, the first
+            unit that differs, its codes and qparams; or an exempt law of the target as a value that holds.
     """
     require_target_value(target, "testing.check_target")
     require_examples(examples, "check_target")
+    exempt = exemptions(exempt, (law.__name__ for law in (*TARGET_LAWS, *MODEL_LAWS)), "check_target")
     for law in TARGET_LAWS:
-        _keep(law, target, target)
+        if law.__name__ in exempt:
+            require_broken(partial(law, target), law.__name__, f"check_target({target.name})")
+        else:
+            _keep(law, target, target)
 
     def check(model: Model) -> None:
         for powers in (False, True):
             trial = Pipeline(target, run, *model, powers_of_two=powers)
-            for law in (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure):
-                _keep(law, trial, target, f"\n{trial}")
+            for law in MODEL_LAWS:
+                if law.__name__ not in exempt:
+                    _keep(law, trial, target, f"\n{trial}")
 
     if models is not None and not isinstance(models, SearchStrategy):
         for model in models:
@@ -91,16 +101,16 @@ def check_target(
     chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()
 
 
-def _keep(law: Callable[[Any], None], what: Any, target: Target, told: str = "") -> None:
+def _keep(law: Callable[[Any], None], value: Any, target: Target, suffix: str = "") -> None:
     try:
-        law(what)
+        law(value)
     except Exception as e:
         found = str(e) if isinstance(e, AssertionError) else f"{type(e).__name__}: {e}"
-        raise AssertionError(f"check_target({target.name}), law {law.__name__!r}: {found}{told}") from e
+        raise AssertionError(f"check_target({target.name}), law {law.__name__!r}: {found}{suffix}") from e
 
 
 class _Shown:
-    """A drawn model that prints as code."""
+    """A drawn model with code as its repr."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

@@ -84,7 +84,7 @@ def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any,
         SpecError: a site whose scales are found at run time.
     """
     if target.lowering is None:
-        do = "Give it one: edit.deploy(Qdq())."
+        do = "Give it one: edit.deploy(QdqLowering())."
         raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
     record = record_of(model)
     assert record is not None

@@ -17,7 +17,7 @@ from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, requi
 from qfunc.execution.feed import feed_all
 from qfunc.graph.submodules import require_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.interpreter import ObservingInterpreter
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Unit
 from qfunc.specs import Target

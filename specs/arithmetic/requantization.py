@@ -161,8 +161,7 @@ class SumScaled:
     bits: int = field(default=21, validator=integer(7, 31))
 
 
-_FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnn_average", "xnn_gelu", "xnn_hardswish", "xnn_logistic",
-              "ncnn")  # fmt: skip
+_FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnnpack", "ncnn")
 
 
 def _own_function(instance: object, attribute: object, value: Any) -> None:
@@ -176,11 +175,10 @@ def _own_function(instance: object, attribute: object, value: Any) -> None:
 class FloatKernel:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
 
-    `zero_point="before"`: z is added before R.  `function` names a runtime's own form of the op, where it
-    has one: "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order), "xnn_average"
-    (pooling summed by columns, nine at a time), "xnn_hardswish" (x * clamp(x/6 + 1/2, 0, 1)), "xnn_gelu" and "xnn_logistic"
-    (in float64), "gelu_erfc", "mlas" (norms, softmax and curves as in `numerics.mlas_real`), "ncnn" (pools, exponentials
-    and hard curves as in `numerics.ncnn_real`).
+    `zero_point="before"`: z is added before R.  `function` names the library whose form of the op is computed: "mlas"
+    (norms, softmax and curves), "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order),
+    "xnnpack" (pooling summed by columns, nine at a time; hardswish as x * clamp(x/6 + 1/2, 0, 1); GELU and sigmoid in
+    float64), "gelu_erfc" (by erfc), "ncnn" (pools, exponentials and hard curves).  None: PyTorch's.
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 

@@ -231,7 +231,8 @@ def test_sum_scaled(rounding, bits):
 
 
 def test_an_arithmetic_that_an_op_cannot_have_is_an_error():
-    with pytest.raises(EmulationError, match="SumFma for an op of kind 'conv'"):
+    fitting = "Copy, FixedPoint, FixedPointLanes, FloatKernel, FloatMultiplier, FloatRequantize, Shift"
+    with pytest.raises(EmulationError, match=f"found SumFma for an op of kind 'conv', wanted one of {fitting}\\. "):
         Traced(_with(SumFma()))
 
 

@@ -172,17 +172,16 @@ REFUSED = {
     ),
     "shared": (
         Shared,
-        "'a', at 'a': 'a.weight' is also the tensor of another op; "
-        "'a_1', at 'a_1': 'a.weight' is also the tensor of another op",
+        "'a', at 'a': 'a.weight' is shared with another op; 'a_1', at 'a_1': 'a.weight' is shared with another op",
     ),
     "curve": (
         lambda: nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2)),
-        "'0', at '1': gelu does not commute with factors of channels; '2', at 'output': it is an output of the model",
+        "'0', at '1': gelu does not commute with factors per channel; '2', at 'output': it is an output of the model",
     ),
-    "nothing": (nn.ReLU, "there is no op with weights that another reads"),
+    "nothing": (nn.ReLU, "no op with weights reads another"),
     "another axis": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Linear(5, 2)),
-        "'0', at '1': the channels are not those that it reads; '1', at 'output': it is an output of the model",
+        "'0', at '1': its input channels are not these channels; '1', at 'output': it is an output of the model",
     ),
 }
 
@@ -191,8 +190,8 @@ REFUSED = {
 def test_nothing_to_equalize(make, why):
     with pytest.raises(SpecError) as e:
         qfunc.equalize()(make())
-    wanted = "wanted an op with weights whose readers are ops with weights, behind ReLUs, pools and the like"
-    assert str(e.value) == f"equalize: found no such pair ({why}), {wanted}. Leave out qfunc.equalize."
+    wanted = "wanted an op with weights, read only by ops with weights, directly or through ReLUs, pools and the like"
+    assert str(e.value) == f"equalize: found no such pair ({why}), {wanted}. Remove qfunc.equalize."
 
 
 def test_a_clip_becomes_a_relu_on_purpose():
@@ -205,7 +204,7 @@ def test_a_clip_becomes_a_relu_on_purpose():
     with pytest.raises(SpecError) as e:
         qfunc.replace_relu6()(nn.Sequential(nn.ReLU()))
     assert str(e.value) == (
-        "replace_relu6: found no clip from 0, wanted at least one ReLU6 or clamp(0, c). Leave out qfunc.replace_relu6."
+        "replace_relu6: found no clip from 0, wanted at least one ReLU6 or clamp(0, c). Remove qfunc.replace_relu6."
     )
 
 

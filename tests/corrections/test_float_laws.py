@@ -160,8 +160,9 @@ def test_every_channel_meets_its_clip():
     with pytest.raises(SpecError) as e:
         qfunc.equalize(1000.0)(net)
     assert str(e.value) == (
-        "equalize: found every channel meets its clip within 1000.0 deviations (behind 'one', 'two'), wanted a channel that "
-        "stays below it, which may be scaled. Lower deviations, or make the clips ReLUs by qfunc.replace_relu6()."
+        "equalize: found every channel reaches its clip within 1000.0 deviations (after 'one', 'two'), wanted a channel that "
+        "stays below its clip, so that it can be scaled. Lower deviations, or replace the clips by ReLUs with "
+        "qfunc.replace_relu6()."
     )
 
 
@@ -200,5 +201,5 @@ def test_deviations(given):
 
 
 def test_a_clip_without_a_norm():
-    with pytest.raises(SpecError, match=r"'0', at '1': a clip at 6.0 that does not stand directly behind a BatchNorm"):
+    with pytest.raises(SpecError, match=r"'0', at '1': a clip at 6.0 that is not directly after a BatchNorm"):
         qfunc.equalize(3)(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU6(), nn.Conv2d(4, 2, 1)))

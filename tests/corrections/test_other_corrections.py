@@ -49,9 +49,9 @@ def test_nothing_is_absorbed_beside_padding():
     with pytest.raises(SpecError) as e:
         qfunc.absorb_high_bias()(block(padding=1))
     assert str(e.value) == (
-        "absorb_high_bias: found no such pair ('1', at 'its readers': padding is read beside it, which no bias shifts; "
-        "'3', at 'output': it is an output of the model), wanted an op with a BatchNorm and a ReLU, whose readers are ops "
-        "with weights and without padding. Leave out qfunc.absorb_high_bias."
+        "absorb_high_bias: found no such pair ('1', at 'its readers': its reader also reads padding, which a bias does not "
+        "shift; '3', at 'output': it is an output of the model), wanted an op with a BatchNorm and a ReLU, read only by ops "
+        "with weights and without padding. Remove qfunc.absorb_high_bias."
     )
 
 
@@ -96,8 +96,8 @@ def test_biases_of_another_float_model():
     with pytest.raises(CalibrationError) as e:
         qfunc.correct_bias_analytic(net)(quantized)
     assert str(e.value) == (
-        "correct_bias_analytic: found op '_0', whose weight is not that of the given float model, wanted the float model "
-        "that was quantized. Pass what qfunc.quantize was given, as qfunc.equalize returned it; after training use "
+        "correct_bias_analytic: found op '_0', whose weight differs from the given float model's, wanted the float model "
+        "that was quantized. Pass the model that qfunc.quantize was given; after training use "
         "qfunc.correct_bias."
     )
 

@@ -150,12 +150,12 @@ REFUSED = (
     (lambda: Mse(apart=1), "Mse.apart: found 1, wanted True or False. Give one of them."),  # type: ignore[arg-type]
     (lambda: Entropy(1000), "Entropy.bins: found 1000, wanted a power of two in [256, 65536]. Give 4096 or another one."),
     (lambda: OrtEntropy(groups=3), "OrtEntropy.groups: found 3, wanted an even int in [2, 65536]. Give 128 or another one."),
-    (lambda: PowerOfTwo(3), "PowerOfTwo.inner: found 3, wanted an estimator. Give one, such as MinMax()."),
-    *((lambda inner=inner: PowerOfTwo(inner), f"PowerOfTwo.inner: found {inner!r}, wanted an estimator without powers of "
-       "two of its own. Use it as it is.") for inner in (PotMode(), PowerOfTwo(), Ema(PotMode()))),
+    (lambda: PowerOfTwo(3), "PowerOfTwo.inner: found 3, wanted an estimator. Give an estimator such as MinMax()."),
+    *((lambda inner=inner: PowerOfTwo(inner), f"PowerOfTwo.inner: found {inner!r}, wanted an estimator whose scales are "
+       "not powers of two already. Use it without PowerOfTwo.") for inner in (PotMode(), PowerOfTwo(), Ema(PotMode()))),
     (lambda: PowerOfTwo(rounding="up"),
      "PowerOfTwo.rounding: found 'up', wanted one of ceil, floor, half_even. Give one of them; "
-     "PowerOfTwo(Mse(), finest=12) takes the power of two of the smallest error."),
+     "PowerOfTwo(Mse(), finest=12) searches for the power of two with the smallest error."),
     (lambda: PotMode(None), "PotMode.finest: found None, wanted an int in [-127, 126]. Give the largest e of a scale 2^-e."),  # type: ignore[arg-type]
 )  # fmt: skip
 

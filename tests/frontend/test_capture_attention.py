@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CaptureError
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(2))
 

@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from qfunc.errors import CaptureError
 from qfunc.frontend.capture import capture
 from qfunc.graph.record import path_of, record_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 

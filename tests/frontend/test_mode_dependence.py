@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.frontend.mode_dependence import TrainingOnly
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 X = torch.randn(5, 3, 7, 9, generator=torch.Generator().manual_seed(1))
 

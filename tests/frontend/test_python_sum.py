@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qfunc.frontend.capture import capture
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 
 class Net(nn.Module):

@@ -17,7 +17,7 @@ from qfunc import targets
 from qfunc.errors import CaptureError
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.placement.partition import Partition
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.specs import edit
 
 TARGET = edit.weights(bits=7)(targets.onnxruntime)

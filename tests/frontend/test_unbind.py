@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import qfunc
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 
 
 class Parts(nn.Module):

@@ -266,8 +266,8 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"zeta": "1.1"}, "AdaRound.zeta: found '1.1', wanted a finite number. Give such a number."),
     (
         {"inner": QDrop()},
-        "AdaRound.inner: found QDrop(inner=Fixed(), p=0.5), wanted a function whose training value is its `apply`, "
-        "not another `relax`. Wrap the innermost function.",
+        "AdaRound.inner: found QDrop(inner=Fixed(), p=0.5), wanted a function that trains with `apply`, "
+        "without a `relax`. Wrap its inner function instead.",
     ),
     (
         {"inner": DoReFa()},

@@ -67,5 +67,7 @@ def test_a_tensor_stays_in_the_order_of_its_memory() -> None:
     last = x.to(memory_format=torch.channels_last)
     assert steps.value_of(last, q, PLAIN).is_contiguous(memory_format=torch.channels_last)
     assert steps.gradients(last, last, q, PLAIN).x.is_contiguous(memory_format=torch.channels_last)
-    assert steps._turned(last, q) == ([0, 2, 3, 1], [0, 3, 1, 2])
-    assert [steps._turned(t, q) for t in (x, last[:1, :2], last[:, :, ::2], x.expand(2, *SHAPE).transpose(1, 2))] == [None] * 4
+    assert steps._memory_order(last, q) == ([0, 2, 3, 1], [0, 3, 1, 2])
+    assert [steps._memory_order(t, q) for t in (x, last[:1, :2], last[:, :, ::2], x.expand(2, *SHAPE).transpose(1, 2))] == [
+        None
+    ] * 4

@@ -133,8 +133,8 @@ def test_formats_without_neighbours_are_refused(fmt: Log | Levels) -> None:
 def test_a_surrogate_inside_is_refused() -> None:
     """Two surrogates have no common meaning."""
     wanted = (
-        "Stochastic.inner: found AdaRound(inner=Fixed(), zeta=1.1, gamma=-0.1), wanted a function whose training value is "
-        "its `apply`, not another `relax`. Wrap the innermost function."
+        "Stochastic.inner: found AdaRound(inner=Fixed(), zeta=1.1, gamma=-0.1), wanted a function that trains with "
+        "`apply`, without a `relax`. Wrap its inner function instead."
     )
     with pytest.raises(SpecError, match=f"^{re.escape(wanted)}$"):
         Stochastic(AdaRound())

@@ -141,7 +141,7 @@ def test_it_is_a_value() -> None:
          "WithGradient.trains: found ('scales',), wanted different names among 'scale', 'zero_point', 'low', 'high'."),
         (lambda: trained(with_gradient(held, two), U4, Affine(torch.tensor(0.5), torch.tensor(3.0)), torch.ones(2)),
          "with_gradient, backward: found 2 values, wanted (dx, dscale, dzero_point, dlow, dhigh)."
-         " Return None for what gets no gradient."),
+         " Return None for each tensor without a gradient."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_or_is_incomplete_is_refused(make: Any, message: str) -> None:

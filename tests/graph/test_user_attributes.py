@@ -182,7 +182,7 @@ def test_what_submodules_have_is_kept(form: str) -> None:
 
 REACHED = (
     "method {method!r}: found a use of the float module {path!r}, whose ops are part of the graph, "
-    "wanted a method that reaches no float submodule. Call the whole model, call this method of the float model, "
+    "wanted a method that uses no float submodule. Call the whole model, call this method of the float model, "
     "or keep the module as one op: leaves=({kind!r},)."
 )
 CALLS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
@@ -209,8 +209,8 @@ def test_other_errors_of_kept_methods() -> None:
     with pytest.raises(CaptureError) as caught:
         model.by_super()
     assert str(caught.value) == (
-        "method 'Net.by_super': found super(), which asks for the class, wanted a method that can be bound to the captured "
-        "model. Name the parent's method: Parent.method(self, ...)."
+        "method 'Net.by_super': found super() without arguments, which requires the original class, wanted a method that "
+        "can be bound to the captured model. Name the parent's method: Parent.method(self, ...)."
     )
     with pytest.raises(CaptureError) as caught:
         model.fc(torch.ones(1, 4))
@@ -293,3 +293,22 @@ def test_training_and_compiling_see_the_graph_alone() -> None:
     done.eval()
     compiled = torch.compile(done, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(X), done(X))
+
+
+def test_a_captured_model_prints_as_the_users_modules() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1, bias=False)
+            self.norm = nn.BatchNorm2d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(self.norm(self.conv(x)))
+
+    captured = qfunc.capture()(nn.Sequential(Block()).eval())
+    assert repr(captured.get_submodule("0")) == (
+        "Block(\n"
+        "  (conv): Conv2d(weight [4, 3, 1, 1]; computed in the graph)\n"
+        "  (norm): BatchNorm2d(4, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)\n"
+        ")"
+    )

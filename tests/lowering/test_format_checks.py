@@ -36,7 +36,7 @@ def test_other_formats_are_refused(name: str, tensor: str, fields: dict[str, Any
     assert tensor in {s.name for s in sites}
     with pytest.raises(DeployError) as caught:
         target.lowering.lower(model, [evolve(s, **fields) if s.name == tensor else s for s in sites])
-    cure = "" if message.endswith(".") else ", or edit.deploy(Qdq())."
+    cure = "" if message.endswith(".") else ", or edit.deploy(QdqLowering())."
     assert str(caught.value) == f"tensor {tensor!r}: {message}{cure}"
 
 

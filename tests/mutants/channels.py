@@ -10,7 +10,7 @@ CHANNELS = (
         "tests/emulation/test_channel_scales.py::test_a_state_dict_brings_the_shapes",
     ),
     Mutation(
-        "other-channels-broadcast-in-use", "qfunc.quantizers.fake_quantize:FakeQuantize._now",
+        "other-channels-broadcast-in-use", "qfunc.quantizers.fake_quantize:FakeQuantize._current_params",
         "            self._require_channels(x)",
         "            pass",
         "tests/emulation/test_channel_scales.py::test_another_number_of_channels_is_refused_in_use",

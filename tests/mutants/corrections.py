@@ -40,9 +40,9 @@ CORRECTIONS = (
         "tests/corrections/test_equalize.py::test_no_channel_reaches_further_than_the_furthest_did",
     ),
     Mutation(
-        "clips-commute", "qfunc.corrections.channel_scaling:_ELEMENTWISE",
-        '_ELEMENTWISE = ("relu",',
-        '_ELEMENTWISE = ("clip", "relu",',
+        "clips-commute", "qfunc.corrections.channel_scaling:scaled_consumers",
+        "scales = has(node, Trait.SCALES_WITH_CHANNELS)",
+        "scales = has(node, Trait.SCALES_WITH_CHANNELS) or has(node, Trait.CLAMPS)",
         "tests/corrections/test_equalize.py::test_nothing_to_equalize",
     ),
     Mutation(

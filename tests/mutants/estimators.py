@@ -6,8 +6,8 @@ ESTIMATORS = (
     # ranges
     Mutation(
         "ema-weights-swapped", "qfunc.estimators.ema:Ema.update",
-        "Range(self.decay * old.low + new * seen.low",
-        "Range(new * old.low + self.decay * seen.low",
+        "Range(self.decay * old.low + new * batch.low",
+        "Range(new * old.low + self.decay * batch.low",
         (
             "tests/estimators/test_minmax_ema.py::test_ema_follows_its_equation",
             "tests/estimators/test_mqbench_observers.py::test_ema",
@@ -33,8 +33,8 @@ ESTIMATORS = (
     ),
     Mutation(
         "ema-first-batch-counts-in-part", "qfunc.estimators.ema:Ema.update",
-        "state.batches + 1, _either(empty, seen, state.first))",
-        "state.batches + 1, seen)",
+        "state.batches + 1, _either(empty, batch, state.first))",
+        "state.batches + 1, batch)",
         "tests/estimators/test_minmax_ema.py::test_ema_merge_is_an_ordered_monoid",
     ),
     Mutation(
@@ -61,14 +61,14 @@ ESTIMATORS = (
     ),
     Mutation(
         "moments-forget-the-distance-of-means", "qfunc.estimators.moments:merged",
-        "squares = a.squares + b.squares + apart * apart * (a.number * share)",
+        "squares = a.squares + b.squares + difference * difference * (a.number * share)",
         "squares = a.squares + b.squares",
         "tests/estimators/test_moment_estimators.py::test_moments_are_those_of_all_values",
     ),
     Mutation(
         "moments-weigh-parts-alike", "qfunc.estimators.moments:merged",
-        "a.mean + apart * share",
-        "a.mean + apart / 2",
+        "a.mean + difference * share",
+        "a.mean + difference / 2",
         "tests/estimators/test_moment_estimators.py::test_nothing_is_the_identity",
     ),
     Mutation(

@@ -37,7 +37,7 @@ FAKE_QUANTIZE = (
         "tests/numerics/test_affine.py::test_dequantize_is_the_exact_product_rounded_once",
     ),
     Mutation(
-        "gradient-below-the-range", "qfunc.numerics.affine:_kept",
+        "gradient-below-the-range", "qfunc.numerics.affine:_unclipped",
         "limited = seen.clamp(*_ends(scheme))",
         "limited = seen.clamp(max=_ends(scheme)[1])",
         GRADIENT,
@@ -74,19 +74,19 @@ FAKE_QUANTIZE = (
         "tests/numerics/test_granularity.py::test_shared_scales_are_a_loop_over_the_blocks",
     ),
     Mutation(
-        "compiled-mask-above-only", "qfunc.numerics.affine:_kept",
+        "compiled-mask-above-only", "qfunc.numerics.affine:_unclipped",
         "return (limited == seen).to(seen.dtype)",
         "return (limited <= seen).to(seen.dtype)",
         "tests/numerics/test_compile.py::test_compiled_equals_eager_in_every_format_and_dtype",
     ),
     Mutation(
-        "nan-gets-a-gradient", "qfunc.numerics.affine:_kept",
+        "nan-gets-a-gradient", "qfunc.numerics.affine:_unclipped",
         "return limited.sub_(seen).logical_not().view(torch.int8)",
         "return limited.sub_(seen).nan_to_num_().logical_not().view(torch.int8)",
         "tests/numerics/test_special_values.py::test_special_values_and_their_gradients",
     ),
     Mutation(
-        "no-gradient-where-dynamo-skips-backward", "qfunc.numerics._grads:_carried",
+        "no-gradient-where-dynamo-skips-backward", "qfunc.numerics._grads:_with_traced_gradient",
         "return value - torch.where(mask != 0, x.detach() - x, 0)",
         "return value",
         "tests/numerics/test_compile.py::test_compiled_transforms_keep_the_gradient",

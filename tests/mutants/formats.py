@@ -73,8 +73,8 @@ FORMATS = (
     ),
     Mutation(
         "patterns-not-compared", "qfunc.numerics.bits:to_bits",
-        "(back == real) & (torch.signbit",
-        "(back == back) & (torch.signbit",
+        "(decoded == real) & (torch.signbit",
+        "(decoded == decoded) & (torch.signbit",
         HELD,
     ),
     # scales
@@ -86,13 +86,13 @@ FORMATS = (
     ),
     Mutation("power-of-two-doubled", "qfunc.numerics.scales:_power_of_two", "exponent - 1 + up)", "exponent + up)", POWERS),
     Mutation(
-        "zeros-hold-one-in-e8m0", "qfunc.numerics.scales:_held",
+        "zeros-hold-one-in-e8m0", "qfunc.numerics.scales:_hardware_scale",
         "if not minifloat.without_zero(fmt):",
         "if True:",
         BLOCKS,
     ),
     Mutation(
-        "scale-zero-for-zeros", "qfunc.numerics.scales:_held",
+        "scale-zero-for-zeros", "qfunc.numerics.scales:_hardware_scale",
         "torch.where(magnitude < torch.finfo(torch.float32).tiny, 1.0, magnitude)",
         "magnitude",
         "tests/numerics/test_qparams.py::test_the_range_of_nothing_and_of_zero_has_scale_one",
@@ -142,8 +142,8 @@ FORMATS = (
     ),
     Mutation(
         "no-threshold-above-a-logarithm", "qfunc.numerics.logarithmic:_by_thresholds",
-        "below.add_(size >= _looked_up(following, below))",
-        "below.add_(size > _looked_up(following, below))",
+        "below.add_(size >= _looked_up(next_threshold, below))",
+        "below.add_(size > _looked_up(next_threshold, below))",
         RATIONAL,
     ),
     Mutation(

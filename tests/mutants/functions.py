@@ -43,15 +43,15 @@ FUNCTIONS = (
         "tests/functions/test_learned_gradients.py::test_tqt_is_equations_7_and_8",
     ),
     Mutation(
-        "tqt-floor", "qfunc.functions.tqt:_held",
+        "tqt-floor", "qfunc.functions.tqt:_hardware_qparams",
         "torch.ceil(log2_t)",
         "torch.floor(log2_t)",
         "tests/functions/test_learned_gradients.py::test_tqt_is_equations_7_and_8",
     ),
     Mutation(
         "dsq-steepness", "qfunc.functions.dsq:_SoftGradient.backward",
-        "torch.log(2 / held - 1)",
-        "torch.log(2 / held)",
+        "torch.log(2 / clamped_alpha - 1)",
+        "torch.log(2 / clamped_alpha)",
         SOFT,
     ),
     Mutation(
@@ -68,8 +68,8 @@ FUNCTIONS = (
     ),
     Mutation(
         "dorefa-magnitude-is-a-constant", "qfunc.functions.dorefa:DoReFa._transformed",
-        "kept = split.abs().amax(axes)",
-        "kept = split.detach().abs().amax(axes)",
+        "absmax = split.abs().amax(axes)",
+        "absmax = split.detach().abs().amax(axes)",
         "tests/functions/test_learned_gradients.py::test_dorefa_differentiates_the_magnitude_that_it_keeps",
     ),
     Mutation(
@@ -79,7 +79,7 @@ FUNCTIONS = (
         "tests/training/test_training.py::test_recipes_begin_near_the_trained_network",
     ),
     Mutation(
-        "own-gradient-summed-twice", "qfunc.functions.own_gradient:_Own._shared",
+        "own-gradient-summed-twice", "qfunc.functions.own_gradient:_UserGradient._shared",
         "if gradient.shape == parameter.shape:",
         "if False:",
         "tests/functions/test_with_gradient.py::test_gradients_may_come_in_the_parameters_shape_or_not_at_all",

@@ -26,7 +26,7 @@ HISTOGRAMS = (
     ),
     Mutation(
         "lowest-bin-counts-all", "qfunc.estimators.binning:LogLinear.of_patterns",
-        "tally.sum(-1, keepdim=True) - held.sum(-1, keepdim=True)",
+        "tally.sum(-1, keepdim=True) - upper.sum(-1, keepdim=True)",
         "tally.sum(-1, keepdim=True)",
         COUNTS,
     ),

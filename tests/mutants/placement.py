@@ -30,9 +30,9 @@ PLACEMENT = (
         "tests/placement/test_place_mutants.py::test_weights_are_scaled_along_their_output_channels",
     ),
     Mutation(
-        "channel-axis-of-matmul", "qfunc.ops.vocabulary:OPS",
-        '"matmul", "mm", "bmm", axis=-1',
-        '"matmul", "mm", "bmm", axis=0',
+        "channel-axis-of-matmul", "qfunc.ops.linear:ROWS",
+        "weight_axis=-1",
+        "weight_axis=0",
         "tests/placement/test_place_mutants.py::test_weights_are_scaled_along_their_output_channels",
     ),
     Mutation(
@@ -43,8 +43,8 @@ PLACEMENT = (
     ),
     Mutation(
         "two-quantizers-in-series", "qfunc.placement.place:_Placement._edge",
-        "there = self.of_tensor.get(source)",
-        "there = None",
+        "existing = self.of_tensor.get(source)",
+        "existing = None",
         "tests/placement/test_place_mutants.py::test_no_two_quantizers_stand_in_series",
     ),
     Mutation(
@@ -85,8 +85,8 @@ PLACEMENT = (
     ),
     # units
     Mutation(
-        "bounds-inside-the-codes", "qfunc.placement.partition:_is_clamped",
-        "return below and above",
+        "bounds-inside-the-codes", "qfunc.numerics.affine:implies_clamp",
+        "return below and (high is None or bool((code(high) >= ends[1]).all()))",
         "return below",
         "tests/placement/test_place_mutants.py::test_both_bounds_of_a_clip_must_lie_at_the_ends_of_the_codes",
     ),

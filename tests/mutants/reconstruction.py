@@ -17,7 +17,7 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "sizes-are-data", "qfunc.reconstruction.data_flow:_follows",
-        'if node.op == "get_attr" or kind_of(node) in ("size", "full", "arange"):',
+        'if node.op == "get_attr" or kind_of(node) == "size" or has(node, Trait.CREATES):',
         'if node.op == "get_attr":',
         "tests/reconstruction/test_units_of_a_network.py::test_attention_with_a_mask_and_a_perceptron",
     ),
@@ -29,8 +29,8 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "clipped-roundings-have-a-gradient", "qfunc.reconstruction.rounding:_Part.differentiate",
-        "torch.ops.aten.hardtanh_backward(through, sigmoid, edge, 1 - edge, grad_input=given)",
-        "given.copy_(through)",
+        "torch.ops.aten.hardtanh_backward(through, sigmoid, edge, 1 - edge, grad_input=grad)",
+        "grad.copy_(through)",
         "tests/reconstruction/test_parts.py::test_the_weights_are_adarounds_soft_value_and_its_gradient_is_autograds",
     ),
     Mutation(
@@ -47,8 +47,8 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "the-target-does-not-know", "qfunc.reconstruction.trainable:with_adaround",
-        "overrides=(*kept, *changes)",
-        "overrides=kept",
+        "overrides=(*others, *changes)",
+        "overrides=others",
         "tests/reconstruction/test_reconstruct.py::test_saved_loaded_and_deployed_as_other_models_are",
     ),
     Mutation(
@@ -94,9 +94,9 @@ RECONSTRUCTION = (
         "tests/reconstruction/test_units_of_a_network.py::test_squeeze_and_excitation_belongs_to_the_block_around_it",
     ),
     Mutation(
-        "channels-last-are-forgotten", "qfunc.reconstruction.cache:_Held.rows",
-        "return kept.permute(0, 1, 4, 2, 3) if self.turned else kept",
-        "return kept",
+        "channels-last-are-forgotten", "qfunc.reconstruction.cache:_Entry.rows",
+        "return stored.permute(0, 1, 4, 2, 3) if self.turned else stored",
+        "return stored",
         "tests/reconstruction/test_reconstruct.py::test_tensors_beyond_the_budget_go_to_files_and_change_no_bit",
     ),
 )  # fmt: skip

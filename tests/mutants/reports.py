@@ -20,8 +20,8 @@ REPORTS = (
     ),
     Mutation(
         "infinities-are-noise", "qfunc.analysis.metrics:Sums.add",
-        "alike = (x == x_hat) & x.isinf()",
-        "alike = x.isnan() & x.isinf()",
+        "equal_infinities = (x == x_hat) & x.isinf()",
+        "equal_infinities = x.isnan() & x.isinf()",
         "tests/transforms/test_compare.py::test_values_that_are_not_finite",
     ),
     Mutation(
@@ -50,7 +50,7 @@ REPORTS = (
     ),
     Mutation(
         "clipped-at-the-outermost-code", "qfunc.analysis.histogram:Counter.add",
-        "clipped = kept.numel() - int(kept.sum())",
+        "clipped = unclipped.numel() - int(unclipped.sum())",
         "clipped = int((value < self.low).sum() + (value > self.high).sum())",
         "tests/transforms/test_compare.py::test_the_histogram_counts_against_the_clipping_range",
     ),

@@ -95,8 +95,8 @@ ROUNDING_FUNCTIONS = (
     ),
     Mutation(
         "qdrop-passes-its-noise-on", "qfunc.functions.qdrop:QDrop.relax",
-        "within = (noise / self.p).clamp(max=1 - 2.0**-24)",
-        "within = noise",
+        "inner_noise = (noise / self.p).clamp(max=1 - 2.0**-24)",
+        "inner_noise = noise",
         "tests/functions/test_qdrop.py::test_a_surrogate_inside_gets_noise_that_is_still_uniform",
     ),
     Mutation(
@@ -120,8 +120,8 @@ ROUNDING_FUNCTIONS = (
     ),
     Mutation(
         "law-trusts-learned-names", "qfunc.testing.laws.function_gradients:_learned",
-        "silent = [n for n in names if n not in seen]",
-        "silent = []",
+        "untrained = [n for n in names if n not in seen]",
+        "untrained = []",
         BROKEN,
     ),
     Mutation(

@@ -31,8 +31,8 @@ TARGET_LAWS = (
     ),
     Mutation(
         "nothing-commutes-by-law", "qfunc.testing.laws.data_movement:commuting_ops_commute",
-        "before = fake_quantize(op(x), qparams, scheme), op(fake_quantize(x, qparams, scheme))",
-        "before = op(x), op(x)",
+        "for t in _tensors(op(fake_quantize(x, qparams, scheme)))",
+        "for t in _tensors(fake_quantize(op(x), qparams, scheme))",
         CAUGHT, case="averages-that-commute",
     ),
     Mutation(
@@ -91,7 +91,7 @@ TARGET_LAWS = (
     ),
     Mutation(
         "float-weights-are-free", "qfunc.testing.laws.artifact:artifact_holds_the_constants",
-        "elif str(source.target) in held and not",
+        "elif str(source.target) in stored and not",
         "elif False and not",
         CAUGHT, case="weights-that-are-not-the-quantized-ones",
     ),

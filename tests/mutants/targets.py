@@ -101,7 +101,7 @@ TARGETS = (
         PARITY, case="Tensorrt-tensorrt",
     ),
     Mutation(
-        "embedding-table-first", "qfunc.ops.spelling:canonical",
+        "embedding-table-first", "qfunc.ops.canonicalize:canonical",
         'if name == "embedding" and node.target is not F.embedding:',
         'if name == "embedding":',
         "tests/ops/test_spellings.py::test_fx_road[embedding]",

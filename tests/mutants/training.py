@@ -31,8 +31,8 @@ TRAINING = (
     ),
     Mutation(
         "folded-bias-forgets-the-mean", "qfunc.quantizers.batch_norm:folded_bias",
-        "shift = -held * factor",
-        "shift = 0 * held * factor",
+        "shift = -centred * factor",
+        "shift = 0 * centred * factor",
         LAW,
     ),
     Mutation(
@@ -62,7 +62,7 @@ TRAINING = (
     ),
     Mutation(
         "kept-whatever-the-mode", "qfunc.quantizers.fake_quantize:FakeQuantize.train",
-        "self.kept.forget()  # whatever tells of a change",
+        "self.kept.forget()",
         "pass",
         "tests/training/test_training.py::test_evaluation_sees_what_has_no_version",
     ),
@@ -121,15 +121,15 @@ TRAINING = (
         "tests/training/test_training.py::test_tied_sites_hold_one_parameter",
     ),
     Mutation(
-        "recomputation-with-new-buffers", "qfunc.transforms.gradient_checkpointing:_Again.__enter__",
-        "_put(_copies(self.forward.buffers))",
-        "_put(self.now)",
+        "recomputation-with-new-buffers", "qfunc.transforms.gradient_checkpointing:_Recomputation.__enter__",
+        "_set_buffers(_copies(self.forward.buffers))",
+        "_set_buffers(self.now)",
         "tests/training/test_checkpointing.py::test_checkpointed_steps_are_the_steps_without",
     ),
     Mutation(
-        "recomputation-writes-what-it-keeps", "qfunc.transforms.gradient_checkpointing:_Again.__enter__",
-        "_put(_copies(self.forward.buffers))",
-        "_put(self.forward.buffers)",
+        "recomputation-writes-what-it-keeps", "qfunc.transforms.gradient_checkpointing:_Recomputation.__enter__",
+        "_set_buffers(_copies(self.forward.buffers))",
+        "_set_buffers(self.forward.buffers)",
         "tests/training/test_checkpointing.py::test_parts_of_a_model_checkpoint",
     ),
     Mutation(
@@ -145,7 +145,7 @@ TRAINING = (
         "tests/training/test_exported.py::test_norms_stay_what_they_are_on_the_road_of_export",
     ),
     Mutation(
-        "exported-frozen-norms-train", "qfunc.frontend.export.program:_opened",
+        "exported-frozen-norms-train", "qfunc.frontend.export.program:_functional_form",
         "isinstance(submodule, _BATCH_NORMS) and path not in counted",
         "False",
         "tests/training/test_exported.py::test_a_program_of_training_mode_is_the_model",
@@ -182,24 +182,24 @@ TRAINING = (
     ),
     Mutation(
         "quantized-again-after-a-change-in-place", "qfunc.quantizers.recompute:_Memory.pack",
-        "(made.version, made.dtype) == (t._version, t.dtype)",
-        "made.dtype == t.dtype",
+        "(entry.version, entry.dtype) == (t._version, t.dtype)",
+        "entry.dtype == t.dtype",
         "tests/training/test_recompute.py::test_views_and_changes_in_place",
     ),
     Mutation(
         "views-quantized-again-start-at-zero", "qfunc.quantizers.recompute:_Memory.unpack",
-        "as_strided(*place)",
-        "as_strided(*place[:2])",
+        "as_strided(*view)",
+        "as_strided(*view[:2])",
         "tests/training/test_recompute.py::test_views_and_changes_in_place",
     ),
     Mutation(
         "what-nothing-keeps-is-kept-to-quantize-it-again", "qfunc.quantizers.recompute:_Memory.pack",
-        "if made.lasting or source in self.kept:",
+        "if entry.is_parameter or source in self.kept:",
         "if True:",
         "tests/training/test_recompute.py::test_gradients_are_those_of_what_was_kept[fixed]",
     ),
     Mutation(
-        "noise-of-the-next-step-when-quantized-again", "qfunc.quantizers.fake_quantize:FakeQuantize._behind",
+        "noise-of-the-next-step-when-quantized-again", "qfunc.quantizers.fake_quantize:FakeQuantize._quantize",
         "materialize(self.step).clone()",
         "materialize(self.step)",
         "tests/training/test_recompute.py::test_gradients_are_those_of_what_was_kept[qdrop]",
@@ -212,8 +212,8 @@ TRAINING = (
     ),
     Mutation(
         "compiled-second-derivatives-are-zero", "qfunc.numerics._compiled:require_first",
-        "len(around) > 1",
-        "len(around) > 9",
+        "len(wrappers) > 1",
+        "len(wrappers) > 9",
         "tests/functions/test_compiled_functional.py::test_other_derivatives_are_refused",
     ),
     Mutation(

@@ -50,13 +50,13 @@ TRANSFORMS = (
         "tests/transforms/test_algorithms.py::test_what_the_hardware_dictates_does_not_train",
     ),
     Mutation(
-        "surrogate-in-evaluation", "qfunc.quantizers.fake_quantize:FakeQuantize._behind",
+        "surrogate-in-evaluation", "qfunc.quantizers.fake_quantize:FakeQuantize._quantize",
         "self.training and self.relaxed",
         "not self.training and self.relaxed",
         "tests/transforms/test_algorithms.py::test_training_sees_the_surrogate_with_noise_of_seed_and_step",
     ),
     Mutation(
-        "dynamic-scale-of-the-range-before", "qfunc.quantizers.fake_quantize:FakeQuantize._now",
+        "dynamic-scale-of-the-range-before", "qfunc.quantizers.fake_quantize:FakeQuantize._current_params",
         "of_tensor(x, self.scheme), x.detach()",
         "of_tensor(2 * x, self.scheme), x.detach()",
         "tests/transforms/test_algorithms.py::test_a_dynamic_scale_is_that_of_each_tensor",
@@ -83,8 +83,8 @@ TRANSFORMS = (
     # calibrate
     Mutation(
         "calibrate-in-training-mode", "qfunc.graph.module:in_evaluation_mode",
-        "twin.training = False",
-        "twin.training = module.training",
+        "copied.training = False",
+        "copied.training = module.training",
         "tests/transforms/test_purity.py::test_evaluation_semantics_whatever_the_mode",
     ),
     Mutation(
@@ -131,9 +131,9 @@ TRANSFORMS = (
         "tests/transforms/test_save_load.py::test_a_quantized_model_stays_uncalibrated",
     ),
     Mutation(
-        "load-ignores-dtypes", "qfunc.transforms.save_load:_differs",
-        "if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)",
-        "if have[k].shape != state[k].shape",
+        "load-ignores-dtypes", "qfunc.transforms.save_load:_difference",
+        "if (current[k].shape, current[k].dtype) != (state[k].shape, state[k].dtype)",
+        "if current[k].shape != state[k].shape",
         "tests/transforms/test_save_load.py::test_load_refuses_another_model",
     ),
     # artifacts

@@ -94,9 +94,9 @@ def test_patterns_and_formats_that_are_too_wide_are_refused() -> None:
     for pattern in (256, -1):
         with pytest.raises(SpecError) as error:
             from_bits(torch.tensor([0, pattern]), E4M3FN)
-        assert str(error.value) == f"from_bits: found {pattern}, wanted a pattern of 8 bits. Mask the other bits away."
+        assert str(error.value) == f"from_bits: found {pattern}, wanted a pattern of 8 bits. Mask off the other bits."
     for refused in (to_bits, from_bits):
-        with pytest.raises(SpecError, match=r"wanted at most 16 bits\. Keep wider floats as tensors\.$"):
+        with pytest.raises(SpecError, match=r"wanted at most 16 bits\. Store wider floats as tensors\.$"):
             refused(torch.zeros(1), FLOAT32)
 
 

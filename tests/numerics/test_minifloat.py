@@ -211,11 +211,11 @@ def test_what_has_no_meaning_is_refused() -> None:
         nearest(torch.zeros(1), Float(4, 3, bias=4000))
     with pytest.raises(SpecError, match="noise"):
         nearest(torch.zeros(1), E4M3FN, "stochastic")
-    wanted = "minifloat.nearest: found 'half_even_on_index', wanted a rounding of values. Name another."
+    wanted = "minifloat.nearest: found 'half_even_on_index', wanted a rounding of values. Use another rounding."
     assert str(index.value) == wanted
     assert str(wide.value) == (
-        "minifloat.nearest: found Float(4, mantissa=3, bias=4000), wanted a format whose values float64 holds. "
-        "Use another bias, or fewer bits of mantissa."
+        "minifloat.nearest: found Float(4, mantissa=3, bias=4000), wanted a format with values that fit into float64. "
+        "Use another bias, or fewer mantissa bits."
     )
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from qfunc.frontend.capture import capture
-from qfunc.ops.vocabulary import BY_TARGET, OPS, kind_of, op_of
+from qfunc.ops.node import kind_of, op_of
+from qfunc.ops.opset import BY_TARGET, OPS
 from tests.ops.float_spellings import ELSEWHERE, FLOAT_GROUPS
 from tests.ops.index_spellings import INDEX_GROUPS
 from tests.ops.spellings import GROUPS as OPS_OF_LAYERS

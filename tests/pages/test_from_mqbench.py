@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import estimators, functions, targets
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.reconstruction import Method, mqbench
 from qfunc.specs import Algorithm, Target, edit
 

@@ -46,15 +46,15 @@ def test_nothing_is_registered_and_nothing_of_the_library_changes(monkeypatch):
     """Importing the example leaves every module of the library as it was."""
     from qfunc import estimators, functions, lowering, specs, targets
     from qfunc.lowering.onnx import ops as onnx_ops
-    from qfunc.ops import vocabulary
+    from qfunc.ops import opset
 
-    holders = (estimators, functions, lowering, specs, targets, vocabulary, onnx_ops)
-    before = [dict(vars(m)) for m in holders] + [dict(onnx_ops.WRITERS), dict(vocabulary.BY_NAME)]
+    holders = (estimators, functions, lowering, specs, targets, opset, onnx_ops)
+    before = [dict(vars(m)) for m in holders] + [dict(onnx_ops.WRITERS), dict(opset.BY_NAME)]
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     from new_target import npu
 
     assert npu.name == "npu"
-    assert [dict(vars(m)) for m in holders] + [dict(onnx_ops.WRITERS), dict(vocabulary.BY_NAME)] == before
+    assert [dict(vars(m)) for m in holders] + [dict(onnx_ops.WRITERS), dict(opset.BY_NAME)] == before
 
 
 def test_a_wrong_statement_about_the_chip_is_found(monkeypatch):

@@ -13,7 +13,7 @@ from torch import fx, nn
 import qfunc
 from qfunc.frontend.capture import capture
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.specs import Int, PerChannel, Scheme, Target
 from tests.networks import NETWORKS
 

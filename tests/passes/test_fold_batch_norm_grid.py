@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from qfunc.frontend.capture import capture
 from qfunc.graph.record import record_of
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from tests.passes.user_norms import CalledNorm, FrozenBatchNorm2d, TorchCalledNorm, WrittenOut
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc.errors import SpecError
 from qfunc.frontend.capture import capture
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.specs import Attr, Fusion, FusionStep, Op, OpKind, Target, edit, from_json, to_json
 from qfunc.targets.onnxruntime import onnxruntime
@@ -231,7 +231,7 @@ def missed(model: nn.Module, target: Target) -> tuple[tuple[str, str, str], ...]
 
 
 def test_explain_says_why_a_norm_did_not_fold() -> None:
-    why = "'conv' is read 2 times, and a fused op may be read once"
+    why = "'conv' is read 2 times, and a fused op may be read only once"
     assert missed(TwoReaders(), MINE) == (("conv", "norm", why), ("conv", "bn", why))
     computed = missed(Computed(), onnxruntime)
     assert computed == (("conv2d", "norm", "the weight or bias of 'conv2d' is computed, not a parameter"),)
@@ -259,7 +259,7 @@ def test_when_holds_for_folding_too() -> None:
     folded = fold_batch_norms(capture(leaves=LEAVES)(MODELS["conv"][0]), target)
     assert calls(folded) == ["conv", "unknown", "relu"]
     misses = qfunc.explain(qfunc.quantize(target)(MODELS["conv"][0])).misses
-    assert misses == (("0", "1", "the fusion asks for Attr('groups', equals=1)"),)
+    assert misses == (("0", "1", "the fusion requires Attr('groups', equals=1)"),)
 
 
 def test_a_norm_that_stands_elsewhere_says_what_it_follows() -> None:

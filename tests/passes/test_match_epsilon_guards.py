@@ -14,7 +14,7 @@ import qfunc
 from qfunc import targets
 from qfunc.frontend.capture import capture
 from qfunc.lowering import OnnxRuntimeRunner
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.specs import edit
 from tests.passes.user_norms import FrozenBatchNorm2d, WrittenOut

@@ -160,7 +160,7 @@ NO_LAYER = [
     (lambda x: F.pad(x, (1, 1, 1, 1)), "op 'pad': found the kind 'pad'"),
     (lambda x: x @ x.transpose(2, 3), "op 'matmul': found the kind 'matmul'"),
     (lambda x: torch.cumsum(x, 1), "op 'cumsum': found the kind 'cumsum'"),
-    (lambda x: torch.lgamma(x), "op 'lgamma': found lgamma, an op of no known kind"),
+    (lambda x: torch.lgamma(x), "op 'lgamma': found lgamma, an op of unknown kind"),
 ]
 
 

@@ -21,7 +21,7 @@ LISTED = "docs/targets.md lists them"
 PRO_INT = "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form"
 IMAGES = "Resize images by mode='nearest' or 'bilinear'."
 CURVE, NORM = "Use leaky_relu, elu, gelu or mish.", "Use batch_norm, which folds."
-OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(Qdq())."
+OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 
 NCNN = {
     "group_norm": (nn.GroupNorm(2, 4), "", LISTED, NORM),

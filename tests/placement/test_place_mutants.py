@@ -17,7 +17,7 @@ from qfunc.frontend.capture import capture
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.ops.vocabulary import kind_of
+from qfunc.ops.node import kind_of
 from qfunc.placement.partition import Partition
 from qfunc.placement.place import plan
 from qfunc.specs import Int, KeepFloat, NonNegative, Op, Rule, Scheme, ZeroPoint, edit

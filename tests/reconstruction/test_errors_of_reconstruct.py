@@ -56,9 +56,9 @@ FIELDS = [
 @pytest.mark.parametrize(("fields", "message"), FIELDS, ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")
 def test_fields_that_mean_nothing(fields: dict[str, Any], message: str) -> None:
     assert refused(SpecError, lambda: qfunc.qdrop(**fields)) == message
-    damping = "Fisher.damping: found -1, wanted a number of at least 0. Give 0.0 for the bare gradients."
+    damping = "Fisher.damping: found -1, wanted a number of at least 0. Use 0.0 for the gradients alone."
     assert refused(SpecError, lambda: Fisher(-1)) == damping
-    share = "Regulariser.warm_up: found 1, wanted a number in [0, 1). Give the share of iterations without it."
+    share = "Regulariser.warm_up: found 1, wanted a number in [0, 1). Give the share of iterations without the regulariser."
     assert refused(SpecError, lambda: Regulariser(warm_up=1)) == share
     with pytest.raises(TypeError, match="max_count"):
         qfunc.qdrop(max_count=1)  # type: ignore[call-arg]
@@ -82,10 +82,10 @@ USES = [
     (lambda: qfunc.reconstruct(ONE, [])(net()),
      "reconstruct: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."),
     (lambda: qfunc.reconstruct(ONE, [X[0][:2]])(net()),
-     "reconstruct, batches: found 2 images, wanted at least 3. Give images as for calibration; the papers take 1,024."),
+     "reconstruct, batches: found 2 images, wanted at least 3. Pass images as for calibration; the papers use 1,024."),
     (lambda: qfunc.reconstruct(ONE, [X[0], X[0][..., 1:]])(net()),
      "reconstruct, input 'x': found torch.float32 of shape (3, 6, 7) an image and torch.float32 of shape (3, 6, 6) an image, "
-     "wanted batches that differ in the number of images alone. Give images, or padded sequences, of one size."),
+     "wanted batches that differ only in the number of images. Give images, or padded sequences, of one size."),
     (lambda: qfunc.reconstruct(ONE, X)(qfunc.quantize(targets.academic(4, 4))(Chain(1))),
      "reconstruct: found a quantized model without qparams at site 'x', wanted a calibrated model. "
      "First run qfunc.calibrate(batches)(quantized)."),
@@ -96,8 +96,8 @@ USES = [
      "reconstruct: found no weight in integers that a conv, linear, matmul or recurrent op reads, wanted at least one. "
      "Quantize for a target that quantizes weights."),
     (lambda: qfunc.reconstruct(ONE, X)(calibrated(Chain(1), X, DOREFA)),
-     "reconstruct, site 'body.0.weight': found the function DoReFa(largest=1.0), wanted a function inside AdaRound: a function "
-     "that quantizes x itself. Use edit.weights(function=Fixed()) before, or leave the op out by select=."),
+     "reconstruct, site 'body.0.weight': found the function DoReFa(largest=1.0), wanted a function that AdaRound can wrap: a "
+     "function that quantizes x itself. Use edit.weights(function=Fixed()) first, or exclude the op with select=."),
 ]  # fmt: skip
 
 
@@ -118,9 +118,8 @@ def test_images_that_are_not_apart() -> None:
 
     x = [torch.randn(8, 3)]
     assert refused(CalibrationError, lambda: qfunc.reconstruct(ONE, x)(calibrated(Centred(), x))) == (
-        "reconstruct, tensor 'sub': found a value without a part for each image, wanted units between which every tensor has "
-        "an axis that runs over the images. Name a module around it by Blocks(modules=...), or leave the ops before it out by "
-        "select=."
+        "reconstruct, tensor 'sub': found a value without a batch axis, wanted a batch axis in every tensor between units. "
+        "Name a module around it with Blocks(modules=...), or exclude the ops before it with select=."
     )
 
 
@@ -138,7 +137,7 @@ class Loop(nn.Module):
 def test_a_program_of_one_number_of_images() -> None:
     """Units are made in batches of their own: told before anything runs, whatever the number."""
     target, x = targets.academic(4, 4), torch.randn(4, 3)
-    wanted = "wanted a model that runs on any number of images, for units are made in batches of their own. "
+    wanted = "wanted a model that accepts any batch size. "
     dynamic = (
         "Export it with dynamic_shapes, such as {'x': {0: torch.export.Dim.AUTO}}, and an example of two; or quantize the "
         "nn.Module itself."
@@ -159,7 +158,7 @@ def test_a_program_of_one_number_of_images() -> None:
     at = reconstructed(nn.Sequential(fixed.module()), submodules="0")  # type: ignore[arg-type]
     assert refused(CalibrationError, at) == f"reconstruct, submodule '0', input 'input': {found}{wanted}{dynamic}"
     assert refused(CalibrationError, reconstructed(Loop(), example_inputs=(x,))) == (
-        f"reconstruct: {found}{wanted}Quantize the submodules that run on any number: quantize(target, submodules=...)."
+        f"reconstruct: {found}{wanted}Quantize the submodules that accept any batch size: quantize(target, submodules=...)."
     )
     assert not ran
     varies = torch.export.export(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
@@ -170,7 +169,7 @@ def test_a_directory_of_something_else(tmp_path: Path) -> None:
     model = net()
     qfunc.reconstruct(ONE, X, resume=tmp_path / "units")(model)
     where = f"reconstruct, resume={str(tmp_path / 'units')!r}: found"
-    other = "wanted those of this {}. Give another directory."
+    other = "wanted those of this {}. Use another directory."
     for how, word in (
         (lambda: qfunc.reconstruct(qfunc.adaround(iterations=2), X, resume=tmp_path / "units")(model), "method"),
         (lambda: qfunc.reconstruct(ONE, [images(5)], resume=tmp_path / "units")(model), "set of images"),
@@ -179,11 +178,11 @@ def test_a_directory_of_something_else(tmp_path: Path) -> None:
         assert refused(CalibrationError, how) == f"{where} units of another {word}, {other.format(word)}"
     (tmp_path / "units" / "unit-0000.safetensors").write_bytes(b"cut")
     message = refused(CalibrationError, lambda: qfunc.reconstruct(ONE, X, resume=tmp_path / "units")(model))
-    assert message.startswith(f"{where} unit-0000.safetensors, cut or changed")
-    assert message.endswith("wanted whole files. Delete that file: its unit is done again.")
+    assert message.startswith(f"{where} unit-0000.safetensors, which is damaged")
+    assert message.endswith("wanted valid files. Delete that file; its unit is then reconstructed again.")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").touch()
     assert refused(CalibrationError, lambda: qfunc.reconstruct(ONE, X, resume=tmp_path / "notes")(model)) == (
-        f"reconstruct, resume={str(tmp_path / 'notes')!r}: found other files (a.txt), wanted an empty directory, or one that "
-        "resume= made. Give another directory."
+        f"reconstruct, resume={str(tmp_path / 'notes')!r}: found other files (a.txt), wanted an empty directory, or one "
+        "written with resume=. Use another directory."
     )

@@ -206,10 +206,10 @@ def test_declared_blocks() -> None:
     with pytest.raises(SpecError) as e:
         found(Resnet(), Blocks(modules=("third",)))
     assert str(e.value) == (
-        "Blocks.modules: found 'third', which is the path of no module with ops, wanted paths of modules. "
+        "Blocks.modules: found 'third', which matches no module with ops, wanted paths of modules. "
         "Modules with weights in them: first, second."
     )
-    with pytest.raises(SpecError, match="modules inside each other"):
+    with pytest.raises(SpecError, match="nested modules"):
         found(Resnet(), Blocks(modules=("first", "first.one")))
 
 
@@ -227,6 +227,6 @@ def test_a_block_around_what_it_does_not_hold_is_refused() -> None:
     with pytest.raises(SpecError) as e:
         qfunc.reconstruct(qfunc.brecq(unit=Blocks(modules=("pair",)), iterations=1), [x])(model)
     assert str(e.value) == (
-        "reconstruct, block 'pair': found ops that run before and after others outside of it, wanted a block that can run "
-        "as one. Name the module around it, or leave it to the graph."
+        "reconstruct, block 'pair': found ops outside of it that must run between its ops, wanted a block whose ops can run "
+        "together. Name the module around it, or remove it from Blocks(modules=...)."
     )

@@ -174,7 +174,7 @@ arithmetics = st.one_of(
         FloatKernel,
         st.sampled_from(("float16", "float32")),
         roundings,
-        function=st.none() | st.sampled_from(("window_sum", "xnn_average")),
+        function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
     st.just(ZeroPointShifts()),
     st.just(Copy()),

@@ -124,7 +124,7 @@ def test_a_real_target_survives_everything():
     assert isinstance(target, Target)
     assert from_json(to_json(target)) == pickle.loads(pickle.dumps(target)) == target
     assert len({target, from_json(to_json(target))}) == 1
-    assert max(map(len, repr(target).splitlines())) <= 160
+    assert max(map(len, target.code().splitlines())) <= 160
 
 
 def test_diff_reads_like_a_datasheet():

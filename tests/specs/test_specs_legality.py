@@ -7,7 +7,7 @@ from attrs import evolve
 
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.ops.vocabulary import MODULE_KINDS, OPS
+from qfunc.ops.opset import MODULE_KINDS, OPS
 from qfunc.specs import (
     AllOf,
     AnyInput,

@@ -174,8 +174,9 @@ def test_what_is_changed_meanwhile_is_told() -> None:
     with torch.no_grad():
         model.get_parameter("quantizers.head.weight.scale").mul_(2)
     wanted = (
-        "recompute_quantized: found a tensor that was changed in place between forward and backward, wanted what was "
-        "quantized, as it was, to quantize it again. Change it after the backward, or leave recompute_quantized out."
+        "recompute_quantized: found a tensor that was changed in place between forward and backward, wanted an "
+        "unchanged tensor, from which the quantized one is recomputed. Change it after the backward, or remove "
+        "recompute_quantized."
     )
     with pytest.raises(CalibrationError) as caught:
         loss.backward()
@@ -247,5 +248,5 @@ def test_checkpoints_and_compilers() -> None:
     linear = nn.Linear(5, 4)
     context_fn = functools.partial(qfunc.checkpoint_contexts, linear)
     whole = torch.compile(lambda x: checkpoint(linear, x, use_reentrant=False, context_fn=context_fn), backend="aot_eager")
-    with pytest.raises(Exception, match=r"found a checkpoint within torch.compile, which runs no contexts, wanted"):
+    with pytest.raises(Exception, match=r"found a checkpoint inside torch.compile, which runs no contexts, wanted"):
         whole(torch.ones(6, 5))

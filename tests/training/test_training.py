@@ -84,7 +84,7 @@ def test_dorefa_trains_the_weights_alone() -> None:
     step(model, torch.optim.SGD(groups, momentum=0.9), 0)
     with pytest.raises(CalibrationError) as caught:
         qfunc.parameter_groups(nn.Linear(2, 2), lr=0.1)
-    cure = "Quantize it first, and pass what quantize returns; or pass model.parameters() to the optimizer."
+    cure = "Quantize it first, and pass the quantized model; or pass model.parameters() to the optimizer."
     assert str(caught.value) == f"parameter_groups: found a Linear without quantizers, wanted a quantized model. {cure}"
 
 
@@ -311,8 +311,10 @@ def change_at(change: Any) -> None:
 def test_weights_are_quantized_once_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until one of the tensors behind them changes."""
     model, seen = made(targets.tensorrt).eval(), []
-    original = FakeQuantize._behind
-    monkeypatch.setattr(FakeQuantize, "_behind", lambda self, *given: (seen.append(self.site.name), original(self, *given))[1])
+    original = FakeQuantize._quantize
+    monkeypatch.setattr(
+        FakeQuantize, "_quantize", lambda self, *given: (seen.append(self.site.name), original(self, *given))[1]
+    )
     x = batch(3)
     with torch.no_grad():
         first = model(x)

@@ -84,7 +84,7 @@ def test_adaptive_windows_that_overlap_are_refused(rank: int, found: str) -> Non
     with pytest.raises(EmulationError) as caught:
         emulation(x)
     assert str(caught.value) == (
-        f"unit '1': found adaptive pooling of {found}, wanted whole windows. "
+        f"unit '1': found adaptive pooling of {found}, wanted a size that divides the input's. "
         "Resize the input, or pool to a divisor of its size."
     )
     whole = torch.randn(2, 3, *(10, 14)[:rank])  # 8 and 12 behind the convolution

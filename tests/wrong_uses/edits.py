@@ -98,18 +98,21 @@ ROWS: tuple[Row, ...] = (
     ("a rule of an unknown slot", lambda w: edit.add(edit.op("gelu"), inputs=Scheme()), "SpecError",
      "edit.add: found inputs, wanted input, weight, bias, output, edges. Use those keywords."),
     ("a format in place of a scheme", lambda w: edit.add(edit.op("gelu"), input=Int(8)), "SpecError",
-     "Rule.input: found Int(8), wanted Scheme or Derived or Fixed or Cases or Keep or None. Give a value such as "
+     "Rule.input: found Int(8), wanted Scheme or DerivedQParams or FixedQParams or Cases or KeepFloat or None. Give a "
+     "value such as "
      "Scheme(...)."),
     ("inputs in bits", lambda w: edit.inputs(edit.op("gelu"), 8), "SpecError",
-     "Rule.input: found 8, wanted Scheme or Derived or Fixed or Cases or Keep or None. Give a value such as Scheme(...)."),
+     "Rule.input: found 8, wanted Scheme or DerivedQParams or FixedQParams or Cases or KeepFloat or None. Give a value "
+     "such as Scheme(...)."),
     ("outputs of a text", lambda w: edit.outputs("gelu", Scheme()), "SpecError",
      "edit.outputs: found 'gelu', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them "
      "with &, | and ~."),
     ("a fusion of texts", lambda w: edit.fuse("conv", "relu"), "SpecError",
      "edit.fuse: found 'conv', wanted a Fusion. Write specs.Fusion(...)."),
     ("a lowering by class", lambda w: edit.deploy(lowering.QdqLowering), "SpecError",
-     "SetLowering.lowering: found <class 'qfunc.lowering.onnx.lowering.Qdq'>, wanted a frozen value with the methods lower. "
-     "Call it: Qdq()."),
+     "SetLowering.lowering: found <class 'qfunc.lowering.onnx.lowering.QdqLowering'>, wanted a frozen value with the "
+     "methods lower. "
+     "Call it: QdqLowering()."),
     ("a lowering by name", lambda w: edit.deploy("onnx"), "SpecError",
      "SetLowering.lowering: found 'onnx', wanted a frozen value with the methods lower. Add lower."),
 )

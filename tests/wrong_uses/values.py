@@ -34,7 +34,7 @@ ROWS: tuple[Row, ...] = (
      "Rule.select: found 'conv', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them "
      "with &, | and ~."),
     ("a step by text", lambda w: FusionStep("relu"), "SpecError",
-     "Step.op: found 'relu', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them with "
+     "FusionStep.op: found 'relu', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them with "
      "&, | and ~."),
     ("a difference to a name", lambda w: specs.diff(TARGET, "tensorrt"), "SpecError",
      "diff: found 'tensorrt', wanted a spec. Pass two targets, or two values of qfunc.specs."),
@@ -72,7 +72,7 @@ ROWS: tuple[Row, ...] = (
     ("entropy by name", lambda w: Entropy("kl"), "SpecError",
      "Entropy.bins: found 'kl', wanted a power of two in [256, 65536]. Give 4096 or another one."),
     ("powers of two of a number", lambda w: PowerOfTwo(5), "SpecError",
-     "PowerOfTwo.inner: found 5, wanted an estimator. Give one, such as MinMax()."),
+     "PowerOfTwo.inner: found 5, wanted an estimator. Give an estimator such as MinMax()."),
     ("a negative clipping value", lambda w: Pact(alpha=-1), "SpecError",
      "Pact.alpha: found -1, wanted a finite positive number or None. Give such a number."),
     ("a probability of 2", lambda w: QDrop(p=2), "SpecError",

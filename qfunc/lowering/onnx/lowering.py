@@ -26,13 +26,13 @@ class QdqLowering:
     Source: ONNX operator specification, QuantizeLinear-13, -19, -21, DequantizeLinear-13, -19, -21.
 
     >>> QdqLowering(), QdqLowering(opset=13)
-    (Qdq(), Qdq(opset=13))
+    (QdqLowering(), QdqLowering(opset=13))
     """
 
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The model's bytes, the same for the same model."""
+        """Return the model's bytes, the same for the same model."""
         return {"model.onnx": model.SerializeToString(deterministic=True)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
@@ -40,20 +40,19 @@ class QdqLowering:
 
         >>> from qfunc.specs import Int, Scheme
         >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=False)
-        'Qdq(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        'QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
         >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
         ''
         """
-        return _wanted("Qdq", self.opset, scheme, constant)
+        return _wanted("QdqLowering", self.opset, scheme, constant)
 
 
 @readable
 @frozen(kw_only=True)
 class ExplicitQdqLowering:
-    """As `QdqLowering`, without the copies (Max of one tensor) that keep ONNX Runtime's optimiser from quantizing what "
-    "is float.
+    """As `QdqLowering`, without the copies (Max of one tensor) that keep ONNX Runtime from quantizing float tensors.
 
-    Engines that fuse by pattern want nothing between an op, its activation and QuantizeLinear.
+    Engines that fuse by pattern accept no node between an op, its activation and QuantizeLinear.
 
     Source: NVIDIA TensorRT Developer Guide, Explicit Quantization, Q/DQ placement recommendations.
 
@@ -64,13 +63,13 @@ class ExplicitQdqLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The model's bytes, the same for the same model."""
+        """Return the model's bytes, the same for the same model."""
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
         return QdqLowering().lower(float_model(model, ()), sites)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """As Qdq's.
+        """Return as `QdqLowering.refuses` does.
 
         >>> from qfunc.specs import Int, Scheme
         >>> ExplicitQdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)

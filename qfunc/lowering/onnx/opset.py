@@ -10,10 +10,10 @@ from qfunc.specs._check import integer
 
 
 def opset_field() -> Any:
-    """The opset of a lowering's ONNX models, 13 to 21 and by default the latest; old toolchains read old ones only.
+    """Return the opset of a lowering's ONNX models, 13 to 21 and by default the latest; old toolchains read old ones only.
 
-    >>> from qfunc.lowering import Encodings
-    >>> Encodings(opset=13).opset
+    >>> from qfunc.lowering import SnpeEncodings
+    >>> SnpeEncodings(opset=13).opset
     13
     """
     return field(default=21, kw_only=True, validator=integer(13, 21))

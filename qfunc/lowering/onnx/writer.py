@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import onnx
@@ -15,27 +14,23 @@ from qfunc.graph.record import TensorInfo
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
-from qfunc.lowering.onnx.normalization import write_norm
-from qfunc.lowering.onnx.ops import SEVERAL_WRITERS, WRITERS
+from qfunc.lowering.onnx.normalization import write_norm_module
+from qfunc.lowering.onnx.ops import WRITERS
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
-from qfunc.lowering.onnx.recurrent import RECURRENT_WRITERS
-from qfunc.lowering.onnx.shape import write_split
 from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
+from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
-from qfunc.ops.vocabulary import op_of, slots
+from qfunc.ops.node import has, op_of, slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
-
-SEVERAL = SEVERAL_WRITERS | RECURRENT_WRITERS
-"""Writers of ops with several results, by kind."""
 
 
 def write_model(
     partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes | None = ()
 ) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
-    """The ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
+    """Return the ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
     dynamic batch.
 
     A tensor named `p` is written as `p` (float), `p.codes` (after QuantizeLinear) and `p.real` (after
@@ -126,15 +121,14 @@ class _Writer:
             lambda n: read_attr(self.network, n), lambda n, rows: self._lifted(n, node, rows), module,
             own if op_of(node) is None else None,
         )  # fmt: skip
-        if kind in SEVERAL or kind in ("split", "chunk"):
-            used = [n.args[1] for n in node.users if n.target in (element, operator.getitem)]
-            used = used if len(used) == len(node.users) else list(range(len(self.shapes[node.name])))
-            self.parts[node.name] = SEVERAL[kind](call) if kind in SEVERAL else write_split(call, used)
-            return
         if kind in ("batch_norm", "instance_norm") and module is not None:
-            self.raw[node.name] = write_norm(call, kind)
+            names: str | list[str] = write_norm_module(call, kind)
         else:
-            self.raw[node.name] = write_op(call, kind, own, self.path(node))
+            names = write_op(call, kind, own, self.path(node))
+        if isinstance(names, list):
+            self.parts[node.name] = names
+            return
+        self.raw[node.name] = names
         self._pair(node)
 
     def _name(self, node: fx.Node) -> str:
@@ -159,7 +153,7 @@ class _Writer:
         unit = next(u for u in self.partition.units if node in u.group.nodes)
         group, coding = unit.group, self.partition.output_coding(unit.group.output)
         rest = group.nodes[1:]
-        if coding is None or self._bare(unit) or any(self.partition.kinds[n] not in ("relu", "clip") for n in rest):
+        if coding is None or self._bare(unit) or not all(has(n, Trait.CLAMPS) for n in rest):
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
@@ -167,7 +161,7 @@ class _Writer:
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
             )  # fmt: skip
-            tensor = WRITERS[self.partition.kinds[step]](call)
+            tensor = str(WRITERS[self.partition.kinds[step]](call))
             self.done[step.name] = node.name
         return tensor, coding, name
 
@@ -195,7 +189,7 @@ class _Writer:
         # (WeightBiasQuantization).  Max of one tensor is a copy that it does not look through.
         # It drops a Relu or Clip that the codes' ends imply, so what counts is the op before those.
         source = node
-        while self.partition.kinds[source] in ("relu", "clip") and isinstance(source.args[0], fx.Node):
+        while has(source, Trait.CLAMPS) and isinstance(source.args[0], fx.Node):
             source = source.args[0]
         units = [u for u in self.partition.units if u.group.output in (node, source)]
         if not any(self._bare(unit) for unit in units):
@@ -203,9 +197,9 @@ class _Writer:
         return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
 
     def _bare(self, unit: Unit) -> bool:
-        if unit.integer or unit.kind not in ("conv", "conv_transpose", "linear"):
-            return False
         root = unit.group.root
+        if unit.integer or not has(root, Trait.WEIGHTED):
+            return False
         return any(self.partition.coding(n, root) is None for s, n in slots(root) if s in ("weight", "bias"))
 
     def _read(self, producer: fx.Node, reader: fx.Node) -> str:

@@ -39,7 +39,7 @@ class TensorRtRanges:
     """
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The float model and the ranges of its activations.
+        """Return the float model and the ranges of its activations.
 
         Raises:
             DeployError: an activation with a zero point, several scales, or other codes than int8; names the tensor.
@@ -59,5 +59,5 @@ def _range(site: QuantizedTensor, tensor: str) -> float:
     require_per_tensor(site, tensor, _ARTIFACT)
     if fmt not in (Int(8), Int(8, low=-127)):
         wanted = f"Int(8) or Int(8, low=-127): {_ARTIFACT} is 127 steps"
-        raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme, or deploy by Qdq() alone.")
+        raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme, or deploy by QdqLowering() alone.")
     return site.scale[0] * 127

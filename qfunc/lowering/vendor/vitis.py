@@ -47,7 +47,7 @@ class VitisLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The three files.
+        """Return the three files.
 
         Raises:
             DeployError: a tensor that the DPU has no one fix position for.
@@ -73,7 +73,7 @@ def _byte(fmt: Format, constant: bool) -> bool:
 
 
 def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.vitis, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.vitis, or edit.deploy(QdqLowering())."
     require(site, _byte(site.format, site.role != "activation"), repr(site.format), "Int(8), as the DPU has it", do)
     require_one_scale(site, "the DPU")
     require(site, not any(site.zero_point), f"zero point {site.zero_point[0]}", "none, for the DPU has none", do)

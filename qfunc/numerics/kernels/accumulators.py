@@ -1,4 +1,4 @@
-"""Exact accumulators of products of codes: integers carried in floating point.
+"""Compute exact accumulators of products of codes: integers stored in floating point.
 
 float32 where a bound proves every partial sum below 2^24, else float64 (2^53).
 """
@@ -16,7 +16,7 @@ EXACT_FLOAT32 = 2**24
 
 
 def exact_chunks(weight: Tensor, largest_input: float, axis: int = 1) -> list[int]:
-    """Where to split the input channels so that float32 accumulates each run exactly.
+    """Return the channel indices at which to split the input so that float32 accumulates each run exactly.
 
     bound = max over outputs of sum |w| * largest_input < 2^24 for each run.
 
@@ -24,7 +24,7 @@ def exact_chunks(weight: Tensor, largest_input: float, axis: int = 1) -> list[in
         weight: Integer codes, outputs along axis 0 and inputs along `axis`.
         largest_input: The largest |q - z| of the input.
     Returns:
-        Ends of the runs, the last one the number of channels; empty if one channel alone is beyond the
+        Ends of the runs; the last end is the number of channels.  Empty if a single channel exceeds the
         bound, so that float64 is needed.
 
     >>> exact_chunks(torch.full((1, 4), 127.0), 255 * 300)
@@ -45,7 +45,7 @@ def exact_chunks(weight: Tensor, largest_input: float, axis: int = 1) -> list[in
 
 
 def _runs(ends: list[int]) -> list[slice]:
-    # The last is open, so that an input of another width is refused as torch does, not cut.
+    # The last slice is open, so that torch raises for an input of another width instead of dropping channels.
     return [slice(a, b) for a, b in pairwise((0, *ends[:-1], None))]
 
 
@@ -53,12 +53,12 @@ def conv_codes(
     x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
     ends: list[int],
 ) -> Tensor:  # fmt: skip
-    """The exact accumulator of a convolution: sum (q_x - z) * q_w + q_b; padding counts as q_x = z.
+    """Return the exact accumulator of a convolution: sum (q_x - z) * q_w + q_b; padding counts as q_x = z.
 
     Args:
         x: Codes [N, C, ...]; weight: codes [O, C/groups, ...] in float32; bias: int32 codes [O] or None.
-        ends: What `exact_chunks` gave; empty computes in float64.  Groups cannot be cut: more than one run
-            computes them in float64 too.
+        ends: The result of `exact_chunks`; if it is empty, the sum is computed in float64.  Groups cannot be
+            split: for more than one run they are computed in float64, too.
 
     >>> conv_codes(torch.full((1, 1, 3), 5.0), 4, torch.ones(1, 1, 3), None, 1, 0, 1, 1, [1]).item()
     3.0
@@ -81,7 +81,7 @@ def conv_transpose_codes(
     x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, output_padding: Any,
     groups: int, dilation: Any,
 ) -> Tensor:  # fmt: skip
-    """The exact accumulator of a transposed convolution, in float64; weight: codes [C, O/groups, ...].
+    """Return the exact accumulator of a transposed convolution, in float64; weight: codes [C, O/groups, ...].
 
     >>> conv_transpose_codes(torch.full((1, 1, 2), 5.0), 4, torch.ones(1, 1, 2), None, 1, 0, 0, 1, 1).tolist()
     [[[1.0, 2.0, 1.0]]]
@@ -92,7 +92,7 @@ def conv_transpose_codes(
 
 
 def linear_codes(x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, ends: list[int]) -> Tensor:
-    """The exact accumulator of a linear layer: sum (q_x - z) * q_w + q_b over the last axis; weight [O, I].
+    """Return the exact accumulator of a linear layer: sum (q_x - z) * q_w + q_b over the last axis; weight [O, I].
 
     >>> linear_codes(torch.tensor([[5.0, 6.0]]), 4, torch.tensor([[1.0, -1.0]]), None, [2]).tolist()
     [[-1.0]]
@@ -110,7 +110,7 @@ def linear_codes(x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None
 
 
 def matmul_codes(a: Tensor, zero_a: int, b: Tensor, zero_b: int, largest: float) -> Tensor:
-    """The exact accumulator of a product of two code tensors; `largest` bounds |(q_a - z_a) * (q_b - z_b)|.
+    """Return the exact accumulator of a product of two code tensors; `largest` bounds |(q_a - z_a) * (q_b - z_b)|.
 
     >>> matmul_codes(torch.tensor([[2.0]]), 1, torch.tensor([[5.0]]), 2, 255.0 * 255).item()
     3.0

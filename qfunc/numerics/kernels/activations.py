@@ -1,4 +1,4 @@
-"""Activations on codes, in fixed-point arithmetic."""
+"""Compute activations and averages of codes in fixed-point arithmetic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["average_inside", "fixed_bits", "hard_swish16", "mean_fixed", "two_sl
 def two_slopes(
     x: Tensor, below: Tensor, m: Sequence[Tensor], e: Sequence[Tensor], steps: list[str], zero_point: int, low: int, high: int
 ) -> Tensor:
-    """Codes of max(x, 0) * m_0 2^-e_0 + min(`below`, 0 where x < 0) * m_1 2^-e_1: see `specs.FixedPoint`.
+    """Return the codes of max(x, 0) * m_0 2^-e_0 + min(`below`, 0 where x < 0) * m_1 2^-e_1: see `specs.FixedPoint`.
 
     Args:
         x: Codes minus their zero point; below: x, or x times the slope's own codes.
@@ -33,7 +33,7 @@ def two_slopes(
 
 
 def fixed_bits(x: Tensor, m: Sequence[int], bits: int, rounding: str, zero_point: int, low: int, high: int) -> Tensor:
-    """Codes of R(x * m * 2^-bits) + z with m[0] above and m[1] below 0: see `specs.FixedBits`.
+    """Return the codes of R(x * m * 2^-bits) + z with m[0] above and m[1] below 0: see `specs.FixedBits`.
 
     >>> fixed_bits(torch.tensor([-8.0, 8.0]), (128, 64), 8, "half_up", 0, -128, 127).tolist()
     [-2.0, 4.0]
@@ -46,7 +46,7 @@ def mean_fixed(
     codes: Tensor, zero_in: int, dims: Sequence[int], keepdim: bool, ratio: float, steps: list[str], zero_point: int, low: int,
     high: int,
 ) -> Tensor:  # fmt: skip
-    """Codes of a mean: steps(sum(q - z_x) * m' * 2^-e') + z, the multiplier of s_x / s_y divided by the count.
+    """Return the codes of a mean: steps(sum(q - z_x) * m' * 2^-e') + z, the multiplier of s_x / s_y divided by the count.
 
     m' = floor(m 2^k / n), e' = e + k with k = min(floor(log2 n), 32, 62 - e).
     Source: TFLite, reference_ops QuantizedMeanOrSum.
@@ -66,11 +66,11 @@ def average_inside(
     codes: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, pads: bool, fill: int,
     rounding: str, low: int, high: int, centred: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Codes of the mean over each window of the codes themselves: see `specs.AverageCodes`.
+    """Return the codes of the mean over each window of the codes themselves: see `specs.AverageCodes`.
 
     Args:
-        pads: Whether what is padded, with code `fill`, counts; else only what lies inside does.
-        centred: Whether the mean is that of codes minus `fill`, their zero point, which is added behind the rounding.
+        pads: True to include the padding, with code `fill`, in the mean; False to average over the image only.
+        centred: True to average codes minus `fill`, their zero point, and to add it again after the rounding.
 
     >>> x = torch.tensor([[[[-3.0, -2.0]]]])
     >>> average_inside(x, (1, 2), (1, 2), (0, 0), False, True, 0, "half_away", -128, 127).tolist()
@@ -93,7 +93,7 @@ def average_inside(
 
 
 def hard_swish16(codes: Tensor, zero_in: int, scale_in: float, scale: float, zero_point: int, low: int, high: int) -> Tensor:
-    """Codes of hardswish in 16 bits: see `specs.HardSwish16`.
+    """Return the codes of hardswish in 16 bits: see `specs.HardSwish16`.
 
     >>> hard_swish16(torch.tensor([-8.0, 0.0, 8.0]), 0, 0.5, 0.5, 0, -128, 127).tolist()
     [0.0, 0.0, 8.0]
@@ -114,7 +114,7 @@ def hard_swish16(codes: Tensor, zero_in: int, scale_in: float, scale: float, zer
 
 
 def _sixteen(real: float) -> tuple[int, int]:
-    # (m of 15 bits, e) with real ~ m 2^(e - 15): that of 31 bits, rounded half up and saturated.
+    # (m of 15 bits, e) with real ~ m 2^(e - 15): the multiplier of 31 bits, rounded half up and saturated.
     m, e = (int(v) for v in fixed_multiplier(torch.tensor(real, dtype=torch.float64)))
     return min((m + 2**15) >> 16, 2**15 - 1), 31 - e
 
@@ -130,7 +130,7 @@ def _high16(x: Tensor, m: int) -> Tensor:
 
 
 def sloped(x: Tensor, below: Tensor, multipliers: list[float], zero_point: int, low: int, high: int, rounding: str) -> Tensor:
-    """Codes of a prelu: requantize(x, M), and where x < 0 requantize(x * slope, M of the slope), in float32."""
+    """Return the codes of a prelu in float32: requantize(x, M), and requantize(x * slope, M of the slope) where x < 0."""
     above, under = (
         integer.requantize(v, torch.tensor(m), zero_point, low, high, rounding, "after")
         for v, m in zip((x, below), multipliers, strict=True)
@@ -139,5 +139,5 @@ def sloped(x: Tensor, below: Tensor, multipliers: list[float], zero_point: int, 
 
 
 def along_channels(x: Tensor, slope: Tensor) -> Tensor:
-    """x times a number for each channel, axis 1, or one for all."""
+    """Return x times `slope`, which has one number or one per channel (axis 1)."""
     return x * (slope.reshape(-1, *[1] * (x.ndim - 2)) if x.ndim > 1 else slope)

@@ -1,4 +1,4 @@
-"""Add codes of different scales, in each way that a kernel does it."""
+"""Add codes of different scales, with the arithmetic of each kind of kernel."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ def add_shifted(
     a: Tensor, b: Tensor, zeros: tuple[int, int], pairs: list[tuple[int, int]], left_shift: int, steps: list[str],
     zero_point: int, low: int, high: int, sign: int = 1, lanes: int | None = None, channels_last: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Codes of a + sign * b in fixed point: see `specs.SumShifted`; the runtime has them with `channels_last`, or as here."""
+    """Return the codes of a + sign * b in fixed point: see `specs.SumShifted`.
+
+    `channels_last`: the runtime stores 4-d tensors with axis 1 last, which decides which entries its vectors compute.
+    """
     m = [(torch.tensor(p), torch.tensor(e)) for p, e in pairs]
     terms = [
         fixed_point.scale_fixed((t - z).long() << left_shift, *q, steps) for t, z, q in zip((a, b), zeros, m, strict=False)
     ]
     for i, (t, z, (multiplier, e)) in enumerate(zip((a, b), zeros, pairs, strict=False)):
         if lanes is not None and 31 < e <= 31 + left_shift:
-            once = (t - z).long() << left_shift - (e - 31)
-            once = fixed_point.scale_fixed(once, torch.tensor(multiplier), torch.tensor(31), steps)
-            terms[i] = torch.where(_in_runs(a, b, lanes, channels_last), once, terms[i])
+            exact_product = (t - z).long() << left_shift - (e - 31)
+            exact_product = fixed_point.scale_fixed(exact_product, torch.tensor(multiplier), torch.tensor(31), steps)
+            terms[i] = torch.where(_in_runs(a, b, lanes, channels_last), exact_product, terms[i])
     return (fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
 
 
@@ -36,7 +39,7 @@ def _in_runs(a: Tensor, b: Tensor, lanes: int, channels_last: bool) -> Tensor:
 def add_scaled(
     a: Tensor, b: Tensor, zeros: tuple[int, int], m: list[int], shift: int, rounding: str, zero_point: int, low: int, high: int
 ) -> Tensor:
-    """Codes of a + b by two integer multipliers and one shift: see `specs.SumScaled`."""
+    """Return the codes of a + b, computed with two integer multipliers and one shift: see `specs.SumScaled`."""
     total = (a - zeros[0]).long() * m[0] + (b - zeros[1]).long() * m[1]
     left = total << max(-shift, 0)
     return (fixed_point.shift_right(left, torch.tensor(max(shift, 0)), rounding) + zero_point).clamp(low, high).float()
@@ -46,7 +49,7 @@ def add_by_shifts(
     a: Tensor, b: Tensor, zeros: tuple[int, int], left: list[int], shift: int, rounding: str, zero_point: int, low: int,
     high: int,
 ) -> Tensor:  # fmt: skip
-    """clamp(R((a * 2^left_a + b * 2^left_b) * 2^-shift) + z): see `specs.Shift`; a negative shift is to the left."""
+    """Return clamp(R((a * 2^left_a + b * 2^left_b) * 2^-shift) + z): see `specs.Shift`; a negative shift shifts left."""
     terms = [(t - z).long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]
     total = (terms[0] + terms[1]) << max(-shift, 0)
     return (fixed_point.shift_right(total, torch.tensor(max(shift, 0)), rounding) + zero_point).clamp(low, high).float()

@@ -1,4 +1,4 @@
-"""Fixed-point requantization: a real multiplier as an integer and a shift, rounded in one or two steps."""
+"""Fixed-point requantization: multiply by an integer and a shift, rounding in one or two steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qfunc.numerics.rounding import round_by
 
 
 def fixed_multiplier(real: Tensor, bits: int = 31) -> tuple[Tensor, Tensor]:
-    """(m, e) with real ~ m * 2^-e and m an integer of `bits` bits, int64; m = round(fraction * 2^bits), half away.
+    """Return (m, e) with real ~ m * 2^-e and m an integer of `bits` bits, int64; m = round(fraction * 2^bits), half away.
 
     A multiplier below 2^-32 is (0, bits).
 
@@ -28,9 +28,9 @@ def fixed_multiplier(real: Tensor, bits: int = 31) -> tuple[Tensor, Tensor]:
 
 
 def scale_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: tuple[str, ...] | list[str]) -> Tensor:
-    """acc * m * 2^-e in int64 with the roundings of `specs.FixedPoint`.
+    """Return acc * m * 2^-e in int64 with the roundings of `specs.FixedPoint`.
 
-    One step: R(acc * m / 2^e).  ("srdhm", R): h = (a * m + 2^30) >> 31 with a = acc << max(0, 31-e), wrapped around to 32
+    One step: R(acc * m / 2^e).  ("srdhm", R): h = (a * m + 2^30) >> 31 with a = acc << max(0, 31-e), wrapped to 32
     bits, and the doubling product rounded half away from zero by truncation, then R(h / 2^max(0, e-31)).
     Source: gemmlowp fixedpoint.h (SaturatingRoundingDoublingHighMul, RoundingDivideByPOT).
 
@@ -48,10 +48,10 @@ def scale_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: tuple[str, ...] | list
 
 
 def shift_right(value: Tensor, shift: Tensor, rounding: str) -> Tensor:
-    """R(value / 2^shift) of int64 values, exact; 0 <= shift <= 62.
+    """Return R(value / 2^shift) of int64 values, exactly; 0 <= shift <= 62.
 
     Raises:
-        SpecError: a rounding that no shift has.
+        SpecError: a rounding that is not defined for shifts.
 
     >>> shift_right(torch.tensor([-3, 3]), torch.tensor(1), "half_up").tolist()
     [-1, 2]
@@ -78,5 +78,5 @@ def shift_right(value: Tensor, shift: Tensor, rounding: str) -> Tensor:
         up = tie & ((value < 0) | (whole % 2 != 0))
     else:
         wanted = "a nearest mode, floor or trunc"
-        raise SpecError(where="shift_right", found=repr(rounding), wanted=wanted, do="Name another rounding in the target.")
+        raise SpecError(where="shift_right", found=repr(rounding), wanted=wanted, do="Use another rounding in the target.")
     return whole + ((rest > half) | up).long()

@@ -7,17 +7,17 @@ from torch import Tensor
 
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier, shift_right
 
-_INTEGER, _SUMMED = 5, 12  # bits in front of the point: of the exponent's argument, and of the sum of exponentials
+_INTEGER, _SUMMED = 5, 12  # integer bits of the exponent's argument, and of the sum of exponentials
 _ONE = 2**31 - 1
 _EXP_EIGHTH, _THIRD = 1895147668, 715827883  # exp(-1/8) and 1/3, times 2^31
 _POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)  # exp(-2^k) times 2^31, k = -2 ... 4
 
 
 def softmax_fixed(codes: Tensor, dim: int, scale_in: float, low: int, high: int) -> Tensor:
-    """Codes of softmax with output scale 1/256 and zero point `low`: see `specs.SoftmaxFixed`.
+    """Return the codes of softmax with output scale 1/256 and zero point `low`: see `specs.SoftmaxFixed`.
 
     Args:
-        codes: At most 8191 along `dim`, so that the sum has room.
+        codes: At most 8191 along `dim`, so that the sum does not overflow.
 
     >>> softmax_fixed(torch.tensor([[10.0, 10.0]]), -1, 0.1, -128, 127).tolist()
     [[0.0, 0.0]]
@@ -31,13 +31,13 @@ def softmax_fixed(codes: Tensor, dim: int, scale_in: float, low: int, high: int)
 
 
 def _exponentials(scale: float) -> Tensor:
-    # exp(d s) times 2^31 for d = -255 ... 0; 0 where d s would leave 5 bits in front of the point.
+    # exp(d s) times 2^31 for d = -255 ... 0; 0 where d s does not fit into 5 integer bits.
     m, e = fixed_multiplier(torch.tensor(min(scale * 2.0 ** (31 - _INTEGER), 2.0**31 - 1), dtype=torch.float64))
     left, d = 31 - int(e), torch.arange(-255, 1)
     least = -((((1 << _INTEGER) - 1) << (31 - _INTEGER)) >> left)
     a = _high(d << left, m)
     quarter = 1 << (31 - _INTEGER - 2)
-    rest = (a & (quarter - 1)) - quarter  # in [-1/4, 0), a less a multiple of a quarter
+    rest = (a & (quarter - 1)) - quarter  # in [-1/4, 0): a minus a multiple of 1/4
     value, times = _near_zero(rest << _INTEGER), rest - a
     for k, power in enumerate(_POWERS):
         value = torch.where((times & (quarter << k)) != 0, _high(value, torch.tensor(power)), value)
@@ -55,7 +55,7 @@ def _near_zero(a: Tensor) -> Tensor:
 
 
 def _reciprocal(total: Tensor) -> tuple[Tensor, Tensor]:
-    # (u, k) with u 2^-31 = 2^k 2^-19 / total, k the whole bits of the sum: three steps of Newton's for 1 / (1 + f).
+    # (u, k) with u 2^-31 = 2^k 2^-19 / total, k the integer bits of the sum: three Newton steps for 1 / (1 + f).
     length = torch.frexp(total.double()).exponent.long()
     fraction = (total << (32 - length)) - 2**31
     half = (fraction + _ONE + 1) >> 1
@@ -71,7 +71,7 @@ def _doubled(x: Tensor, times: int) -> Tensor:
 
 
 def _high(a: Tensor, b: Tensor | int) -> Tensor:
-    # The saturating rounding doubling high multiply of 32 bits; both factors -2^31 does not occur.
+    # The saturating rounding doubling high multiply of 32 bits; no pair of factors is (-2^31, -2^31).
     product = a * b
     return torch.div(product + torch.where(product >= 0, 2**30, 1 - 2**30), 2**31, rounding_mode="trunc")
 

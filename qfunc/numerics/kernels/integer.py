@@ -1,7 +1,7 @@
-"""Integer kernels: the steps that turn accumulators and codes into codes.
+"""Integer kernels: quantize, requantize, add, pool and apply softmax to codes.
 
-Codes and accumulators are integers carried in floating point (`accumulators` makes the exact ones).  Scales are Python
-floats or tensors exactly representable in float32.
+Codes and accumulators are integers stored in floating point (`accumulators` computes the exact ones).  Scales are Python
+floats or tensors, exactly representable in float32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def quantize_codes(
     rounding: str = "half_even",
     division: bool = True,
 ) -> Tensor:
-    """Codes of real values: clamp(R(x / s) + z, low, high), or R(x * (1/s)) without `division`; tensors broadcast.
+    """Return the codes of real values: clamp(R(x / s) + z, low, high), or R(x * (1/s)) without `division`; tensors broadcast.
 
     >>> quantize_codes(torch.tensor([0.3, -9.0]), 0.25, 3, 0, 255).tolist()
     [4.0, 0.0]
@@ -36,7 +36,7 @@ def quantize_codes(
 
 
 def dequantize_codes(codes: Tensor, scale: float | Tensor, zero_point: int | Tensor) -> Tensor:
-    """Real values of codes in float32: (q - z) * s; tensors broadcast.
+    """Return the real values of codes in float32: (q - z) * s; tensors broadcast.
 
     >>> dequantize_codes(torch.tensor([4.0]), 0.25, 3).tolist()
     [0.25]
@@ -45,7 +45,7 @@ def dequantize_codes(codes: Tensor, scale: float | Tensor, zero_point: int | Ten
 
 
 def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high: int, rounding: str, place: str) -> Tensor:
-    """Codes of an accumulator: clamp(R(float32(acc) * M) + z), or R(float32(acc) * M + z) with place "before".
+    """Return the codes of an accumulator: clamp(R(float32(acc) * M) + z), or R(float32(acc) * M + z) with place "before".
 
     Source: ONNX Runtime MLAS, quantized output stage.
 
@@ -59,10 +59,10 @@ def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high:
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """round_float32(a*b + c): one rounding for product and sum, of float32 operands.
+    """Return round_float32(a*b + c) of float32 operands, with one rounding for product and sum.
 
-    The product is exact in float64; the float64 sum is made round-to-odd by its two-sum error, so that the
-    last rounding is the only one that counts.
+    The product is exact in float64.  The float64 sum is rounded to odd by means of its two-sum error, so that
+    the conversion to float32 does not round twice.
     Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE TC 2008.
 
     >>> a = torch.tensor(1 + 2.0**-12)
@@ -81,7 +81,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _between(total: Tensor) -> bool:
-    # Whether a float64 lies in the middle of two float32, where its own rounding decides, or among the subnormal ones.
+    # True if a float64 is midway between two float32, where its own rounding would decide, or is subnormal in float32.
     bits = total.contiguous().view(torch.int64) & 0x1FFFFFFF
     return bool(((bits == 0x10000000) | ((total.abs() < 2.0**-125) & (total != 0))).any())
 
@@ -90,15 +90,15 @@ def add_codes(
     a: Tensor, scale_a: float, zero_a: int, b: Tensor, scale_b: float, zero_b: int,
     scale: float, zero_point: int, low: int, high: int, rounding: str, channels_last: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """Codes of a + b by two fused multiply-adds, the zero point inside: see `specs.SumFma`.
+    """Return the codes of a + b, computed with two fused multiply-adds that include the zero point: see `specs.SumFma`.
 
     r_a = float32(s_a/s), r_b = float32(s_b/s), f = float32(z - fma(r_a, z_a, float32(r_b*z_b))).
 
     Args:
-        channels_last: The runtime swaps the operands if a is constant along the last axis, and b is not, in
-            the layout in which it runs.  True: axis 1 is last (between convolutions).  False: as given.  None:
-            as given, but 4-d tensors are not swapped, which is right for [N, C, 1, 1] between convolutions and
-            for masks [N, 1, 1, T].
+        channels_last: The runtime swaps the operands if, in its layout, a is constant along the last axis and b
+            is not.  True: axis 1 is last (between convolutions).  False: the layout of the tensors.  None: the
+            layout of the tensors, but 4-d tensors are not swapped, which is right for [N, C, 1, 1] between
+            convolutions and for masks [N, 1, 1, T].
     Source: ONNX Runtime mlas/lib/qladd.cpp (AVX2, AVX512); the layouts are measured.
 
     >>> add_codes(torch.tensor([3.0]), 0.5, 1, torch.tensor([5.0]), 0.5, 1, 1.0, 0, 0, 255, "half_even").tolist()
@@ -121,8 +121,8 @@ def _wide_sum(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _float64_is_exact(r_a: float, r_b: float) -> bool:
-    # Every term is a multiple of the last bit of r_a, r_b or 1, and |codes| <= 2^16 bounds the sums: if that
-    # many bits fit into float64, its sum is exact and the cast to float32 is the only rounding.
+    # Every term is a multiple of the last bit of r_a, r_b or 1, and |codes| <= 2^16 bounds the sums.  If that many
+    # bits fit into float64, the float64 sum is exact and the cast to float32 is the only rounding.
     last = min(1.0, *(2.0 ** (math.frexp(r)[1] - 25) for r in (r_a, r_b)))
     return 2.0**17 * (r_a + r_b + 1) < 2.0**53 * last
 
@@ -141,7 +141,7 @@ def _scalar_along_last(a: Tensor, b: Tensor, channels_last: bool) -> bool:
 def average_pool_real(
     x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...], ceil_mode: bool, include_pad: bool
 ) -> Tensor:
-    """Average pooling of real values summed in float32 in window order, row by row, then divided by the count.
+    """Average-pool real values: sum in float32 in window order, row by row, then divide by the count.
 
     x is [N, C, ...]; the count is that of the window, or of its elements inside x without `include_pad`.
     Source: ONNX Runtime QLinearAveragePool (float inside).
@@ -171,7 +171,7 @@ def _pooled(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> i
 
 
 def logistic(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)) by the rational polynomial on [-18, 18] that MLAS evaluates with FMA.
+    """Return 1 / (1 + exp(-x)) by the rational polynomial on [-18, 18] that MLAS evaluates with FMA.
 
     Source: ONNX Runtime mlas/lib/logistic.cpp (coefficients of Eigen).
 
@@ -186,7 +186,7 @@ def logistic(x: Tensor) -> Tensor:
 
 
 def gelu_erfc(x: Tensor, approximate: str = "none") -> Tensor:
-    """0.5 x erfc(-x / sqrt(2)), erfc rounded once; the approximation by tanh is PyTorch's.
+    """Return 0.5 x erfc(-x / sqrt(2)) with erfc rounded once; the tanh approximation is PyTorch's.
 
     Source: TFLite kernels/internal/reference/gelu.h.
 
@@ -199,7 +199,7 @@ def gelu_erfc(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 def horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """c_0 x^n + c_1 x^(n-1) + ... + c_n in float32 by fused multiply-adds, from c_0 on.
+    """Return c_0 x^n + c_1 x^(n-1) + ... + c_n in float32 by fused multiply-adds, starting from c_0.
 
     Source: ONNX Runtime mlas/lib/logistic.cpp and erf.cpp.
 
@@ -213,7 +213,7 @@ def horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
 
 
 def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, high: int) -> Tensor:
-    """Codes of softmax by a table of exponentials: see `specs.SoftmaxTable`; codes are uint8.
+    """Return the uint8 codes of softmax, computed with a table of exponentials: see `specs.SoftmaxTable`.
 
     e_i = t[q_i - max(q) + 255],  t[i] = float32(exp((i - 255) * s_x + c)),  c = max(0, ln(FLT_MAX / n) - 5),
     y = R(e_i * floor(1/s_y) / sum(e)) + z, the sum in float32 and in order.
@@ -222,7 +222,7 @@ def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
     >>> softmax_codes(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, 0, 255).tolist()
     [[128.0, 128.0]]
     """
-    moved = codes.long().movedim(dim, 0).contiguous()  # one term of the sum is one run of memory
+    moved = codes.long().movedim(dim, 0).contiguous()  # each term of the sum is contiguous in memory
     s = float(torch.tensor(scale_in, dtype=torch.float32))
     room = float(torch.log(torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32) / moved.shape[0]))
     shift = max(0.0, room - 5.0) / s
@@ -236,7 +236,7 @@ def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
 
 
 def softmax_float(codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, low: int, high: int) -> Tensor:
-    """Codes of softmax from float32 exponentials, summed in order: see `specs.SoftmaxFloat`.
+    """Return the codes of softmax, computed from float32 exponentials that are summed in order: see `specs.SoftmaxFloat`.
 
     >>> softmax_float(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, -128, -128, 127).tolist()
     [[0.0, 0.0]]
@@ -261,7 +261,7 @@ def global_average_codes(
     rounding: str,
     keepdim: bool,
 ) -> Tensor:
-    """Codes of the mean over the last two axes: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n)).
+    """Return the codes of the mean over the last two axes: requantize(sum(q - z_x), M), M = float32(s_x / float32(s_y * n)).
 
     Source: ONNX Runtime QLinearGlobalAveragePool.
 

@@ -1,4 +1,4 @@
-"""Ops that ONNX Runtime computes in float32 between its integer units: the order of their sums, the form of their curves.
+"""ONNX Runtime's float32 ops between integer units, with its order of summation and its approximations.
 
 The kernels are those of MLAS for x86-64 with AVX-512; a fused multiply-add rounds once.
 """
@@ -29,11 +29,12 @@ _TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
 def layer_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """(x - m) * (1 / sqrt(v + eps)) * weight + bias, the last two steps fused; m and v over the last axes.
+    """Return (x - m) * (1 / sqrt(v + eps)) * weight + bias, the last two steps fused; m and v over the last axes.
 
-    m: the float32 of a sum in float64.  v: squares of x - m summed by eight lanes in float32, fused, then what is left over.
+    m: a float64 sum, rounded to float32.  v: squares of x - m, summed in eight float32 lanes with fused multiply-adds,
+    then the remaining entries.
 
-    Source: ONNX Runtime mlas/lib/layernorm_kernel_avx2.cpp (rows of 8 and more) and layer_norm_impl.cc (shorter ones, by
+    Source: ONNX Runtime mlas/lib/layernorm_kernel_avx2.cpp (rows of 8 and more) and layer_norm_impl.cc (shorter rows, by
     Welford's updates); measured on onnxruntime 1.31.
 
     >>> layer_norm(torch.tensor([[1.0, 3.0]]), (2,), eps=0.0).tolist()
@@ -55,7 +56,7 @@ def layer_norm(
 
 
 def _root(x: Tensor) -> Tensor:
-    # torch's float32 square root misses the nearest number in one of six; that of float64 rounded is it.
+    # torch's float32 square root is not correctly rounded for one number in six; the rounded float64 root is.
     return x.double().sqrt().float()
 
 
@@ -69,7 +70,7 @@ def _welford(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_lanes(centred: Tensor) -> Tensor:
-    # The sum of squares: eight lanes, joined by halves, then the entries that fill no whole run of eight.
+    # The sum of squares: eight lanes, reduced by halves, then the remainder of less than eight entries.
     whole = centred.shape[-1] // _LANES * _LANES
     lanes = torch.zeros_like(centred[..., :_LANES])
     for at in range(0, whole, _LANES):
@@ -86,7 +87,7 @@ def _by_lanes(centred: Tensor) -> Tensor:
 
 
 def erf(x: Tensor) -> Tensor:
-    """The error function: x + x p(x^2) up to 0.921875, sign(x) (1 - exp(-(|x| + |x| q(|x|)))) beyond.
+    """Return the error function: x + x p(x^2) up to 0.921875, sign(x) (1 - exp(-(|x| + |x| q(|x|)))) beyond.
 
     Source: ONNX Runtime mlas/lib/erf.cpp.
 
@@ -100,7 +101,9 @@ def erf(x: Tensor) -> Tensor:
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """(x / 2) (1 + erf(x * float32(sqrt(1/2)))), or by tanh (x / 2) (1 + tanh(x (c x x + b))), b = sqrt(2/pi), c = 0.044715 b.
+    """Return (x / 2) (1 + erf(x * float32(sqrt(1/2)))), or the approximation by tanh.
+
+    The latter is (x / 2) (1 + tanh(x (c x x + b))) with b = sqrt(2/pi) and c = 0.044715 b.
 
     Source: ONNX Runtime mlas/lib/gelu.cpp.
 
@@ -121,7 +124,7 @@ def _by_tanh(x: Tensor) -> Tensor:
 
 
 def tanh(input: Tensor) -> Tensor:
-    """A rational polynomial in x^2, times x, on [-9, 9], by fused multiply-adds.
+    """Return tanh(x) as x times a rational function of x^2 on [-9, 9], evaluated with fused multiply-adds.
 
     Source: ONNX Runtime mlas/lib/tanh.cpp (coefficients of Eigen).
 
@@ -133,7 +136,7 @@ def tanh(input: Tensor) -> Tensor:
 
 
 def silu(input: Tensor) -> Tensor:
-    """x times its logistic, each as MLAS computes it.
+    """Return x times its logistic, each as MLAS computes it.
 
     Source: ONNX Runtime contrib_ops/cpu/activations.h, QuickGelu.
 
@@ -144,7 +147,7 @@ def silu(input: Tensor) -> Tensor:
 
 
 def hard_sigmoid(input: Tensor) -> Tensor:
-    """clamp(x * float32(1/6) + 1/2, 0, 1), each step rounded.
+    """Return clamp(x * float32(1/6) + 1/2, 0, 1), each step rounded.
 
     Source: ONNX Runtime providers/cpu/activation/activations.h.
 
@@ -155,7 +158,7 @@ def hard_sigmoid(input: Tensor) -> Tensor:
 
 
 def softmax(input: Tensor, dim: int) -> Tensor:
-    """e / sum(e) as e * (1 / sum(e)), e = exp(x - max(x)); the sum by sixteen lanes, joined by halves and then in pairs.
+    """Return e / sum(e) as e * (1 / sum(e)), e = exp(x - max(x)); sixteen lanes are summed by halves, then in pairs.
 
     Source: ONNX Runtime mlas/lib/x86_64/TransKernelAvx512F.S and compute.cpp.
 
@@ -179,19 +182,19 @@ def _softmax(x: Tensor) -> Tensor:
 
 
 def _by_blocks(function: Callable[[Tensor], Tensor], x: Tensor, axes: int) -> Tensor:
-    # What keeps the last axes apart from the others, computed in parts that stay in the cache.
+    # Apply a function of the last axes to parts of the tensor that fit into the cache.
     flat = x.reshape(-1, *x.shape[x.ndim - axes :])
     rows = max(1, _BLOCK // max(1, math.prod(flat.shape[1:])))
     return torch.cat([function(flat[at : at + rows]) for at in range(0, max(1, len(flat)), rows)]).reshape(x.shape)
 
 
 def _exp(x: Tensor, coefficients: tuple[float, ...], low: float) -> Tensor:
-    # 2^m p(x - m ln 2), m the nearest integer to x / ln 2, as adding and subtracting 1.5 * 2^23 rounds it; low <= x <= 0.
+    # 2^m p(x - m ln 2) for low <= x <= 0; adding and subtracting 1.5 * 2^23 rounds x / ln 2 to the integer m.
     x = x.clamp(min=low)
     by_ln2, high, rest, magic = torch.tensor([math.log2(math.e), -6.93145752e-1, -1.42860677e-6, 12582912.0])
     m = fma(x, by_ln2, magic) - magic
     power = horner(coefficients, fma(m, rest, fma(m, high, x)))
-    return (power.double() * torch.exp2(m.double())).float()  # one rounding where the result is subnormal
+    return (power.double() * torch.exp2(m.double())).float()  # rounds a subnormal result only once
 
 
 FORMS: dict[str, Callable[..., Tensor]] = {
@@ -199,6 +202,6 @@ FORMS: dict[str, Callable[..., Tensor]] = {
     "tanh": tanh, "sigmoid": logistic,
     "silu": silu, "hardsigmoid": hard_sigmoid, "hardswish": hard_swish_by_sixths,
 }  # fmt: skip
-"""By the kind of op."""
+"""The function of each kind of op."""
 
 __all__ = ["FORMS", "erf", "gelu", "hard_sigmoid", "layer_norm", "silu", "softmax", "tanh"]

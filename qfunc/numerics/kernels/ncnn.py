@@ -1,4 +1,4 @@
-"""Ops of ncnn in float32 as its kernels for x86-64 with FMA compute them, without the packed layout."""
+"""ncnn's float32 ops, as its kernels for x86-64 with FMA compute them without the packed layout."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from qfunc.numerics.kernels.integer import average_pool_real, fma
 
 
 def mean_of_image(input: Tensor, keepdim: bool, dim: Any = (-2, -1)) -> Tensor:
-    """The mean over height and width: four sums along memory, then what is left over, times float32(1/n).
+    """Return the mean over height and width: four interleaved sums, then the remaining entries, times float32(1/n).
 
-    Entry i belongs to sum i mod 4; the sums are joined as (s0 + s2) + (s1 + s3).
+    Entry i belongs to sum i mod 4; the sums are added as (s0 + s2) + (s1 + s3).
     Source: ncnn, src/layer/x86/pooling_x86.cpp, global pooling; the order is measured on 1.0.20261020.
 
     >>> mean_of_image(torch.arange(6.0).reshape(1, 1, 2, 3), False).tolist()
@@ -37,7 +37,7 @@ def average(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Average pooling summed in window order: divided by the number inside, or times float32(1/n) where padding counts.
+    """Average-pool in window order: divide by the number of entries inside, or multiply by float32(1/n) if padding counts.
 
     Source: ncnn, src/layer/pooling.cpp; measured on 1.0.20261020.
 
@@ -67,7 +67,7 @@ def _sum(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], padding: t
 
 
 def average_to(input: Tensor, output_size: Any) -> Tensor:
-    """Average pooling to a size: over everything as `mean_of_image`, else windows that do not overlap as `average`.
+    """Average-pool to a size: `mean_of_image` for size 1, else `average` over windows that do not overlap.
 
     >>> average_to(torch.arange(4.0).reshape(1, 1, 2, 2), 1).tolist()
     [[[[1.5]]]]
@@ -83,7 +83,7 @@ def average_to(input: Tensor, output_size: Any) -> Tensor:
 
 
 def hard_swish(input: Tensor) -> Tensor:
-    """x * clamp(fma(x, 1/6, 1/2), 0, 1).
+    """Return x * clamp(fma(x, 1/6, 1/2), 0, 1).
 
     >>> hard_swish(torch.tensor([-4.0, 3.0])).tolist()
     [-0.0, 3.0]
@@ -92,7 +92,7 @@ def hard_swish(input: Tensor) -> Tensor:
 
 
 def hard_sigmoid(input: Tensor) -> Tensor:
-    """clamp(fma(x, 1/6, 1/2), 0, 1).
+    """Return clamp(fma(x, 1/6, 1/2), 0, 1).
 
     >>> hard_sigmoid(torch.tensor([-4.0, 0.0])).tolist()
     [0.0, 0.5]
@@ -101,7 +101,7 @@ def hard_sigmoid(input: Tensor) -> Tensor:
 
 
 def exp(x: Tensor) -> Tensor:
-    """exp(x) by the polynomial of Cephes, evaluated with FMA; x is kept within +-88.3762626647949.
+    """Return exp(x) by the polynomial of Cephes, evaluated with FMA; x is clamped to +-88.3762626647949.
 
     Source: ncnn, src/layer/x86/avx_mathfun.h, exp256_ps.
 
@@ -119,7 +119,7 @@ def exp(x: Tensor) -> Tensor:
 
 
 def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
-    """x, and alpha * (exp(x) - 1) below 0.
+    """Return x, or alpha * (exp(x) - 1) where x is not positive.
 
     >>> elu(torch.tensor([2.0])).tolist()
     [2.0]
@@ -137,6 +137,6 @@ FORMS: dict[str, Callable[..., Tensor]] = {
     "global_avg_pool": mean_of_image, "avg_pool": average, "adaptive_avg_pool": average_to, "hardswish": hard_swish,
     "hardsigmoid": hard_sigmoid, "elu": elu, "exp": exp,
 }  # fmt: skip
-"""By the kind of op."""
+"""The function of each kind of op."""
 
 __all__ = ["FORMS", "average", "average_to", "elu", "exp", "hard_sigmoid", "hard_swish", "mean_of_image"]

@@ -1,4 +1,4 @@
-"""Average pools of codes as pure tensor functions."""
+"""Average-pool codes, with the arithmetic of each kind of kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mean_scaled(
     codes: Tensor, zero_in: int, scale_in: float, dims: list[int], keep: bool, scale: float, zero_point: int, low: int,
     high: int, rounding: str, place: str,
 ) -> Tensor:  # fmt: skip
-    """Codes of a mean: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n))."""
+    """Return the codes of a mean: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n))."""
     total = (codes - zero_in).double().sum(dims, keepdim=keep)
     count = torch.tensor(float(codes.numel() // max(total.numel(), 1)))
     multiplier = torch.tensor(scale_in) / (torch.tensor(scale) * count)
@@ -30,7 +30,7 @@ def mean_scaled(
 
 
 def average_to(codes: Tensor, size: list[int], fill: int, rounding: str, low: int, high: int, centred: bool) -> Tensor:
-    """Codes averaged over windows that do not overlap, to a size that divides theirs."""
+    """Average codes over windows that do not overlap, to a size that divides the input's."""
     kernel = [n // s for n, s in zip(codes.shape[2:], size, strict=True)]
     return fixed_curves.average_inside(codes, kernel, kernel, [0] * len(size), False, True, fill, rounding, low, high, centred)
 
@@ -38,7 +38,7 @@ def average_to(codes: Tensor, size: list[int], fill: int, rounding: str, low: in
 def quantize_interior(
     real: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str
 ) -> Tensor:
-    """clamp(R(v/s) + z), or clamp(R(v/s + z)) with place "before": see `specs.Interior`."""
+    """Return clamp(R(v/s) + z), or clamp(R(v/s + z)) with place "before": see `specs.FloatKernel`."""
     if place == "after":
         return integer.quantize_codes(real, scale, zero_point, low, high, rounding, division)
     s = torch.tensor(scale, dtype=torch.float32)
@@ -50,7 +50,7 @@ def average_pool_codes(
     include_pad: bool, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str,
     nines: bool,
 ) -> Tensor:  # fmt: skip
-    """Codes of average pooling in float; in window order, a window over everything is a global average of codes."""
+    """Return the codes of average pooling in float; without `nines`, a window over the image is `global_average_codes`."""
     if list(codes.shape[2:]) == kernel and not any(padding) and codes.ndim == 4 and not nines:
         return integer.global_average_codes(codes, zero_in, scale_in, scale, zero_point, low, high, rounding, True)
     real, average = integer.dequantize_codes(codes, scale_in, zero_in), average_by_nines if nines else average_pool_real
@@ -62,23 +62,23 @@ def adaptive_pool_codes(
     codes: Tensor, scale_in: float, zero_in: int, size: Any, scale: float, zero_point: int, low: int, high: int, rounding: str,
     division: bool, place: str, nines: bool, path: str,
 ) -> Tensor:  # fmt: skip
-    """Codes of average pooling to a size that divides the input's: windows that do not overlap.
+    """Return the codes of average pooling to a size that divides the input's: windows that do not overlap.
 
     Raises:
-        EmulationError: another size, whose windows are no average pool of any runtime.
+        EmulationError: another size, which no runtime computes as an average pool.
     """
     spatial = list(codes.shape[2:])
-    wanted = (
+    target = (
         [size] * len(spatial)
         if isinstance(size, int)
         else [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
     )
-    if any(n % s for n, s in zip(spatial, wanted, strict=True)):
+    if any(n % s for n, s in zip(spatial, target, strict=True)):
         raise EmulationError(
-            where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(wanted)}", wanted="whole windows",
-            do="Resize the input, or pool to a divisor of its size.",
+            where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(target)}",
+            wanted="a size that divides the input's", do="Resize the input, or pool to a divisor of its size.",
         )  # fmt: skip
-    kernel = [n // s for n, s in zip(spatial, wanted, strict=True)]
+    kernel = [n // s for n, s in zip(spatial, target, strict=True)]
     none = [0] * len(kernel)
     return average_pool_codes(
         codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding, division, place,
@@ -90,9 +90,11 @@ def average_codes(
     codes: Tensor, zero_in: int, rank: int, pool: Any, keep: bool, ratio: float, table: list[Any], bits: int | None,
     rounding: str, zero_point: int, low: int, high: int,
 ) -> Tensor:  # fmt: skip
-    """Codes of an integer average: clamp(R(sum / count * ratio) + z), or R(sum * k / 2^n * ratio): `specs.AveragePool`.
+    """Return the codes of an integer average, clamp(R(sum / count * ratio) + z): see `specs.AveragePool`.
 
-    `pool`: kernel, stride and padding, which counts as the zero point; None: everything, whose axes go without `keep`.
+    Where the hardware multiplies by a reciprocal, sum * k / 2^n replaces sum / count.
+
+    `pool`: kernel, stride and padding (its entries are the zero point).  None: the whole image; `keep` keeps its axes.
     """
     image = (codes - zero_in).double()
     window = list(codes.shape[-rank:]) if pool is None else pool[0]
@@ -102,15 +104,15 @@ def average_codes(
         kernel, stride, padding = [1, *pool[0]], [1, *(pool[1] or pool[0])], [0, *pool[2]]
         total = F.avg_pool2d(image.unsqueeze(-2), kernel, stride, padding, divisor_override=1).squeeze(-2)
     else:
-        each = F.avg_pool3d if rank == 3 else F.avg_pool2d
-        total = each(image, pool[0], pool[1] or pool[0], pool[2], divisor_override=1)
+        pooled_sum = F.avg_pool3d if rank == 3 else F.avg_pool2d
+        total = pooled_sum(image, pool[0], pool[1] or pool[0], pool[2], divisor_override=1)
     k, n = reciprocal(window, table, bits)
     mean = total * ratio / math.prod(window) if n is None else total * k * 2.0**-n * ratio
     return (round_by(mean, rounding, low - zero_point) + zero_point).clamp(low, high).float()
 
 
 def reciprocal(window: list[int], table: list[Any], bits: int | None) -> tuple[int, int | None]:
-    """(k, n) of the k / 2^n that stands for 1 / count; n is None where hardware divides.
+    """Return (k, n) with k / 2^n in place of 1 / count; n is None if the hardware divides.
 
     >>> reciprocal([3, 3], [[[3, 3], 7, 6]], 7), reciprocal([2, 4], [], 7), reciprocal([2, 3], [], 7)
     ((7, 6), (1, 3), (85, 9))

@@ -1,4 +1,4 @@
-"""Requantize accumulators to codes, in each way that a kernel does it."""
+"""Requantize accumulators to codes, with the arithmetic of each kind of kernel."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from qfunc.numerics.rounding import round_by
 
 
 def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool) -> Tensor:
-    """acc * m + bias in float32, with one rounding for both or two: see `specs.FloatRequantize`."""
+    """Return acc * m + bias in float32, with one rounding for both or two: see `specs.FloatRequantize`."""
     return integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
 
 
 def within_bounds(value: Tensor, bounds: Sequence[tuple[float | None, float | None]]) -> Tensor:
-    """A value that activations keep between bounds, one after the other."""
+    """Return `value` clamped to each pair of bounds in turn, as activations do."""
     for least, most in bounds:
         value = value.clamp(least, most)
     return value
@@ -26,7 +26,7 @@ def within_bounds(value: Tensor, bounds: Sequence[tuple[float | None, float | No
 def requantize_offset(
     acc: Tensor, m: Tensor, offset: Tensor, zero_point: int, low: int, high: int, rounding: str, place: str, fused: bool
 ) -> Tensor:
-    """clamp(R(acc*M + bias/s_y) + z): a float bias, fused with the product or not."""
+    """Return clamp(R(acc*M + bias/s_y) + z): a float bias, fused with the product or not."""
     offset = offset + zero_point if place == "before" else offset
     value = integer.fma(acc.float(), m, offset) if fused else acc.float() * m + offset
     return (round_by(value, rounding, low) + (0 if place == "before" else zero_point)).clamp(low, high)
@@ -46,21 +46,21 @@ def through_real(
     bounds: Sequence[tuple[float | None, float | None]] = (),
     other: Tensor | None = None,
 ) -> Tensor:
-    """quantize(clamp(acc * s_x*s_w + bias) + other): see `specs.FloatRequantize`."""
+    """Return quantize(clamp(acc * s_x*s_w + bias) + other): see `specs.FloatRequantize`."""
     value = within_bounds(dequantize_acc(acc, m, bias, fused), bounds)
     value = value if other is None else value + other
     return integer.quantize_codes(value, scale, zero_point, low, high, rounding, division)
 
 
 def requantize_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: list[str], zero_point: int, low: int, high: int) -> Tensor:
-    """clamp(steps(acc * m * 2^-e) + z): see `specs.FixedPoint`."""
+    """Return clamp(steps(acc * m * 2^-e) + z): see `specs.FixedPoint`."""
     return (fixed_point.scale_fixed(acc, m, e, steps) + zero_point).clamp(low, high).float()
 
 
 def requantize_lanes(
     acc: Tensor, m: Tensor, e: Tensor, steps: list[str], rest: list[str], lanes: int, zero_point: int, low: int, high: int
 ) -> Tensor:
-    """As `requantize_fixed`, the channels that fill no whole lanes by the steps `rest`: see `specs.FixedPointLanes`."""
+    """Return `requantize_fixed`, with the steps `rest` for the remainder of the channels: see `specs.FixedPointLanes`."""
     whole = acc.shape[1] // lanes * lanes
     parts = []
     for part, how in ((slice(whole), steps), (slice(whole, None), rest)):
@@ -70,11 +70,11 @@ def requantize_lanes(
 
 
 def requantize_shift(acc: Tensor, shift: Tensor, zero_point: int, low: int, high: int, rounding: str) -> Tensor:
-    """clamp(R(acc * 2^-k) + z): see `specs.Shift`; a negative k shifts left."""
+    """Return clamp(R(acc * 2^-k) + z): see `specs.Shift`; a negative k shifts left."""
     left = acc.long() << (-shift).clamp(min=0)
     return (fixed_point.shift_right(left, shift.clamp(min=0), rounding) + zero_point).clamp(low, high).float()
 
 
 def with_bits_behind(acc: Tensor, bias: Tensor, bits: int, spatial: int) -> Tensor:
-    """acc * 2^bits + bias, exact in float64: an accumulator with bits behind the point, for biases that need them."""
+    """Return acc * 2^bits + bias, exact in float64: an accumulator with fractional bits, for biases that need them."""
     return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)

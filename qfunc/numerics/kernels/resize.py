@@ -1,4 +1,4 @@
-"""Bilinear resizing in integers."""
+"""Resize codes bilinearly in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["bilinear_codes", "steps"]
 
 
 def bilinear_codes(codes: Tensor, size: tuple[int, int], corners: bool, positions: str, bits: int) -> Tensor:
-    """Codes [N, C, H, W] resized, by half-pixel centres or with `corners` aligned: see `specs.Bilinear`.
+    """Return resized codes [N, C, H, W], with half-pixel centres or with aligned `corners`: see `specs.Bilinear`.
 
     >>> bilinear_codes(torch.tensor([[[[0.0, 4.0]]]]), (1, 4), False, "integer", 10).tolist()
     [[[[0.0, 1.0, 3.0, 4.0]]]]
@@ -32,7 +32,7 @@ def bilinear_codes(codes: Tensor, size: tuple[int, int], corners: bool, position
     return shift_right(total, torch.tensor(2 * bits), rounding).float()
 
 
-_Places = tuple[Tensor, Tensor, Tensor, int]  # entries before, entries behind, weights of those behind, their whole
+_Places = tuple[Tensor, Tensor, Tensor, int]  # entries before, entries after, weights of the latter, sum of both weights
 
 
 def _weighed(q: Tensor, rows: _Places, columns: _Places) -> Tensor:
@@ -57,7 +57,7 @@ def _rational(have: int, want: int, corners: bool) -> _Places:
 
 
 def steps(have: int, want: int, corners: bool) -> tuple[int, int, int]:
-    """(n, d, o): place i of `want` lies at (i d + o) / n of `have`, in the smallest whole numbers.
+    """Return the smallest integers (n, d, o) such that output i of `want` is at (i d + o) / n of the input of size `have`.
 
     >>> steps(2, 4, False), steps(3, 5, True)
     ((4, 2, -1), (2, 1, 0))
@@ -70,7 +70,7 @@ def steps(have: int, want: int, corners: bool) -> tuple[int, int, int]:
 
 
 def _integer(have: int, want: int, corners: bool, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    # (entry before, entry behind, weight of the one behind) for each place, in fixed point.
+    # (entry before, entry after, weight of the latter) for each output, in fixed point.
     whole = 1 << bits
     scale = (whole * (have - 1) + (want - 1) // 2) // (want - 1) if corners and want > 1 else (whole * have + want // 2) // want
     at = torch.arange(want) * scale + (0 if corners else scale // 2 - whole // 2)
@@ -90,6 +90,6 @@ def _float(have: int, want: int, corners: bool, bits: int) -> tuple[Tensor, Tens
 
 
 def resized(codes: Tensor, size: Any, factor: Any, corners: bool, positions: str, bits: int) -> Tensor:
-    """Codes of bilinear resizing to a size, or by a factor."""
+    """Return codes resized bilinearly to a size or by a factor."""
     wanted = F.interpolate(codes[:1, :1], size, factor).shape[-2:]
     return bilinear_codes(codes, (wanted[0], wanted[1]), corners, positions, bits)

@@ -1,4 +1,4 @@
-"""Codes and real values by vector kernels: whole runs of lanes one way, the entries left over another."""
+"""Emulate vector kernels with a remainder loop that rounds differently from the vector loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from qfunc.numerics.rounding import round_by
 
 
 def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int) -> Tensor:
-    """Real values of codes in float32 by q*s + (-z*s), (q - z)*s for the last n mod `lanes`: see `specs.DequantizeSum`.
+    """Return the real values of codes in float32: see `specs.DequantizeSum`.
+
+    q*s + (-z*s) in the vector loop, (q - z)*s for the last n mod `lanes`.
 
     >>> dequantize_sum(torch.tensor([4.0]), 0.25, 3, 16).tolist()
     [0.25]
@@ -27,7 +29,7 @@ def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int) -> 
 def quantize_lanes(
     x: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, rest: str, lanes: int
 ) -> Tensor:
-    """Codes as of `quantize_codes`, those of the last n mod `lanes` from x / s in float64: see `specs.QuantizeLanes`.
+    """Return the codes of `quantize_codes`, with x / s in float64 for the last n mod `lanes`: see `specs.QuantizeLanes`.
 
     >>> quantize_lanes(torch.tensor([0.5, 0.5, 0.5]), 1.0, 3, 0, 255, "half_even", False, "half_away", 2).tolist()
     [3.0, 3.0, 4.0]
@@ -40,10 +42,10 @@ def quantize_lanes(
 
 
 def in_runs(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
-    """Which entries of a sum of two tensors a vector kernel makes: see `specs.SumShifted`; of shapes as they lie in memory.
+    """Return True for the entries of a + b that the vector loop of a kernel computes: see `specs.SumShifted`.
 
-    Rows of equal trailing sizes are gone through one after the other, each by whole runs of `lanes`.  Where one number
-    joins many, or the axes that broadcast change sides twice, there are no vectors.
+    a and b are shapes in memory order.  The kernel processes rows of equal trailing sizes one after the other, each in
+    whole runs of `lanes`.  It uses no vectors where one number is added to many, or where the broadcast side changes twice.
 
     >>> in_runs((2, 5), (5,), 2).long().tolist()
     [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]]
@@ -53,7 +55,7 @@ def in_runs(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
     pairs = list(zip(first, second, strict=True))
     shape = [n if m == 1 else m for m, n in pairs]
     axes = [pair for pair in pairs if pair != (1, 1)][::-1]
-    groups = [(kind, math.prod(map(max, some))) for kind, some in itertools.groupby(axes, _kind)]
+    groups = [(kind, math.prod(map(max, sizes))) for kind, sizes in itertools.groupby(axes, _kind)]
     sides = [kind for kind, _ in groups if kind]
     by_rows = bool(groups) and not groups[0][0] and len(set(sides)) == len(sides)
     run = groups[0][1] if by_rows else 0
@@ -61,7 +63,7 @@ def in_runs(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
 
 
 def _kind(sizes: tuple[int, int]) -> str:
-    # Which of two tensors is repeated along an axis.
+    # The tensor that is broadcast along an axis.
     return "" if sizes[0] == sizes[1] else "first" if sizes[0] == 1 else "second"
 
 

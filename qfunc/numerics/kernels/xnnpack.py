@@ -1,4 +1,4 @@
-"""Ops that XNNPACK computes in float32: the order of its sums and the form of its curves."""
+"""XNNPACK's float32 ops, with its order of summation and its approximations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor
 def average_by_nines(
     x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, include_pad: bool
 ) -> Tensor:
-    """Average pooling of real values: a window's entries are summed column by column, nine at a time, times 1 / count.
+    """Average-pool real values: sum a window's entries column by column, nine at a time, and multiply by 1 / count.
 
-    Of nine v_0 ... v_8 the sum is (((v_0 + v_1) + v_8) + (v_6 + v_7)) + ((v_2 + v_3) + (v_4 + v_5)), of more the sums of
-    nine are added in turn; what lies outside is 0.  x is [N, C, ...] in float32; the count is that of the window, or of its
-    entries inside x without `include_pad` or in `ceil_mode`.
+    The sum of nine entries v_0 ... v_8 is (((v_0 + v_1) + v_8) + (v_6 + v_7)) + ((v_2 + v_3) + (v_4 + v_5)).  Larger
+    windows add the sums of nine in turn; padding is 0.  x is [N, C, ...] in float32.  The count is the size of the window;
+    without `include_pad`, or in `ceil_mode`, it is the number of entries inside x.
 
-    Source: XNNPACK, f32-avgpool-9p, f32-pavgpool-9p, and indirection.c, whose order it is; measured on executorch 1.5.1.
+    Source: XNNPACK, f32-avgpool-9p, f32-pavgpool-9p, and indirection.c (the order); measured on executorch 1.5.1.
 
     >>> average_by_nines(torch.arange(4.0).reshape(1, 1, 4), (2,), (2,), (0,), False, True).tolist()
     [[[0.5, 2.5]]]
@@ -53,7 +53,7 @@ def _windows(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> 
 
 
 def hard_swish_by_sixths(x: Tensor) -> Tensor:
-    """x * clamp(x * (1/6) + 1/2, 0, 1) in float32.
+    """Return x * clamp(x * (1/6) + 1/2, 0, 1) in float32.
 
     Source: XNNPACK, reference/unary-elementwise.cc; measured on executorch 1.5.1.
 
@@ -64,7 +64,7 @@ def hard_swish_by_sixths(x: Tensor) -> Tensor:
 
 
 def logistic_in_double(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)) in float64, rounded once to float32.
+    """Return 1 / (1 + exp(-x)) in float64, rounded once to float32.
 
     Source: XNNPACK, reference/unary-elementwise.cc.
 
@@ -75,7 +75,7 @@ def logistic_in_double(x: Tensor) -> Tensor:
 
 
 def gelu_in_double(x: Tensor, approximate: str = "none") -> Tensor:
-    """x/2 * (1 + erf(x / sqrt(2))) in float64, rounded once to float32.
+    """Return x/2 * (1 + erf(x / sqrt(2))) in float64, rounded once to float32.
 
     Source: XNNPACK, reference/unary-elementwise.cc.
 

@@ -1,4 +1,4 @@
-"""What the arithmetic of a target keeps on one model: simulation, emulation and runtime, law by law."""
+"""Laws of a target's arithmetic on one model: simulation, emulation and runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.errors import EmulationError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.ops.vocabulary import is_constant
+from qfunc.ops.node import is_constant
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import AveragePool, Log, Target
@@ -24,7 +24,7 @@ from qfunc.transforms.verify import verify
 
 
 def unknown_arithmetic_is_refused(trial: Pipeline) -> None:
-    """Where no arithmetic is public, emulate raises."""
+    """Check that emulate raises if some arithmetic is not public."""
     if trial.public:
         return
     try:
@@ -35,28 +35,28 @@ def unknown_arithmetic_is_refused(trial: Pipeline) -> None:
 
 
 def emulates(trial: Pipeline) -> None:
-    """Every unit has an arithmetic that its op can have."""
+    """Check that emulate accepts the arithmetic of every unit."""
     if trial.public:
         _ = trial.emulation
 
 
 def simulation_is_within_one_code(trial: Pipeline) -> None:
-    """Each unit of the simulation, given the emulation's own codes, within one code of the emulation."""
+    """Check that each unit of the simulation, given the emulation's codes, is within one code of the emulation."""
     if trial.public:
         _TeacherForced(trial.calibrated, trial.partition, trial.emulation).check(trial.example)
 
 
 def emulation_is_the_runtime(trial: Pipeline) -> None:
-    """Emulation equals the runtime, at the outputs and at every integer tensor that the runner shows.
+    """Check that the emulation equals the runtime at the outputs and at every integer tensor that the runner exposes.
 
-    A runner may have `flips`, the share of codes that its own order of float sums may move by one.
+    A runner may have `flips`, the share of codes that its order of float sums may change by one.
     """
     if not trial.public or trial.run is None:
         return
     report = verify(trial.target, trial.run)(trial.calibrated, [trial.example, 2 * trial.example.flip(0)])
     good = report.verdict.startswith("bit-exact") or bool(report.incomparable)
     if report.float_units and not isinstance(trial.run, InspectableRunner):
-        # Nothing shows where the float units' freedom ends, so only coarse errors count.
+        # Without inner tensors, the freedom of float units cannot be delimited, so only coarse errors fail.
         good = not report.verdict.startswith("mismatch")
     flips = trial.run.flips if isinstance(trial.run, FlippingRunner) else 0.0
     good = good or _within_flips(report, flips)
@@ -64,7 +64,7 @@ def emulation_is_the_runtime(trial: Pipeline) -> None:
 
 
 def _within_flips(report: Report, flips: float) -> bool:
-    # Each unit given the runner's own inputs: of its exact codes a few are one off, and of 1,000 codes one may be.
+    # With the runner's inputs for each unit, a share `flips` of the exact codes may be off by one, and one in 1,000 codes.
     alone = report.of("alone")
     exact = [r for r in alone if r.exact]
     few = sum(r.mismatches for r in exact) <= flips * max(sum(r.elements for r in exact), 1000)
@@ -80,7 +80,7 @@ ARITHMETIC_LAWS: tuple[Callable[[Pipeline], None], ...] = (
 
 
 class _TeacherForced(fx.Interpreter):
-    """Runs the simulation, each quantizer replaced by the emulation's codes after comparing them."""
+    """Runs the simulation; each quantizer's codes are compared with the emulation's, then replaced by them."""
 
     def __init__(self, simulation: fx.GraphModule, partition: Partition, emulation: fx.GraphModule) -> None:
         super().__init__(simulation)
@@ -93,10 +93,10 @@ class _TeacherForced(fx.Interpreter):
         self.seat = {self.at[s.path]: s for s in quantizer_nodes(simulation)}
 
     def check(self, example: Tensor) -> None:
-        """Every unit of the simulation within one code of the emulation.
+        """Check every unit of the simulation against the emulation.
 
         Raises:
-            AssertionError: the first unit that is not.
+            AssertionError: the first unit that differs by more than one code.
         """
         with torch.inference_mode():
             ObservingInterpreter(self.emulation, self.codes.__setitem__).run(example, enable_io_processing=False)
@@ -111,7 +111,7 @@ class _TeacherForced(fx.Interpreter):
             return value
         coding, fmt = self.partition.at_path[seat.path], seat.module.site.scheme.format
         if isinstance(fmt, Log):
-            return value  # encoded and decoded by both alike, and every op between in float
+            return value  # both encode and decode it in the same way, and compute in float between
         name = seat.tensor if seat.tensor in self.integer else self._quantizing(seat.tensor, coding)
         if name not in self.codes:
             return value
@@ -127,17 +127,17 @@ class _TeacherForced(fx.Interpreter):
         return (emulated - coding.zero_point) * coding.qparams.scale
 
     def _quantizing(self, tensor: str, coding: Encoding) -> str:
-        # Readers that want other codes of one tensor have quantizers of their own, named in the order of the graph.
+        # Readers that need different codes of one tensor have separate quantizers, named in graph order.
         mine = (coding.scale, coding.zero_point, coding.format.qmin, coding.format.qmax)
         nodes = (n for n in self.emulation.graph.nodes if n.name.startswith(f"{tensor}_codes"))
         return next((n.name for n in nodes if n.args[1:5] == mine), "")
 
 
 def side_by_side(unit: Unit, output: Encoding | None) -> float:
-    """How many codes an arithmetic may lie beside the real function, besides one rounding: the reciprocals of pools.
+    """Return the error of an arithmetic in codes, besides one rounding: that of the reciprocals of average pools.
 
-    A pool that multiplies by k / 2^n has the relative error |count * k / 2^n - 1|; the best reciprocal of b bits at
-    most 2^-b.  It applies to codes less their zero point.
+    A pool that multiplies by k / 2^n has the relative error |count * k / 2^n - 1|; the best reciprocal of b bits has
+    at most 2^-b.  The error applies to codes minus their zero point.
     """
     arithmetic = unit.kernel.arithmetic if unit.kernel is not None else None
     if not isinstance(arithmetic, AveragePool) or output is None:

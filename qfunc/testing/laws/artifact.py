@@ -1,4 +1,4 @@
-"""What the artifact of a target keeps on one model, law by law."""
+"""Laws of a target's artifact on one model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.stages import require_stage
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT
-from qfunc.ops.vocabulary import is_constant, kind_of
+from qfunc.ops.node import is_constant, kind_of
 from qfunc.placement.partition import Partition
 from qfunc.specs import DerivedQParams, Int
 from qfunc.specs.protocols import VersionedLowering
@@ -24,19 +24,19 @@ from qfunc.testing.laws.side_files import SIDE, side_files_hold_the_qparams
 from qfunc.testing.pipeline import Pipeline
 
 _RUNNABLE = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-"""Domains whose ops ONNX Runtime has; others are functions of the model's own, or only the vendor's tool runs them."""
+"""Domains with ops that ONNX Runtime implements; other ops are functions of the model, or need the vendor's tool."""
 
 
 def deploys(trial: Pipeline) -> None:
-    """Everything can be written, and the standard Q/DQ model computes the simulation."""
+    """Check that deploy succeeds; it also checks that the standard Q/DQ model computes the simulation."""
     _ = trial.artifact
 
 
 def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
-    """`lower` leaves the model that it is given as it was, and gives the same bytes every time."""
+    """Check that `lower` does not change its argument, and returns the same bytes every time."""
     if trial.artifact is None:
         return
-    # onnx is imported here, where it is first needed.
+    # onnx is imported lazily.
     from qfunc.lowering.onnx.opset import OPSET
     from qfunc.lowering.onnx.writer import write_model
 
@@ -46,15 +46,15 @@ def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
     opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
     model, tensors = write_model(partition, inputs, opset)
     before = model.SerializeToString(deterministic=True)
-    made = dict(lowering.lower(model, tensors))
+    lowered = dict(lowering.lower(model, tensors))
     assert model.SerializeToString(deterministic=True) == before, f"{lowering!r} changes the model that it is given"
-    for name in made.keys() | trial.artifact.files.keys() - {REPORT}:
-        same = made.get(name) == trial.artifact.files.get(name)
+    for name in lowered.keys() | trial.artifact.files.keys() - {REPORT}:
+        same = lowered.get(name) == trial.artifact.files.get(name)
         assert same, f"{lowering!r} writes {name!r} with other bytes the second time"
 
 
 def artifact_loads(trial: Pipeline) -> None:
-    """Every .onnx passes the ONNX checker, every .json is JSON with finite numbers."""
+    """Check that every .onnx file passes the ONNX checker, and every .json file is JSON with finite numbers."""
     import onnx
 
     for name, content in _files(trial).items():
@@ -68,9 +68,9 @@ def artifact_loads(trial: Pipeline) -> None:
 
 
 def artifact_holds_the_constants(trial: Pipeline) -> None:
-    """Weights and biases that the artifact's models hold by name, as codes or as values, are those of the simulation."""
+    """Check that named weights and biases in the artifact's models, codes or values, equal those of the simulation."""
     for name, model in _models(trial).items():
-        held = _initializers(model)
+        stored = _initializers(model)
         for node in trial.calibrated.graph.nodes:
             source = node.all_input_nodes[0] if kind_of(node) == "fake_quantize" else None
             if source is None or not is_constant(source):
@@ -78,23 +78,23 @@ def artifact_holds_the_constants(trial: Pipeline) -> None:
             module: Any = trial.calibrated.get_submodule(str(node.target))
             with torch.no_grad():
                 value = module(read_attr(trial.calibrated, source))
-            if f"{source.target}.codes" in held and isinstance(module.site.scheme.format, Int):
+            if f"{source.target}.codes" in stored and isinstance(module.site.scheme.format, Int):
                 scale, zero, _ = module.qparams()
-                differ = _differ(torch.round(value.double() / scale.double()) + zero, held[f"{source.target}.codes"])
+                differ = _differ(torch.round(value.double() / scale.double()) + zero, stored[f"{source.target}.codes"])
                 found = f"{differ} integers of {source.target!r} in {name!r} are not those of the simulation"
                 assert not differ, found
-            # Toolchains round float biases once more.
-            elif str(source.target) in held and not isinstance(module.site.value, DerivedQParams):
-                differ = _differ(value.double(), held[str(source.target)])
+            # Toolchains round float biases again.
+            elif str(source.target) in stored and not isinstance(module.site.value, DerivedQParams):
+                differ = _differ(value.double(), stored[str(source.target)])
                 assert not differ, f"{differ} values of {source.target!r} in {name!r} are not those of the simulation"
 
 
 def artifact_computes_the_simulation(trial: Pipeline) -> None:
-    """Each model that ONNX Runtime can run computes, op by op in float, what the simulation does.
+    """Check that each model that ONNX Runtime can run computes the simulation, op by op in float.
 
-    With quantizers in it sums in another order move single codes, not the signal: an error of 1/100 of its energy.
-    A float model, whose qparams lie beside it, is held against the simulation without the activations' quantizers:
-    an error of 10^-8 of the energy, some thousand float32 roundings.
+    For a model with quantizers, another order of sums changes single codes but not the signal: the error's energy may
+    be 1/100 of the signal's.  A float model with qparams in a side file is compared with the simulation without the
+    quantizers of activations: 10^-8 of the energy, about a thousand float32 roundings.
     """
     from qfunc.lowering.onnxruntime.session import Session
 
@@ -109,20 +109,20 @@ def artifact_computes_the_simulation(trial: Pipeline) -> None:
         )
         found = Session(content, optimise=False, threads=1).run(inputs)
         for index, (a, b) in enumerate(zip(wanted, found, strict=True)):
-            told = f"output {index} of {name!r} is not that of the simulation"
-            assert a.shape == b.shape, f"{told}: its shape is {tuple(b.shape)}, not {tuple(a.shape)}"
+            where = f"output {index} of {name!r} is not that of the simulation"
+            assert a.shape == b.shape, f"{where}: its shape is {tuple(b.shape)}, not {tuple(a.shape)}"
             error = float((a - torch.from_numpy(b)).double().square().sum())
             bound = (0.01 if quantizes else 1e-8) * float(a.double().square().sum()) + 1e-12
             what = "" if quantizes else " without its activations' quantizers"
-            assert error <= bound, f"{told}{what}: an error of energy {error:.3g}, more than {bound:.3g}"
+            assert error <= bound, f"{where}{what}: an error of energy {error:.3g}, more than {bound:.3g}"
 
 
 def side_files_name_tensors(trial: Pipeline) -> None:
-    """Files of qparams speak of tensors that their models have.
+    """Check that side files name only tensors of the artifact's models.
 
-    Known are the names of the tensors and nodes of the artifact's models and of its constants, alone or before "_".
-    Of a JSON object that has a known key every key must be known, and of a text with a known first word in a line
-    every first word; each such file names something, if anything is quantized.
+    Known names are those of the tensors and nodes of the artifact's models and of its constants, alone or before "_".
+    If a JSON object has a known key, every key must be known; if a text has a line with a known first word, every first
+    word must be known.  Each side file must have a known name if anything is quantized.
     """
     models = _models(trial)
     names = {n for m in models.values() for n in _names(m)} | set(_constants(trial))
@@ -151,11 +151,11 @@ ARTIFACT_LAWS: tuple[Callable[[Pipeline], None], ...] = (
     side_files_name_tensors,
     side_files_hold_the_qparams,
 )
-"""In the order in which check_target asks them."""
+"""The laws in the order in which check_target checks them."""
 
 
 class _Weights(fx.Interpreter):
-    """Runs a simulation whose activations are not quantized."""
+    """Runs a simulation without the quantizers of activations."""
 
     def run_node(self, n: fx.Node) -> Any:
         if kind_of(n) == "fake_quantize" and not is_constant(n):
@@ -208,7 +208,7 @@ def _constants(trial: Pipeline) -> Iterator[str]:
 
 
 def _tables(value: Any) -> Iterator[list[str]]:
-    # Every object's keys, and the "name"s of every list of objects.
+    # The keys of every object, and the "name" entries of every list of objects.
     if isinstance(value, dict):
         yield list(value)
         for one in value.values():

@@ -1,13 +1,13 @@
-"""The law of corrections: a changed float model computes, op by op, what the model did, up to the roundings of its weights.
+"""The law of corrections: each op of a changed float model computes the original value, up to the rounding of weights.
 
-Each op of the changed model reads what the ops before it gave in the model, in float64, divided by the factors of its
-channels; what it gives, times its own factors, is held against the value there.  So a bound is that of one op, and it does not
-grow with the depth of the network, as that of the outputs alone would.
+Each op of the changed model gets the original model's values in float64, divided by the factors of its channels.  Its
+output, times its own factors, is compared with the original value.  So the bound is that of one op and, unlike a bound of
+the outputs, does not grow with the depth of the network.
 
-A weight w' = w s_in / s_out was rounded to its dtype at most twice, once for each factor, to w' (1 + d)^2 with |d| <= u, u half
-the spacing of numbers behind 1.  The factors are read off the weights: s_out of a norm from gamma + |beta|, each rounded once,
-with an error of u; of an op without norm from a row, with that of s_in and two roundings more.  With e_in and e_out
-roundings in the factors, an output is off by at most
+A weight w' = w s_in / s_out is rounded to its dtype at most twice, once for each factor: w' (1 + d)^2 with |d| <= u, u half
+the spacing of numbers above 1.  The factors are derived from the weights: s_out of a norm from gamma + |beta|, each rounded
+once, with an error of u; s_out of an op without norm from a row, with the error of s_in and two more roundings.  With e_in
+and e_out roundings in the factors, the error of an output is at most
 
     ((1 + u)^(2 + e_in + e_out) - 1) (|w'| * |x'| + |b'|) s_out,
 
@@ -29,18 +29,19 @@ from qfunc.corrections.norm_weights import moments
 from qfunc.corrections.scalable_norms import ScalableNorm
 from qfunc.corrections.scalable_ops import Rows
 from qfunc.graph.constants import read_attr
-from qfunc.graph.linear_op import LINEAR_KINDS, before, linear_op
-from qfunc.ops.vocabulary import attribute, kind_of
+from qfunc.graph.linear_op import before, linear_op
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of
 
 _FLOAT64 = 2.0**-36
 
 
 def worst_violation(model: fx.GraphModule, changed: fx.GraphModule, inputs: tuple[Any, ...]) -> tuple[float, str]:
-    """The largest difference over its bound, at most 1 where the law holds, and the op that has it.
+    """Return the largest ratio of a difference to its bound, at most 1 if the law holds, and the name of its op.
 
     Args:
         model: A captured float model in evaluation.
-        changed: What equalize, smooth or folding made of it.
+        changed: The result of equalize, smooth_quant or folding for this model.
         inputs: Positional inputs of one call.
     Raises:
         AssertionError: an op of the changed model is not in the model.
@@ -77,17 +78,17 @@ class _Values(fx.Interpreter):
 
 
 class _Factors:
-    """For the tensors of each link, what they were divided by, the axis of the channels, and how often that was rounded."""
+    """The factors by which the tensors of each link were divided, their channel axes, and the numbers of roundings."""
 
     def __init__(self, model: fx.GraphModule, changed: fx.GraphModule) -> None:
         self.of: dict[str, tuple[Tensor, int, int]] = {}
         self.producers: set[str] = set()
-        # The factors of what ops with weights read, one a column.
+        # The factors of the inputs of ops with weights, one per column.
         self.columns: dict[str, tuple[Tensor, int]] = {}
         here = {link.producer.node.name: link for link in equalization_links(model, gains=True, clips=True)[0]}
         for link in equalization_links(changed, gains=True, clips=True)[0]:
             if link.producer.node.name not in here:
-                continue  # what was folded
+                continue  # a folded op
             factor, roundings = self._of_link(here[link.producer.node.name], link)
             layout = link.producer.layout
             self.producers.add(link.producer.node.name)
@@ -95,7 +96,7 @@ class _Factors:
             for end in link.ends:
                 behind = layout
                 for node in end.through:
-                    behind = scaled_consumers(node, behind) or behind  # a clip that nothing meets
+                    behind = scaled_consumers(node, behind) or behind  # a clip that no value reaches
                     self.of[node.name] = end.each(factor) if behind.merged else factor, behind.back, roundings
                 self.columns[end.op.node.name] = end.each(factor), roundings
 
@@ -127,9 +128,9 @@ class _Law:
         self.alias = {n.name: self._counterpart(n) for n in changed.graph.nodes if n.op != "get_attr"}
 
     def _counterpart(self, node: fx.Node) -> str:
-        # An op with weights into which others were folded gives what the last of those gave, to all that read it; a norm
-        # that one of several readers took in leaves it what it was.
-        readers = node.users if kind_of(node) in LINEAR_KINDS else ()
+        # An op with weights into which others were folded has the value of the last of them.  A norm that was folded into
+        # one of several readers does not change the op's value.
+        readers = node.users if has(node, Trait.WEIGHTED) else ()
         read = {self._read_before(r, node) for r in readers}
         if len(read) == 1 and not read & self.names:
             return read.pop()
@@ -137,10 +138,10 @@ class _Law:
         return node.name
 
     def _read_before(self, reader: fx.Node, node: fx.Node) -> str:
-        # What the reader had in the model in the node's place; a convolution of its own stands for a norm.
+        # The reader's original input at the node's position; a separate convolution may replace a norm.
         inputs = self.old[reader.name if reader.name in self.old else self._counterpart(reader)].all_input_nodes
-        found: str = inputs[reader.all_input_nodes.index(node)].name
-        return found
+        original: str = inputs[reader.all_input_nodes.index(node)].name
+        return original
 
     def worst(self) -> tuple[float, str]:
         found = [(self._excess(n), n.name) for n in self.changed.graph.nodes if n.op.startswith("call_")]
@@ -153,11 +154,11 @@ class _Law:
         scale, roundings = self._scale(node)
         found, size = self._call(node)
         own = self.factors.columns.get(node.name, (None, 0))[1]
-        changes = kind_of(node) in LINEAR_KINDS or node.name in self.factors.producers
+        changes = has(node, Trait.WEIGHTED) or node.name in self.factors.producers
         relative = (math.expm1((2 + own + roundings) * math.log1p(self.unit)) if changes else 0.0) + _FLOAT64
         difference = (found * scale - wanted).abs()
         bound = relative * size * scale
-        # Where nothing is read and added, nothing may differ.
+        # If no magnitudes are added, nothing may differ.
         return float(torch.where(difference > 0, difference / bound, 0.0).nan_to_num(math.inf, math.inf).max())
 
     def _scale(self, node: fx.Node) -> tuple[Tensor | float, int]:
@@ -173,7 +174,7 @@ class _Law:
         return value / self._scale(node)[0] if isinstance(value, Tensor) and node.name in self.factors.of else value
 
     def _call(self, node: fx.Node) -> tuple[Tensor, Tensor]:
-        # What the op gives, and the sum of the magnitudes that it adds.
+        # The op's output, and the sum of the magnitudes of its terms.
         args: Any = fx.map_arg(node.args, self._read)
         kwargs: Any = fx.map_arg(node.kwargs, self._read)
         call: Any = getattr(self.interpreter, node.op)
@@ -185,7 +186,7 @@ class _Law:
             gamma, beta = (None if p is None else p.abs() for p in (norm.weight, norm.bias))
             x = args[0].abs()
             return found, nn.functional.batch_norm(x, -norm.running_mean.abs(), norm.running_var, gamma, beta, eps=norm.eps)
-        if kind_of(node) in ("layer_norm", "rms_norm"):
+        if has(node, Trait.NORM) and kind_of(node) != "batch_norm":
             # |w n| + |b| <= |w n + b| + 2 |b|
             bias: Any = attribute(node, "bias") if kind_of(node) == "layer_norm" else None
             return found, found.abs() + (0 if bias is None else 2 * self._read(bias).abs())

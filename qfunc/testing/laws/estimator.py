@@ -1,4 +1,4 @@
-"""What every estimator keeps, law by law: each a function of a case that raises AssertionError."""
+"""Laws of estimators: each is a function of a case that raises AssertionError."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qfunc.testing.laws.qparams import cancelled, close, feasible, leaves, plain
 
 @frozen
 class Case:
-    """An estimator, a scheme, and batches of one shape that are not empty."""
+    """An estimator, a scheme, and non-empty batches of one shape."""
 
     estimator: Any
     scheme: Scheme
@@ -25,11 +25,11 @@ class Case:
 
     @property
     def axis(self) -> int:
-        """The axis of channels: each in its turn, by the number of batches."""
+        """The channel axis, which depends on the number of batches so that all axes occur."""
         return (len(self.batches) - 1) % self.batches[0].ndim
 
     def fold(self, *batches: Tensor, scheme: Scheme | None = None) -> Any:
-        """The state after these batches."""
+        """Return the state after these batches."""
         scheme = self.scheme if scheme is None else scheme
         state = self.estimator.init(scheme, batches[0])
         for x in batches:
@@ -37,7 +37,7 @@ class Case:
         return state
 
     def qparams(self, *batches: Tensor, scheme: Scheme | None = None) -> Affine:
-        """The qparams after these batches."""
+        """Return the qparams after these batches."""
         scheme = self.scheme if scheme is None else scheme
         found: Affine = self.estimator.finalize(self.fold(*batches, scheme=scheme), scheme)
         wanted, shape = qparams_shape(scheme, tuple(batches[0].shape)), tuple(found.scale.shape)
@@ -46,16 +46,16 @@ class Case:
 
 
 def init_reads_shapes_only(case: Case) -> None:
-    """init gives the same state whatever the values, and finalize takes it."""
+    """Check that init does not depend on values, and that finalize accepts its state."""
     x = case.batches[0]
     empty, other = (case.estimator.init(case.scheme, like) for like in (x, torch.full_like(x, torch.nan)))
-    assert all(isinstance(leaf, Tensor) for leaf in leaves(empty)), "a state holds something that is no tensor"
+    assert all(isinstance(leaf, Tensor) for leaf in leaves(empty)), "a state has a leaf that is not a tensor"
     assert same(empty, other), "init reads the values of `like`"
     feasible(case.estimator.finalize(empty, case.scheme), case.scheme, tuple(x.shape), "before any data")
 
 
 def pure(case: Case) -> None:
-    """update, merge and finalize change neither state nor x; a state owns its memory."""
+    """Check that update, merge and finalize change neither state nor x, and that a state owns its memory."""
     state, x = case.fold(*case.batches[:1]), case.batches[-1].clone()
     kept, given = [leaf.clone() for leaf in leaves(state)], x.clone()
     after = case.estimator.update(state, x, case.scheme)
@@ -72,7 +72,7 @@ def pure(case: Case) -> None:
 
 
 def empty_changes_nothing(case: Case) -> None:
-    """An update by a tensor without elements changes nothing, before and after data."""
+    """Check that an update by an empty tensor changes nothing, before and after data."""
     x = case.batches[0]
     for state in (case.estimator.init(case.scheme, x), case.fold(x)):
         after = case.estimator.update(state, x.new_empty((0, *x.shape[1:])), case.scheme)
@@ -80,7 +80,7 @@ def empty_changes_nothing(case: Case) -> None:
 
 
 def deterministic(case: Case) -> None:
-    """The same batches give the same qparams, bit for bit, and finalize may be called twice."""
+    """Check that the same batches give the same qparams, bit for bit, and that finalize can be called twice."""
     state = case.fold(*case.batches)
     first, second = (case.estimator.finalize(state, case.scheme) for _ in range(2))
     assert same(first, second), "finalize gives another result the second time"
@@ -88,25 +88,25 @@ def deterministic(case: Case) -> None:
 
 
 def finalize_is_feasible(case: Case) -> None:
-    """The qparams are ones that the scheme allows, after every batch."""
+    """Check that the scheme allows the qparams after every batch."""
     for count in range(1, len(case.batches) + 1):
         found = case.qparams(*case.batches[:count])
         feasible(found, case.scheme, tuple(case.batches[0].shape), f"after {count} batches")
 
 
 def channels_are_a_loop(case: Case) -> None:
-    """One update per channel equals the loop over the channels."""
+    """Check that one update per channel equals the loop over the channels."""
     axis, alone = case.axis, plain(case.scheme, PerTensor())
     scheme = plain(case.scheme, PerChannel(axis))
     together = case.qparams(*case.batches, scheme=scheme)
     for i in range(case.batches[0].shape[axis]):
-        one = case.qparams(*(x.select(axis, i) for x in case.batches), scheme=alone)
+        single = case.qparams(*(x.select(axis, i) for x in case.batches), scheme=alone)
         mine = Affine(*(p.select(axis, i).reshape(()) for p in together[:2]))
-        close(mine, one, scheme, f"channel {i} of axis {axis} differs from the channel alone")
+        close(mine, single, scheme, f"channel {i} of axis {axis} differs from the channel alone")
 
 
 def channels_permute(case: Case) -> None:
-    """Channels in another order give their qparams in that order."""
+    """Check that permuted channels give permuted qparams."""
     axis = case.axis
     scheme, order = plain(case.scheme, PerChannel(axis)), torch.arange(case.batches[0].shape[axis]).roll(1)
     straight = case.qparams(*case.batches, scheme=scheme)
@@ -116,7 +116,7 @@ def channels_permute(case: Case) -> None:
 
 
 def elements_permute(case: Case) -> None:
-    """The order of the elements inside a batch does not matter."""
+    """Check that the order of elements in a batch does not matter."""
     scheme = plain(case.scheme, PerTensor())
     straight = case.qparams(*case.batches, scheme=scheme)
     moved = case.qparams(*(x.flatten().flip(0).roll(5).reshape(x.shape) for x in case.batches), scheme=scheme)
@@ -124,7 +124,7 @@ def elements_permute(case: Case) -> None:
 
 
 def merge_is_the_fold(case: Case) -> None:
-    """merge(fold(A), fold(B)) is fold(A + B), in this order; init is the identity."""
+    """Check that merge(fold(A), fold(B)) is fold(A + B), in this order, and that init is the identity."""
     if not merges(case.estimator):
         return
     estimator, scheme = case.estimator, plain(case.scheme, case.scheme.scale.shared)
@@ -135,11 +135,11 @@ def merge_is_the_fold(case: Case) -> None:
         what = f"merged after batch {cut} it is not the fold of all batches"
         close(found, estimator.finalize(whole, scheme), scheme, what, cancelled(case.batches, scheme))
     for merged in (estimator.merge(nothing, whole), estimator.merge(whole, nothing)):
-        assert same(merged, whole), "init is no identity of merge"
+        assert same(merged, whole), "init is not an identity of merge"
 
 
 def every_dtype(case: Case) -> None:
-    """bfloat16 and float64 give what the same values give in float32, in the same dtypes."""
+    """Check that bfloat16 and float64 give the same qparams and dtypes as the same values in float32."""
     scheme = plain(case.scheme, case.scheme.scale.shared)
     rounded = [x.bfloat16() for x in case.batches]
     state = case.fold(*(x.float() for x in rounded), scheme=scheme)
@@ -151,10 +151,10 @@ def every_dtype(case: Case) -> None:
 
 
 def equivariant(case: Case) -> None:
-    """Values times a power of two give scales times it, where the scheme bounds no scale."""
+    """Check that a power of two in the values is a factor of the scales, if the scheme does not bound scales."""
     scheme = plain(case.scheme, case.scheme.scale.shared)
     small = case.qparams(*case.batches, scheme=scheme)
-    nothing = case.qparams(torch.zeros_like(case.batches[0]), scheme=scheme).scale  # it stands for scales near 0, too
+    nothing = case.qparams(torch.zeros_like(case.batches[0]), scheme=scheme).scale  # it also replaces scales near 0
     for power in (2.0**-3, 2.0**4):
         found = case.qparams(*(power * x for x in case.batches), scheme=scheme)
         free = (found.scale != nothing) & (small.scale != nothing)
@@ -165,7 +165,7 @@ def equivariant(case: Case) -> None:
 
 
 def bad_values_show(case: Case) -> None:
-    """After NaN or an infinity a float of the state is not finite, so that calibrate can refuse it."""
+    """Check that NaN and infinities make a float of the state not finite, so that calibrate can raise."""
     for bad in (torch.nan, torch.inf, -torch.inf):
         x = case.batches[-1].clone()
         x.view(-1)[x.numel() // 2] = bad
@@ -174,7 +174,7 @@ def bad_values_show(case: Case) -> None:
 
 
 def extremes_are_feasible(case: Case) -> None:
-    """2^120 of either sign (above 2^126 the scale itself may leave float32), one element, and no axes have qparams."""
+    """Check values of +-2^120 (above 2^126 the scale itself may overflow float32), one element, and a scalar."""
     x, top = case.batches[0], 2.0**120
     for value in (top, -top):
         found = case.qparams(torch.full_like(x, value), scheme=case.scheme)
@@ -187,7 +187,7 @@ def extremes_are_feasible(case: Case) -> None:
 
 
 def compiles(case: Case) -> None:
-    """update and finalize trace as one graph each; what they then compute is the same."""
+    """Check that update and finalize each trace as one graph, with the same results."""
     scheme = plain(case.scheme, case.scheme.scale.shared)
     update = compiled(lambda state, x: case.estimator.update(state, x, scheme))
     finalize = compiled(lambda state: case.estimator.finalize(state, scheme))
@@ -204,10 +204,10 @@ def compiles(case: Case) -> None:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` traced as one graph, with nothing kept from earlier calls."""
+    """Return `function` compiled as one graph, with the caches of torch.compile cleared."""
     torch.compiler.reset()
-    made: Callable[..., Any] = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
-    return made
+    traced: Callable[..., Any] = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
+    return traced
 
 
 def merges(estimator: Any) -> bool:
@@ -219,6 +219,6 @@ LAWS: tuple[Callable[[Case], None], ...] = (
     init_reads_shapes_only, pure, empty_changes_nothing, deterministic, finalize_is_feasible, extremes_are_feasible,
     channels_are_a_loop, channels_permute, elements_permute, merge_is_the_fold, every_dtype, equivariant, bad_values_show,
 )  # fmt: skip
-"""Checked on every case; `compiles` on a few, for it is slow."""
+"""The laws checked on every case; `compiles` is slow, so it is checked on a few."""
 
 __all__ = ["LAWS", "Case", "compiles"]

@@ -1,4 +1,4 @@
-"""Laws of a quantize function's gradients and of its tracing: each says what is wrong, or None."""
+"""Laws of a quantize function's gradients and tracing: each returns a description of the violation, or None."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _learned(case: Case) -> str | None:
             if gradient is not None and not gradient.isfinite().all():
                 return f"the gradient to {name!r} is not finite: {gradient}"
             seen |= {name} if gradient is not None and gradient.any() else set()
-    silent = [n for n in names if n not in seen]
-    return f"{', '.join(map(repr, silent))} never gets a gradient: it would not train" if silent else None
+    untrained = [n for n in names if n not in seen]
+    return f"{', '.join(map(repr, untrained))} never gets a gradient: it would not train" if untrained else None
 
 
 def _relax(case: Case) -> str | None:

@@ -1,4 +1,4 @@
-"""Laws of a quantize function's values, one a function: each says what is wrong, or None."""
+"""Laws of a quantize function's values: each returns a description of the violation, or None."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _permutation(case: Case) -> str | None:
 
 
 def _scaled(case: Case) -> str | None:
-    # Powers of two scale without rounding, one for each scale.
+    # Powers of two, one for each scale, multiply without rounding.
     scale = case.qparams.scale
     factor = torch.exp2(torch.arange(scale.numel()).reshape(scale.shape) % 5 - 2)
     known = case.function.scaled(case.params(), factor) if isinstance(case.function, ScalableFunction) else None
@@ -145,15 +145,15 @@ def _scaled(case: Case) -> str | None:
 
 def _extremes(case: Case) -> str | None:
     top = case.x.abs().amax()
-    tried = {"constant": torch.full(SHAPE, 2.5), "huge": case.x / top * 1e37, "denormal": case.x / top * 1e-40}
+    inputs = {"constant": torch.full(SHAPE, 2.5), "huge": case.x / top * 1e37, "denormal": case.x / top * 1e-40}
     if not isinstance(case.scheme.scale.shared, PerBlock):
-        tried |= {"empty": case.x[:0], "one element": case.x[:1, :1, :1]}
-    for name, x in tried.items():
+        inputs |= {"empty": case.x[:0], "one element": case.x[:1, :1, :1]}
+    for name, x in inputs.items():
         qparams = of_tensor(x, case.scheme)
         try:
             params = case.params(x, qparams)
         except SpecError:
-            continue  # a refusal by name is an answer
+            continue  # a SpecError is allowed
         value = case.apply(params, x)
         if value.shape != x.shape or not value.isfinite().all():
             return f"{name} x of shape {tuple(x.shape)} gives {value}"

@@ -1,4 +1,4 @@
-"""What a target keeps on one model before anything runs: placement and qparams, law by law."""
+"""Laws of a target's placement and qparams on one model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from qfunc.graph.selectors import matches
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.vocabulary import channel_axis, slots
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import channel_axis, has, slots
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.placement.constraints import violations
 from qfunc.placement.encoding import Encoding
@@ -29,35 +30,32 @@ from qfunc.specs import DerivedQParams, FixedPoint, FixedQParams, FloatMultiplie
 from qfunc.testing.laws.qparams import feasible
 from qfunc.testing.pipeline import Pipeline
 
-_PRODUCTS = ("conv", "conv_transpose", "linear", "matmul")
-
 
 def legality_takes_its_own_rules(trial: Pipeline) -> None:
-    """What the rules put on a tensor is what `legality` and the lowering take."""
+    """Check that `legality` and the lowering accept the schemes that the rules place."""
     own = tuple(spelling for op in trial.target.ops for spelling in op.spellings)
     try:
-        made = plan(
-            fold_batch_norms(capture(leaves=present_arguments(own, trial.model))(trial.model), trial.target), trial.target
-        )
+        network = capture(leaves=present_arguments(own, trial.model))(trial.model)
+        placement = plan(fold_batch_norms(network, trial.target), trial.target)
     except SpecError:
-        return  # rules that contradict each other have a law of their own
-    for breach in violations(made, trial.target):
-        # Without a slot it is an op that is refused, whatever the rules say.
+        return  # another law covers contradictory rules
+    for breach in violations(placement, trial.target):
+        # Without a slot, the op itself is refused, whatever the rules.
         assert not breach.slot, f"{breach.place}: the rules put {breach.found} there, wanted {breach.wanted}"
 
 
 def quantizes(trial: Pipeline) -> None:
-    """The rules place the model's tensors without contradiction."""
+    """Check that the rules place the model's tensors without contradiction."""
     _ = trial.quantized
 
 
 def calibrates(trial: Pipeline) -> None:
-    """The estimators give every site its qparams."""
+    """Check that the estimators give qparams to every site."""
     _ = trial.estimated
 
 
 def scales_are_allowed(trial: Pipeline) -> None:
-    """Qparams are what their scheme allows: finite, above 0, within bounds, powers of two where it says so, codes."""
+    """Check that schemes allow their qparams: scales finite, above 0, in bounds, powers of two if required; codes."""
     for seat in _static(trial.estimated) if not trial.powers_of_two else ():
         module = seat.module
         if not isinstance(module.site.value, DerivedQParams):
@@ -65,27 +63,27 @@ def scales_are_allowed(trial: Pipeline) -> None:
 
 
 def limits_hold(trial: Pipeline) -> None:
-    """Every limit of positions holds after calibration."""
+    """Check that every limit of positions holds after calibration."""
     partition, limited = trial.partition, trial.target.limits
-    held = {p: c for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1} if limited else {}
-    positions = {p: -float(torch.log2(c.qparams.scale)) for p, c in held.items()}
-    for bound in bounds(partition, {p: p for p in held}):
+    codings = {p: c for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1} if limited else {}
+    positions = {p: -float(torch.log2(c.qparams.scale)) for p, c in codings.items()}
+    for bound in bounds(partition, {p: p for p in codings}):
         found = f"{bound.value(positions):g} at unit {bound.unit!r}, and {bound.limit!r}"
         assert not bound.excess(positions), found
 
 
 def dictated_qparams_are_exact(trial: Pipeline) -> None:
-    """Qparams that the hardware dictates are exactly those."""
+    """Check that qparams dictated by the hardware are exact."""
     for seat in _static(trial.calibrated):
         value, found = seat.module.site.value, seat.module.qparams()
         if isinstance(value, FixedQParams):
             exact = found.scale == torch.tensor(value.scale) and found.zero_point == value.zero_point
-            told = f"scale {found.scale.item()!r} and zero point {found.zero_point.item():g}"
-            assert bool(exact), f"site {seat.module.site.name!r} has {told}, and the hardware dictates {value!r}"
+            figures = f"scale {found.scale.item()!r} and zero point {found.zero_point.item():g}"
+            assert bool(exact), f"site {seat.module.site.name!r} has {figures}, and the hardware dictates {value!r}"
 
 
 def biases_have_the_product_of_scales(trial: Pipeline) -> None:
-    """A bias that is added to an accumulator has its scale, s_x * s_w in float32, and no zero point."""
+    """Check that a bias added to an accumulator has the accumulator's scale, s_x * s_w in float32, and zero point 0."""
     for unit in trial.partition.units:
         tensors = dict(_codings(trial, unit))
         bias, factors = tensors.get("bias"), [c for c in (tensors.get("input"), tensors.get("weight")) if c is not None]
@@ -100,11 +98,11 @@ def biases_have_the_product_of_scales(trial: Pipeline) -> None:
 
 
 def weights_scale_by_output_channel(trial: Pipeline) -> None:
-    """No scale changes inside the sum of a product: the weight's channels are the output's."""
+    """Check that no scale changes inside the sum of a product: scales of weights are per output channel."""
     for unit in trial.partition.units:
         tensors = dict(_codings(trial, unit))
         weight = tensors.get("weight")
-        if weight is None or "input" not in tensors or unit.kind not in _PRODUCTS:
+        if weight is None or "input" not in tensors or not (has(unit.group.root, Trait.WEIGHTED) or unit.kind == "matmul"):
             continue
         shared = weight.seat.module.site.scheme.scale.shared
         if isinstance(shared, PerChannel) and weight.qparams.scale.numel() > 1:
@@ -114,7 +112,7 @@ def weights_scale_by_output_channel(trial: Pipeline) -> None:
 
 
 def ties_share_qparams(trial: Pipeline) -> None:
-    """The tied tensors of an op have one format, scale and zero point."""
+    """Check that the tied tensors of an op have the same format, scale and zero point."""
     for tie in trial.target.ties:
         for unit in trial.partition.units:
             if not matches(tie.select, unit.group.root, trial.partition.context):
@@ -122,12 +120,12 @@ def ties_share_qparams(trial: Pipeline) -> None:
             tied = [c for slot, c in _codings(trial, unit) if slot in tie.slots]
             for other in tied[1:]:
                 names = [c.seat.module.site.name for c in (tied[0], other)]
-                found = f"{names[0]!r} with {_told(tied[0])} and {names[1]!r} with {_told(other)}"
+                found = f"{names[0]!r} with {_described(tied[0])} and {names[1]!r} with {_described(other)}"
                 assert tied[0].same(other), f"{tie!r} at {unit.path!r} ties {found}"
 
 
 def moved_codes_keep_qparams(trial: Pipeline) -> None:
-    """An op that only moves codes has no other qparams behind it."""
+    """Check that an op that only moves codes has the same qparams before and after it."""
     partition, context = trial.partition, trial.partition.context
     of_tensor: dict[str, list[Encoding]] = {}
     for coding in partition.at_path.values():
@@ -140,22 +138,22 @@ def moved_codes_keep_qparams(trial: Pipeline) -> None:
         if before is None:
             continue
         for after in of_tensor.get(node.name, []):
-            found = f"{_told(before)} before it, {_told(after)} behind it"
-            assert before.same(after), f"{partition.paths[node]!r} is said to move codes, with {found}"
+            found = f"{_described(before)} before it, {_described(after)} after it"
+            assert before.same(after), f"{partition.paths[node]!r} is listed as moving codes, with {found}"
 
 
 def zero_is_exact(trial: Pipeline) -> None:
-    """0 is a value of every activation."""
+    """Check that every activation represents 0 exactly."""
     for seat in _static(trial.calibrated):
         scheme = seat.module.site.scheme
         if seat.module.site.constant or not isinstance(scheme.scale.shared, PerTensor) or isinstance(scheme.format, Levels):
             continue
         value = float(in_evaluation_mode(seat.module)(torch.zeros(())).detach())
-        assert value == 0, f"0 is held as {value!r} at {seat.module.site.name!r}"
+        assert value == 0, f"0 is quantized to {value!r} at {seat.module.site.name!r}"
 
 
 def exported_codes_are_the_simulations(trial: Pipeline) -> None:
-    """The codes that a function exports stand for the values that it simulates, bit for bit."""
+    """Check that the codes that a function exports decode to its simulated values, bit for bit."""
     constants = {n.target: n for n in trial.calibrated.graph.nodes if n.op == "call_module"}
     for seat in _static(trial.calibrated):
         module, site = seat.module, seat.module.site
@@ -175,7 +173,7 @@ def exported_codes_are_the_simulations(trial: Pipeline) -> None:
 
 
 def transforms_are_pure(trial: Pipeline) -> None:
-    """quantize, calibrate, emulate and deploy leave what they are given as it was."""
+    """Check that quantize, calibrate, emulate and deploy do not change their inputs."""
     for name, changed in trial.changed.items():
         assert not changed, f"{name} changed its input: {', '.join(changed[:3])}"
 
@@ -194,7 +192,7 @@ TRIAL_LAWS: tuple[Callable[[Pipeline], None], ...] = (
     zero_is_exact,
     exported_codes_are_the_simulations,
 )
-"""In the order in which check_target asks them; `transforms_are_pure` is asked when all has run."""
+"""The laws in the order in which check_target checks them; `transforms_are_pure` is checked last, after all transforms."""
 
 
 def _static(model: Any) -> list[QuantizerNode]:
@@ -202,20 +200,20 @@ def _static(model: Any) -> list[QuantizerNode]:
 
 
 def _codings(trial: Pipeline, unit: Unit) -> list[tuple[str, Encoding]]:
-    # What the root reads and the unit writes, where that carries qparams.
+    # The encodings of the root's inputs and of the unit's output, by slot.
     root = unit.group.root
     found = [(slot, trial.partition.coding(n, root)) for slot, n in slots(root)]
     found.append(("output", trial.partition.output_coding(unit.group.output)))
     return [(slot, c) for slot, c in found if c is not None]
 
 
-def _told(coding: Encoding) -> str:
+def _described(coding: Encoding) -> str:
     scale, zero = coding.qparams.scale.flatten()[0].item(), int(coding.qparams.zero_point.flatten()[0])
     return f"{coding.seat.module.site.scheme.format!r}, scale {scale!r}, zero point {zero}"
 
 
 def _probe(qparams: Affine, fmt: Any) -> Tensor:
-    # Codes, ties and what lies beyond the ends; for other formats, magnitudes of all sizes.
+    # Codes, ties and values out of range; for other formats, magnitudes of all sizes.
     if isinstance(fmt, Int):
         halves = torch.arange(2 * fmt.qmin - 5, 2 * fmt.qmax + 6, (fmt.qmax - fmt.qmin) // 1024 * 2 + 1) / 2
         return (halves - qparams.zero_point) * qparams.scale

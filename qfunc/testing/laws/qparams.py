@@ -1,4 +1,4 @@
-"""What qparams must be for a scheme, and how those of two ways are compared."""
+"""Assert that qparams suit a scheme, and that two qparams agree."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from qfunc.numerics.qparams import Affine, from_range, observed, qparams_shape
 from qfunc.specs import FLOAT32, Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme
 
 TOLERANCE = 2.0**-18
-"""Relative, of scales: sums of some tens of float32 numbers in another order, 2^-24 for each addition."""
+"""Relative tolerance of scales: reordered sums of some tens of float32 numbers, 2^-24 for each addition."""
 
 
 def feasible(found: Affine, scheme: Scheme, shape: tuple[int, ...], when: str) -> None:
-    """Asserts that qparams are float32, of the right shape, and what the scheme allows."""
+    """Assert that qparams are float32, of the right shape, and allowed by the scheme."""
     scale, zero, outer = found.scale, found.zero_point, found.outer
     rule, wanted, magnitude = scheme.scale, qparams_shape(scheme, shape), found.scale.abs()
     assert scale.dtype == zero.dtype == torch.float32, f"{when}: qparams are {scale.dtype} and {zero.dtype}, not float32"
@@ -32,7 +32,7 @@ def feasible(found: Affine, scheme: Scheme, shape: tuple[int, ...], when: str) -
         value = scheme.zero_point.value
         first, last = (fmt.qmin, fmt.qmax) if value is None else (value, value)
     codes = (zero >= first) & (zero <= last) & (zero == zero.round())
-    assert bool(codes.all()), f"{when}: zero point {zero[~codes][0].item()!r} is no code in [{first}, {last}]"
+    assert bool(codes.all()), f"{when}: zero point {zero[~codes][0].item()!r} is not a code in [{first}, {last}]"
     assert (outer is None) == (rule.within is None), f"{when}: two levels of scales are not those of the scheme"
     assert outer is None or bool((outer.isfinite() & (outer > 0)).all()), f"{when}: the outer scale is not finite and above 0"
     if isinstance(fmt, Log):
@@ -40,29 +40,29 @@ def feasible(found: Affine, scheme: Scheme, shape: tuple[int, ...], when: str) -
     bounds = [b for b in (rule.low, rule.high) if b is not None]
     assert not bounds or bool((magnitude == magnitude.clamp(rule.low, rule.high)).all()), f"{when}: a scale out of bounds"
     powers = not rule.power_of_two or bool((torch.frexp(magnitude)[0] == 0.5).all())
-    assert powers, f"{when}: a scale that is no power of two"
-    held = rule.format == FLOAT32 or rule.power_of_two or same(magnitude, minifloat.nearest(magnitude, rule.format))
-    assert held, f"{when}: a scale that {rule.format} does not hold"
+    assert powers, f"{when}: a scale that is not a power of two"
+    representable = rule.format == FLOAT32 or rule.power_of_two or same(magnitude, minifloat.nearest(magnitude, rule.format))
+    assert representable, f"{when}: a scale that {rule.format} does not represent"
 
 
 def plain(scheme: Scheme, shared: PerTensor | PerChannel | PerBlock | PerToken) -> Scheme:
-    """The scheme without the rules that make qparams jump or bound them; only then can results be close."""
+    """Return the scheme without rules that bound qparams or make them discontinuous, so that results can be close."""
     scale = Scale(shared, divisor=scheme.scale.divisor, signed=False)
     zero = scheme.zero_point if scheme.zero_point is None else evolve(scheme.zero_point, nudge="low")
     return evolve(scheme, scale=scale, zero_point=zero)
 
 
 def cancelled(batches: Iterable[Tensor], scheme: Scheme) -> Tensor:
-    """What averages of ranges of both signs may lose: 2^-20 of the scale of the largest magnitude."""
+    """Return the cancellation error allowed to averages of ranges: 2^-20 of the scale of the largest magnitude."""
     tops = [torch.maximum(-low, high) for low, high in (observed(x, scheme) for x in batches)]
     top = torch.stack(tops).amax(0)
     return from_range(-top, top, scheme).scale * 2.0**-20
 
 
 def close(found: Affine, wanted: Affine, scheme: Scheme, what: str, lost: Tensor | float = 0.0) -> None:
-    """Asserts scales within TOLERANCE (a Log format's: its next step), zero points within the one code of a tie.
+    """Assert that scales agree within TOLERANCE (for Log formats, within one step), zero points within one code of a tie.
 
-    `lost` is an absolute error of the scales that is allowed beside it.
+    `lost` is an additional absolute error allowed to the scales.
     """
     fmt = scheme.format
     far = 2.0 ** (1 / fmt.steps_per_octave) - 1 if isinstance(fmt, Log) else 0.0
@@ -76,12 +76,12 @@ def close(found: Affine, wanted: Affine, scheme: Scheme, what: str, lost: Tensor
 
 
 def leaves(state: Any) -> list[Any]:
-    """The tensors of nested tuples."""
+    """Return the tensors of nested tuples."""
     return [leaf for part in state for leaf in leaves(part)] if isinstance(state, tuple | list) else [state]
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether tensors of nested tuples are equal, NaN to NaN, in shape and dtype too."""
+    """Return True if the tensors of nested tuples are equal in values (NaN equals NaN), shapes and dtypes."""
     pairs = list(zip(leaves(a), leaves(b), strict=True))
     return all(
         x is y or (x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all()))

@@ -1,4 +1,4 @@
-"""What the files beside a target's models say of tensors, law by law."""
+"""The law of side files: the qparams in an artifact's side files are those of its tensors."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from qfunc.specs import Log
 from qfunc.testing.pipeline import Pipeline
 
 SIDE = (".json", ".txt", ".scale")
-"""Files of qparams, by the ends of their names."""
+"""The suffixes of files with qparams."""
 
 
 def side_files_hold_the_qparams(trial: Pipeline) -> None:
-    """What stands behind the name of an activation in a side file is said of its qparams.
+    """Check that each entry of a side file under an activation's name agrees with the activation's qparams.
 
-    An entry is the value of a JSON object's key, an object with a "name", or the rest of a line behind its first word.
-    One of its numbers, to a part in 2^20, is the scale of the activation or of one that a node of this name reads; or
-    the scale times an end of the codes, counted from the zero point or not, or times the number of steps or codes or
-    the half of them; of logarithms, the largest magnitude.
+    An entry is the value of a JSON object's key, an object with a "name", or the rest of a line after its first word.
+    One of its numbers must equal, up to 2^-20, the scale of the activation or of an input of the node with this name, or
+    the scale times one of: the smallest or largest code, with or without the zero point; the number of steps or codes,
+    or half of it.  For logarithms it may be the largest magnitude.
     """
     if trial.artifact is None:
         return
-    told = _told(trial)
+    expected = _expected_numbers(trial)
     reads = dict(_reads(trial))
     for file, content in trial.artifact.files.items():
         if file == REPORT or not file.endswith(SIDE):
@@ -33,18 +33,18 @@ def side_files_hold_the_qparams(trial: Pipeline) -> None:
         entries = _entries(json.loads(content)) if file.endswith(".json") else _lines(content.decode())
         for name, value in entries:
             numbers = [abs(v) for v in _numbers(value) if v]
-            if name not in told or not numbers:
+            if name not in expected or not numbers:
                 continue
-            wanted = [v for n in (name, *reads.get(name, ())) for v in told.get(n, ())]
+            wanted = [v for n in (name, *reads.get(name, ())) for v in expected.get(n, ())]
             near = any(abs(v - w) <= 2**-20 * w for v in numbers for w in wanted)
-            assert near, f"{file!r} says {numbers[:4]} of {name!r}, whose scale is {told[name][0]:.9g}"
+            assert near, f"{file!r} has {numbers[:4]} for {name!r}, whose scale is {expected[name][0]:.9g}"
 
 
-def _told(trial: Pipeline) -> dict[str, tuple[float, ...]]:
-    # Tensor -> the numbers by which its qparams may be told, its scale first.
+def _expected_numbers(trial: Pipeline) -> dict[str, tuple[float, ...]]:
+    # Tensor -> the numbers that can express its qparams, the scale first.
     assert trial.artifact is not None
     formats = {s.module.site.name: s.module.site.scheme.format for s in quantizer_nodes(trial.calibrated)}
-    made: dict[str, tuple[float, ...]] = {}
+    numbers: dict[str, tuple[float, ...]] = {}
     for site in trial.artifact.report["tensors"]:
         if site["role"] != "activation" or len(site["scale"]) != 1:
             continue
@@ -55,12 +55,12 @@ def _told(trial: Pipeline) -> dict[str, tuple[float, ...]]:
         else:
             whole = high - low
             factors = [1, high, low, high - zero, low - zero, whole, whole + 1, whole / 2, (whole + 1) / 2]
-        made |= dict.fromkeys(site["tensors"], tuple(scale * abs(f) for f in factors if f))
-    return made
+        numbers |= dict.fromkeys(site["tensors"], tuple(scale * abs(f) for f in factors if f))
+    return numbers
 
 
 def _reads(trial: Pipeline) -> Iterator[tuple[str, list[str]]]:
-    # onnx is imported here, where it is first needed.
+    # onnx is imported lazily.
     import onnx
 
     assert trial.artifact is not None
@@ -72,13 +72,13 @@ def _reads(trial: Pipeline) -> Iterator[tuple[str, list[str]]]:
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield from value.items()
-        for one in value.values():
-            yield from _entries(one)
+        for entry in value.values():
+            yield from _entries(entry)
     elif isinstance(value, list):
-        for one in value:
-            if isinstance(one, dict) and isinstance(one.get("name"), str):
-                yield one["name"], one
-            yield from _entries(one)
+        for entry in value:
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+                yield entry["name"], entry
+            yield from _entries(entry)
 
 
 def _lines(text: str) -> Iterator[tuple[str, Any]]:
@@ -97,8 +97,8 @@ def _number(word: str) -> float | None:
 
 def _numbers(value: Any) -> Iterator[float]:
     if isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(one)
+        for entry in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(entry)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield float(value)
 

@@ -1,4 +1,4 @@
-"""What every target keeps as a value, law by law: each a function of the target that raises AssertionError."""
+"""Laws of targets as values: each is a function of the target that raises AssertionError."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from qfunc import targets
-from qfunc.ops.vocabulary import MODULE_KINDS, OPS
+from qfunc.ops.opset import MODULE_KINDS, OPS
 from qfunc.specs import (
     Cases,
     DerivedQParams,
@@ -37,7 +37,7 @@ _SLOTS = ("input", "weight", "bias", "output")
 
 
 def round_trips(target: Target) -> None:
-    """JSON, pickle and deepcopy give back an equal target of the same hash; its repr is code."""
+    """Check that JSON, pickle and deepcopy preserve the target and its hash, and that its repr is code."""
     text = to_json(target)
     again = from_json(text, tuple({v for v in _parts(target) if isinstance(v, type | FunctionType)}))
     assert again == target, "from_json(to_json(target)) is another target"
@@ -45,28 +45,28 @@ def round_trips(target: Target) -> None:
     assert hash(again) == hash(target), "equal targets have different hashes"
     assert pickle.loads(pickle.dumps(target)) == target, "pickle gives another target"
     assert copy.deepcopy(target) == target, "deepcopy gives another target"
-    assert " at 0x" not in repr(target), "its repr shows an address, not the code that builds it"
+    assert " at 0x" not in target.code(), "its code shows an address, not the code that builds it"
     assert attrs.evolve(target, name=f"{target.name}'") != target, "targets of different names are equal"
 
 
 def sources_are_told(target: Target) -> None:
-    """Every source has words."""
+    """Check that every source has words."""
     blank = [s for s in target.source if not any(c.isalpha() for c in s)]
     assert not blank, f"source {blank[0]!r} has no words"
 
 
 def kinds_exist(target: Target) -> None:
-    """Every kind of op that is named anywhere is of the vocabulary or the target's own, or makes or reads codes."""
+    """Check that every kind of op named in the target is in the vocabulary or the target's `ops`, or (de)quantizes."""
     known = _KINDS | {"quantize", "dequantize"} | {op.name for op in target.ops}
     named = [(k, repr(v)) for v in _parts(target) if isinstance(v, Op) for k in v.kinds]
     named += [(k, "commuting") for k in target.commuting]
     named += [(op.behaves_like, repr(op)) for op in target.ops if op.behaves_like]
     for kind, where in named:
-        assert kind in known, f"{where} names {kind!r}, which is no kind of op"
+        assert kind in known, f"{where} names {kind!r}, which is not a kind of op"
 
 
 def selectors_can_match(target: Target) -> None:
-    """No rule, fusion, tie, limit or kernel selects by a contradiction."""
+    """Check that no rule, fusion, tie, limit or kernel has a contradictory selector."""
     chosen: list[tuple[Any, Selector]] = [
         *((r, r.select) for r in target.rules),
         *((f, f.root if f.when is None else f.root & f.when) for f in target.fusions),
@@ -76,14 +76,14 @@ def selectors_can_match(target: Target) -> None:
         *((k, k.unit) for k in target.kernels),
     ]
     for owner, selector in chosen:
-        of_inputs = any(isinstance(v, GraphInput) for v in _parts(selector))  # rules may speak of them
+        of_inputs = any(isinstance(v, GraphInput) for v in _parts(selector))  # rules may select them
         assert of_inputs or not never_an_op(selector), f"no op is {selector!r}, which {owner!r} selects"
 
 
 def formats_fit_kernels(target: Target) -> None:
-    """Every format that a rule puts on an op is one that a kernel of this op takes, if it has kernels.
+    """Check that some kernel of an op, if it has kernels, accepts every format that a rule puts on the op.
 
-    Only rules and kernels that select by kind of op alone are compared.
+    Only rules and kernels that select only by kind of op are compared.
     """
     for rule in target.rules:
         for kind in _kinds(rule.select):
@@ -92,24 +92,26 @@ def formats_fit_kernels(target: Target) -> None:
                 for fmt in _formats(getattr(rule, slot)):
                     accepted = [dict(k.formats).get(slot) for k in kernels]
                     fits = any(a is None or _fits(fmt, a, slot) for a in accepted)
-                    found = f"a rule puts {fmt} on the {slot} of {kind}, and no kernel of {kind} takes it"
+                    found = f"a rule puts {fmt} on the {slot} of {kind}, and no kernel of {kind} accepts it"
                     assert not kernels or fits, found
 
 
 def derived_biases_have_sources(target: Target) -> None:
-    """Where a rule derives a scale, some rule speaks for each slot that it is derived from."""
+    """Check that some rule covers each slot from which another rule derives a scale."""
     for rule in target.rules:
         for slot in _SLOTS:
             value = getattr(rule, slot)
             for kind in _kinds(rule.select) if isinstance(value, DerivedQParams) else ():
                 for source in value.of:
-                    told = any(getattr(r, source) is not None and kind in (_kinds(r.select) or (kind,)) for r in target.rules)
-                    found = f"the {slot} of {kind} is derived from its {source}, for which no rule speaks"
-                    assert told, found
+                    covered = any(
+                        getattr(r, source) is not None and kind in (_kinds(r.select) or (kind,)) for r in target.rules
+                    )
+                    found = f"the {slot} of {kind} is derived from its {source}, which no rule covers"
+                    assert covered, found
 
 
 def refused_ops_have_no_rule(target: Target) -> None:
-    """No rule quantizes a kind of op that `legality` refuses altogether."""
+    """Check that no rule quantizes a kind of op that `legality` refuses entirely."""
     for refuse in target.legality:
         for kind in _kinds(refuse.select) if isinstance(refuse, Refuse) else ():
             rules = [r for r in target.rules if kind in _kinds(r.select) and any(_formats(getattr(r, s)) for s in _SLOTS)]
@@ -117,12 +119,12 @@ def refused_ops_have_no_rule(target: Target) -> None:
 
 
 def nearest_can_be_emulated(target: Target) -> None:
-    """What an unknown arithmetic names as nearest is a target of qfunc whose arithmetic is known."""
+    """Check that the `nearest` of an unknown arithmetic names a target of qfunc with known arithmetic."""
     for kernel in target.kernels:
         nearest = kernel.arithmetic.nearest if isinstance(kernel.arithmetic, Unknown) else None
         if nearest:
             found = getattr(targets, nearest, None)
-            assert isinstance(found, Target), f"{nearest!r} is no target of qfunc"
+            assert isinstance(found, Target), f"{nearest!r} is not a target of qfunc"
             unknown = any(isinstance(k.arithmetic, Unknown) for k in found.kernels)
             assert not unknown, f"the arithmetic of {nearest!r} is unknown too"
 
@@ -138,7 +140,7 @@ TARGET_LAWS: tuple[Callable[[Target], None], ...] = (
     nearest_can_be_emulated,
     commuting_ops_commute,
 )
-"""In the order in which check_target asks them."""
+"""The laws in the order in which check_target checks them."""
 
 
 def _kinds(selector: Selector) -> tuple[str, ...]:
@@ -146,16 +148,16 @@ def _kinds(selector: Selector) -> tuple[str, ...]:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    # All that a value is made of, itself included, and the classes of what has fields, as from_json wants them.
+    # All parts of a value, itself included, and the classes of parts with fields, which from_json needs.
     yield value
     fields = constructor_arguments(value)
     if isinstance(value, tuple):
-        for one in value:
-            yield from _parts(one)
+        for part in value:
+            yield from _parts(part)
     elif fields is not None:
         yield type(value)
-        for one in fields.values():
-            yield from _parts(one)
+        for part in fields.values():
+            yield from _parts(part)
 
 
 def _formats(value: Any) -> list[Format]:

@@ -18,7 +18,7 @@ from qfunc.errors import DeployError
 from qfunc.graph.dtypes import position_nodes
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
-from qfunc.ops.vocabulary import slots
+from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
 

@@ -95,7 +95,8 @@ def test_an_op_later_than_the_opset_is_refused_by_name(act, op, since):
     with pytest.raises(DeployError) as e:
         deployed(edit.pipe(targets.qdq, edit.deploy(QdqLowering(opset=since - 1))), net, x)
     assert str(e.value) == (
-        f"op '1': found {op} in opset {since - 1}, wanted opset {since} or later. Deploy by edit.deploy(Qdq(opset={since}))."
+        f"op '1': found {op} in opset {since - 1}, wanted opset {since} or later. Deploy by "
+        f"edit.deploy(QdqLowering(opset={since}))."
     )
     data, _ = deployed(edit.pipe(targets.qdq, edit.deploy(QdqLowering(opset=since))), net, x)
     onnx.checker.check_model(onnx.load_from_string(data), full_check=True)

@@ -145,7 +145,7 @@ def test_other_formats_are_refused_by_name() -> None:
         OpenVinoLowering().lower(model, [x])
     assert str(e.value) == (
         f"tensor '{x.name}': found Int(32), wanted integers of 16 bits at most, as FakeQuantize has them. "
-        "Use such a format, or edit.deploy(Qdq())."
+        "Use such a format, or edit.deploy(QdqLowering())."
     )
 
 

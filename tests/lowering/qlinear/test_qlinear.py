@@ -201,7 +201,7 @@ def test_what_has_no_operator_stays_in_float() -> None:
 def test_what_qlinear_cannot_say_is_refused_by_name() -> None:
     _, model, sites = parts(TVM, nn.Conv2d(3, 2, 1), torch.randn(2, 3, 4, 5))
     x = next(s for s in sites if s.role == "activation")
-    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(QdqLowering())."
     wanted = "wanted Int(8) or Int(8, signed=False), biases Int(32), as QLinear operators have them."
     for changed, said in (
         (evolve(x, format=Int(16)), f"found Int(16), {wanted} {do}"),

@@ -224,7 +224,7 @@ def test_what_has_no_form_is_refused_by_quantize(make, shape, message):
          "or bilinearly."),
         (lambda: Apply(lambda x: (x.flatten(1), torch.tanh(x))), (2, 3, 4),
          "tensor 'x': found real values, wanted codes on both sides: the profile PRO-INT has integers only. Let its quantizers "
-         "stand right around it, or deploy Q/DQ ONNX by edit.deploy(Qdq())."),
+         "stand right around it, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."),
     ],
 )  # fmt: skip
 def test_what_has_no_form_is_refused_by_deploy(make, shape, message):

@@ -150,7 +150,8 @@ def test_what_nnie_cannot_say_is_refused_by_name() -> None:
     _, model, sites = parts(targets.tensorrt, nn.Conv2d(3, 2, 1), x)
     with pytest.raises(DeployError) as e:
         NnieLowering().lower(model, sites)
-    assert str(e.value) == ("tensor 'input': found Int(8), wanted Log(), NNIE's one format. Use that, or edit.deploy(Qdq()).")
+    wanted = "tensor 'input': found Int(8), wanted Log(), NNIE's one format. Use that, or edit.deploy(QdqLowering())."
+    assert str(e.value) == wanted
 
 
 def test_one_z_a_tensor() -> None:

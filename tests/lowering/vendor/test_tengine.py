@@ -116,7 +116,7 @@ def test_what_tengine_cannot_say_is_refused_by_name() -> None:
     _, model, sites = parts(targets.tengine_u8, nn.Conv2d(3, 2, 1), torch.randn(2, 3, 4, 5))
     x = next(s for s in sites if s.role == "activation")
     others = [s for s in sites if s is not x]
-    do = "Use the schemes of targets.tengine_u8, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.tengine_u8, or edit.deploy(QdqLowering())."
     wanted = "wanted Int(8, signed=False), biases Int(32), as Tengine's uint8 has it."
     for changed, said in (
         (evolve(x, format=Int(8)), f"found Int(8), {wanted} {do}"),

@@ -33,7 +33,7 @@ REFUSED = (
      "Edit the scheme: zero_point=None."),
     ("tensorrt", "x", {"format": Int(4)},
      "activation 'x': found Int(4), wanted Int(8) or Int(8, low=-127): a clip range of TensorRT is 127 steps. "
-     "Edit the scheme, or deploy by Qdq() alone."),
+     "Edit the scheme, or deploy by QdqLowering() alone."),
     ("tensorrt", "x", {"scale": (0.5, 0.25), "zero_point": (0, 0), "axis": 1},
      "activation 'x': found 2 scales, wanted one: a clip range of TensorRT has one number a tensor. "
      "Edit the scheme: Scale(PerTensor())."),
@@ -52,7 +52,7 @@ REFUSED = (
      "activation 'x': found Int(8), wanted Int(8, low=-127): ranges of STPU are 127 steps. Edit the scheme."),
     ("stpu", "a.bias", {"format": Int(8, low=-127), "scale": (0.5,), "zero_point": (0,), "axis": None},
      "bias 'a.bias': found Int(8, low=-127), wanted a bias of scale s_w s_x: STPU has no other. "
-     "Give its rule bias=Derived()."),
+     "Give its rule bias=DerivedQParams()."),
     ("stpu", "sigmoid", {"scale": (0.5,)},
      None),
 )  # fmt: skip
@@ -110,7 +110,8 @@ def test_together_gives_the_files_of_all() -> None:
     with pytest.raises(DeployError) as caught:
         Combined((QdqLowering(), PplDspLowering())).lower(model, sites)
     assert str(caught.value) == (
-        "Together.lower, file 'model.onnx': found it twice, by Qdq() and PplDspLowering(), wanted one file of each name. "
+        "Combined.lower, file 'model.onnx': found it twice, by QdqLowering() and PplDspLowering(), wanted one file of "
+        "each name. "
         "Deploy them one after the other, by edit.deploy."
     )
 
@@ -119,7 +120,7 @@ def test_together_takes_lowerings_of_one_opset() -> None:
     assert Combined((QdqLowering(), TensorRtRanges())).opset == 21
     assert Combined(QdqLowering(opset=13)) == Combined((QdqLowering(opset=13),))
     for wrong, message in (
-        ((), "Together.lowerings: found (), wanted at least one lowering. Write Combined((Qdq(), TensorRtRanges()))."),
+        ((), "Combined.lowerings: found (), wanted at least one lowering. Write Combined((QdqLowering(), TensorRtRanges()))."),
         (
             (QdqLowering(opset=13), QdqLowering(opset=14)),
             "wanted one opset, for all are given one model. Give all the same opset.",

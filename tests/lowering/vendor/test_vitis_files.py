@@ -76,7 +76,7 @@ def test_the_quantized_model_is_within_its_ties_of_the_simulation() -> None:
 def test_what_the_dpu_cannot_say_is_refused_by_name() -> None:
     _, model, sites = parts(targets.vitis, nn.Conv2d(3, 2, 1), torch.randn(2, 3, 4, 5))
     x = sites[0]
-    do = "Use the schemes of targets.vitis, or edit.deploy(Qdq())."
+    do = "Use the schemes of targets.vitis, or edit.deploy(QdqLowering())."
     for changed, said in (
         (evolve(x, scale=(0.3,)), f"found scale 0.3, wanted a power of two, for a fix position is -log2 of it. {do}"),
         (evolve(x, zero_point=(3,)), f"found zero point 3, wanted none, for the DPU has none. {do}"),

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from qfunc.ops.index_spellings import CASTS, OPERATORS, cast_of
-from qfunc.ops.indexing import Call, element
-from qfunc.ops.rewrites import REWRITES, bind
-from qfunc.ops.vocabulary import BY_NAME
+from qfunc.ops.binding import bind
+from qfunc.ops.creation import CASTS, cast_of
+from qfunc.ops.definition import Call
+from qfunc.ops.indexing import element
+from qfunc.ops.opset import BY_NAME
 
 _RENAMED = {"self": "input", "axis": "dim", "x": "input", "a": "input", "b": "other", "mat2": "other"}
 _IGNORED = ("inplace", "_stacklevel", "out", "memory_format", "half_to_float", "cudnn_enable", "cudnn_enabled", "implicit")
@@ -27,10 +28,13 @@ DROPOUTS: dict[str, type[nn.Module]] = {
     "feature_alpha_dropout": nn.FeatureAlphaDropout,
 }
 """The functions that drop at random, and the modules that they become."""
+_DROPOUT_INPLACE_AT = 3
+_OPERATORS = (operator.and_, operator.or_, operator.not_)
+"""Operators whose names end in an underscore, and which write nowhere."""
 
 
 def short_name(node: fx.Node) -> str | None:
-    """The bare name of a torch function, method or aten op; None for anybody else's callable.
+    """Return the bare name of a torch function, method or aten op; None for any other callable.
 
     In-place spellings keep their trailing underscore.
 
@@ -61,23 +65,24 @@ _BUILTINS = {f for space in (torch, F) for f in vars(space).values() if callable
 
 
 def argument(node: fx.Node, index: int, *names: str) -> Any:
-    """An argument of a traced call, by position or by one of its names; None if it is not given."""
+    """Return an argument of a traced call, by position or by one of its names; None if it is not given."""
     if len(node.args) > index:
         return node.args[index]
     return next((node.kwargs[name] for name in names if name in node.kwargs), None)
 
 
 def is_in_place(node: fx.Node) -> bool:
-    """Whether a traced call writes into its first argument.
+    """Return True if a traced call writes into its first argument.
 
     >>> g = fx.symbolic_trace(lambda x: F.relu(x, inplace=True)).graph
     >>> [is_in_place(n) for n in g.nodes]
     [False, True, False]
     """
     name = short_name(node)
-    if name is None or node.target in OPERATORS:
+    if name is None or node.target in _OPERATORS:
         return False
-    if node.kwargs.get("inplace") is True or (name in _FLAG_AT and argument(node, _FLAG_AT[name]) is True):
+    position = _DROPOUT_INPLACE_AT if name in DROPOUTS else BY_NAME[name].inplace_at.get(name) if name in BY_NAME else None
+    if node.kwargs.get("inplace") is True or (position is not None and argument(node, position) is True):
         return not str(getattr(node.target, "__module__", "")).startswith("_operator")
     if name in IN_PLACE_FUNCTIONS:
         return not is_number(node)
@@ -85,29 +90,6 @@ def is_in_place(node: fx.Node) -> bool:
     return name in ("setitem", "__setitem__") or (name.endswith("_") and not dunder)
 
 
-# Where functions of torch.nn.functional take `inplace` by position.
-_FLAG_AT = {
-    "relu": 1,
-    "relu6": 1,
-    "silu": 1,
-    "hardswish": 1,
-    "hardsigmoid": 1,
-    "mish": 1,
-    "leaky_relu": 2,
-    "elu": 2,
-    "hardtanh": 3,
-    "dropout": 3,
-    "dropout1d": 3,
-    "dropout2d": 3,
-    "dropout3d": 3,
-    "alpha_dropout": 3,
-    "feature_alpha_dropout": 3,
-    "celu": 2,
-    "selu": 1,
-    "threshold": 3,
-    "rrelu": 4,
-}
-_LENGTH = {"layer_norm": 5, "group_norm": 5}  # what follows chooses a library, not a value
 _SIZES = ("size", "sym_size", "dim", "ndimension", "numel", "sym_numel", "__len__", "element_size")
 _ARITHMETIC = (
     "add",
@@ -130,7 +112,7 @@ _ARITHMETIC = (
 
 
 def is_number(node: Any) -> bool:
-    """Whether a traced value is a size, or numbers computed from sizes, and no tensor.
+    """Return True if a traced value is a size, or numbers computed from sizes, and no tensor.
 
     >>> g = fx.symbolic_trace(lambda x: x.view(x.size(0) * 2, x.shape[1])).graph
     >>> [n.name for n in g.nodes if is_number(n)]
@@ -145,7 +127,7 @@ def is_number(node: Any) -> bool:
 
 
 def canonical(node: fx.Node) -> Call | None:
-    """The canonical callable and its full positional arguments, or None if the vocabulary lacks the op.
+    """Return the canonical callable and its full positional arguments, or None if no record has the op.
 
     >>> g = fx.symbolic_trace(lambda x: x.clamp_(max=6)).graph
     >>> canonical([*g.nodes][1])[1][1:]
@@ -154,7 +136,7 @@ def canonical(node: fx.Node) -> Call | None:
     name = short_name(node)
     if name is None:
         return None
-    name = name.removesuffix("_") if is_in_place(node) or node.target in OPERATORS else name
+    name = name.removesuffix("_") if is_in_place(node) or node.target in _OPERATORS else name
     args, kwargs = node.args, {_RENAMED.get(k, k): v for k, v in node.kwargs.items() if k not in _IGNORED}
     if is_number(node):
         return _size(node)
@@ -166,12 +148,14 @@ def canonical(node: fx.Node) -> Call | None:
         args = args[1], args[0], args[2]  # x.where(condition, other)
     if name == "embedding" and node.target is not F.embedding:
         name = "aten.embedding"  # torch.embedding and aten's take the table first, torch.nn.functional's the indices
-    if name in REWRITES:
-        return REWRITES[name](args, kwargs)
-    if kwargs.pop("dtype", None) is not None:
-        return None
+    if name == "getattr" and args[1:] in (("values",), ("indices",)):  # of what topk and others return
+        return element, (args[0], ("values", "indices").index(str(args[1])))
     op = BY_NAME.get(name)
-    return None if op is None else bind(op, args[: _FLAG_AT.get(name, _LENGTH.get(name, len(args)))], kwargs)
+    if op is not None and name in op.rewrites:
+        return op.rewrites[name](op, args[: op.inplace_at.get(name)], kwargs)
+    if op is None or kwargs.pop("dtype", None) is not None:
+        return None
+    return bind(op, args[: len(op.parameters)] if op.ignored else args, kwargs)
 
 
 def _size(node: fx.Node) -> Call | None:

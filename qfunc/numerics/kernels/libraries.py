@@ -1,0 +1,24 @@
+"""Kernel libraries in float: which function computes an op as a library does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from torch import Tensor
+
+from qfunc.numerics.kernels import integer, mlas, ncnn
+from qfunc.numerics.kernels.xnnpack import gelu_in_double, hard_swish_by_sixths, logistic_in_double
+
+LIBRARIES: Mapping[str, Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
+    {
+        "mlas": mlas.FORMS,
+        "mlas_logistic": {"sigmoid": integer.logistic},
+        "ncnn": ncnn.FORMS,
+        "xnnpack": {"gelu": gelu_in_double, "hardswish": hard_swish_by_sixths, "sigmoid": logistic_in_double},
+        "gelu_erfc": {"gelu": integer.gelu_erfc},
+    }
+)
+"""`specs.FloatKernel.function` -> kind of op -> function of the op's arguments."""
+
+__all__ = ["LIBRARIES"]

@@ -1,0 +1,88 @@
+"""Attention, and the steps that it consists of: scaling and masking scores, repeating heads."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qfunc.ops.definition import Op, Trait, op
+
+
+def sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    """`F.scaled_dot_product_attention` with every argument by position.
+
+    >>> x = torch.ones(1, 2, 3)
+    >>> sdpa(x, x, x, None, 0.0, False, None, False).shape
+    torch.Size([1, 2, 3])
+    """
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+def scaled(input: Tensor, like: Tensor, factor: float | None) -> Tensor:
+    """Attention's scores: input * factor, or divided by the square root of the width of `like`.
+
+    >>> scaled(torch.ones(1), torch.ones(2, 4), None)
+    tensor([0.5000])
+    """
+    return input * (like.shape[-1] ** -0.5 if factor is None else factor)
+
+
+def masked(input: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Attention's scores [..., L, S]; -infinity where a mask of booleans is False or where S > L; else score + mask.
+
+    >>> masked(torch.zeros(1, 2), torch.tensor([True, False]), False)
+    tensor([[0., -inf]])
+    >>> masked(torch.zeros(2, 2), None, True)
+    tensor([[0., -inf],
+            [0., 0.]])
+    """
+    if causal:
+        return input.masked_fill(torch.ones_like(input, dtype=torch.bool).triu(1), float("-inf"))
+    if mask is None:
+        return input
+    return input.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else input + mask
+
+
+def left_out(mask: Tensor) -> Tensor:
+    """A mask of nn.MultiheadAttention as one of scaled_dot_product_attention: booleans inverted.
+
+    >>> left_out(torch.tensor([True, False]))
+    tensor([False,  True])
+    """
+    return ~mask if mask.dtype == torch.bool else mask
+
+
+def repeat_heads(input: Tensor, like: Tensor) -> Tensor:
+    """Grouped queries: each head of keys or values [..., h, S, E] once for each of its queries in `like` [..., H, L, E].
+
+    >>> repeat_heads(torch.tensor([[[1.0]], [[2.0]]]), torch.zeros(4, 1, 1)).flatten()
+    tensor([1., 1., 2., 2.])
+    """
+    return input.repeat_interleave(like.shape[-3] // input.shape[-3], -3)
+
+
+_COPIES = Trait.MOVES_VALUES | Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS
+
+ROWS: tuple[Op, ...] = (
+    op("sdpa", sdpa, "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False",
+       "scaled_dot_product_attention", "sdpa", traits=Trait.NEVER_BOOLEAN | Trait.KEEPS_SIGN,
+       example=lambda x: sdpa(x, x, x, None, 0.0, False, None, False)),
+    op("scale", scaled, "input like factor", traits=Trait.ELEMENTWISE | Trait.HOMOGENEOUS | Trait.NEVER_BOOLEAN,
+       example=lambda x: scaled(x, x, -0.5)),
+    op("mask", masked, "input mask causal", traits=Trait.POSITION_IF_INPUTS | Trait.NEVER_BOOLEAN,
+       example=lambda x: masked(x, torch.linspace(-2, 0, 30).reshape(5, 6), False)),
+    op("left_out", left_out, "mask", traits=Trait.ELEMENTWISE | Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS),
+    op("repeat_heads", repeat_heads, "input like", traits=_COPIES, example=lambda x: repeat_heads(x, x.new_zeros(6, 1, 1))),
+)  # fmt: skip

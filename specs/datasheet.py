@@ -1,0 +1,129 @@
+"""The text of a target for people: every part of it, one entry a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from textwrap import wrap
+from typing import Any
+
+from qfunc.specs._check import SLOTS
+from qfunc.specs._values import one_line
+from qfunc.specs.legality import Refuse
+from qfunc.specs.selectors import AllOf, AnyOf, Attr, Everything, Not, Op
+
+_WIDTH = 116
+
+_COUNTED = {
+    "rules": "rule", "fusions": "fusion", "ties": "tie", "limits": "limit", "kernels": "kernel",
+    "legality": "constraint", "ops": "op kind", "overrides": "override",
+}  # fmt: skip
+"""The parts of a target that its summary counts, and the word for one of them."""
+
+
+def summary(target: Any) -> str:
+    """Return a target in one line: its name, and how many entries each part has.
+
+    >>> from qfunc import targets
+    >>> summary(targets.qdq)
+    "Target('qdq', 4 rules)"
+    """
+    counts = {word: len(getattr(target, part)) for part, word in _COUNTED.items()}
+    words = [f"{n} {word}" if n == 1 else f"{n} {word}s" for word, n in counts.items() if n]
+    return f"Target({', '.join([repr(target.name), *words])})"
+
+
+def datasheet(target: Any) -> str:
+    """Return a target as text: sources, runtime, placement, arithmetic, then the algorithms."""
+    runtime = target.runtime
+    words = (runtime.name, runtime.version, runtime.kernels and f"kernels {runtime.kernels}", runtime.cpu)
+    lines = [
+        target.name,
+        *_field("source", target.source),
+        *_field("runtime", (" ".join(filter(None, words)),)),
+        *_field("runner", () if runtime.runner is None else (one_line(runtime.runner),)),
+        *_field("lowering", () if target.lowering is None else (one_line(target.lowering),)),
+        *_field("weight", (_algorithm(target.weight),)),
+        *_field("activation", (_algorithm(target.activation),)),
+        *_field("bias", () if target.bias is None else (_algorithm(target.bias),)),
+    ]
+    lines += _part("rules, the first that matches applies", (_rule(rule) for rule in target.rules))
+    lines += _part("fusions, optional steps with ?", ([_fusion(fusion)] for fusion in target.fusions))
+    lines += _part("kernels", (_kernel(kernel) for kernel in target.kernels))
+    lines += _part("ties", ([one_line(tie)] for tie in target.ties))
+    lines += _part("limits", ([one_line(limit)] for limit in target.limits))
+    lines += _part("commute with quantization", [[", ".join(target.commuting)]] if target.commuting else [])
+    lines += _part("constraints", (_constraint(rule) for rule in target.legality))
+    lines += _part("op kinds", ([one_line(kind)] for kind in target.ops))
+    lines += _part("overrides", ([one_line(override)] for override in target.overrides))
+    return "\n".join(lines)
+
+
+def _field(name: str, values: Iterable[str]) -> list[str]:
+    return [f"  {'' if i else name:<11} {value}" for i, value in enumerate(values)]
+
+
+def _part(title: str, entries: Iterable[list[str]]) -> list[str]:
+    lines = [part for entry in entries for line in entry for part in _wrapped(line)]
+    return ["", f"  {title}", *lines] if lines else []
+
+
+def _wrapped(line: str) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return wrap(line, _WIDTH, initial_indent="    ", subsequent_indent=f"{indent}    ", break_long_words=False)
+
+
+def _selected(select: Any, inner: bool = False) -> str:
+    # A selector in words: kinds, and what must or must not hold.
+    if type(select) is Op:
+        kinds = ", ".join(select.kinds)
+        return f"({kinds})" if inner and len(select.kinds) > 1 else kinds
+    if type(select) is Attr and select == Attr(select.name, equals=select.equals):
+        return f"{select.name} = {select.equals!r}"
+    if type(select) is Not:
+        return f"not {_selected(select.of, True)}"
+    if type(select) in (AllOf, AnyOf):
+        word = " and " if type(select) is AllOf else " or "
+        text = word.join(_selected(one, True) for one in select.of)
+        return f"({text})" if inner else text
+    return "all ops" if type(select) is Everything else one_line(select)
+
+
+def _constraint(rule: Any) -> list[str]:
+    if type(rule) is Refuse:
+        return [f"refused: {_selected(rule.select)}", f"    because {rule.because}", f"    {rule.do}"]
+    formats, shared = (" or ".join(map(one_line, values)) for values in (rule.formats, rule.shared))
+    held = [
+        formats and f"format {formats}{'' if rule.narrower else ', all of its codes'}",
+        shared and f"scales {shared}",
+        "scales that are powers of two" if rule.power_of_two else "",
+        {None: "", False: "no zero point", True: "a zero point"}[rule.zero_point],
+    ]
+    given = [f"    {text}" for text in held if text]
+    return [f"{', '.join(rule.slots)} of {_selected(rule.select)}", *given, f"    because {rule.because}"]
+
+
+def _algorithm(algorithm: Any) -> str:
+    return f"{one_line(algorithm.estimator)}, {one_line(algorithm.function)}"
+
+
+def _rule(rule: Any) -> list[str]:
+    slots = [(slot, getattr(rule, slot)) for slot in SLOTS]
+    edges = [] if rule.edges is None else [f"    {'edges':<7} {_selected(rule.edges)}"]
+    return [_selected(rule.select), *edges, *(f"    {slot:<7} {one_line(v)}" for slot, v in slots if v is not None)]
+
+
+def _fusion(fusion: Any) -> str:
+    steps = (_selected(step.op, True) + ("?" if step.optional else "") for step in fusion.then)
+    where = "" if fusion.when is None else f", where {_selected(fusion.when)}"
+    integer = "".join(f", on integers if {one_line(condition)}" for condition in fusion.integer_if)
+    return " -> ".join([_selected(fusion.root, True), *steps]) + where + integer
+
+
+def _kernel(kernel: Any) -> list[str]:
+    formats = [f"    {slot:<7} {', '.join(map(one_line, taken))}" for slot, taken in kernel.formats]
+    conditions = [f"    if      {one_line(condition)}" for condition in kernel.integer_if]
+    bounds = [] if kernel.bounds is None else [f"    bounds  {one_line(kernel.bounds)}"]
+    return [f"{_selected(kernel.unit)}: {one_line(kernel.arithmetic)}", *formats, *conditions, *bounds]
+
+
+__all__ = ["datasheet", "summary"]

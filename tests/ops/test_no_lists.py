@@ -1,0 +1,58 @@
+"""What an op is stands in its record: no other file lists kinds of ops, but for the differences given here with reasons."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from qfunc.ops.opset import MODULE_KINDS, OPS
+
+ROOT = Path(__file__).parents[2]
+KINDS = {op.kind for op in OPS} | set(MODULE_KINDS.values())
+ALLOWED = {
+    "qfunc/corrections/channel_scaling.py": "ops that change a constant although they scale with it",
+    "qfunc/corrections/expected_means.py": "a formula of its own for each",
+    "qfunc/emulation/addition.py": "where ONNX Runtime keeps its blocked layout",
+    "qfunc/emulation/kernels.py": "the table of writers",
+    "qfunc/emulation/pooling.py": "the table of writers",
+    "qfunc/frontend/export": "names of aten ops",
+    "qfunc/graph/channel_affine.py": "a formula of its own for each",
+    "qfunc/lowering": "tables of writers, and what runtimes lack",
+    "qfunc/numerics": "names of roundings, and tables of kernels",
+    "qfunc/passes/fuse_norms.py": "the spellings of a mean in a norm",
+    "qfunc/passes/match_epsilon_guards.py": "ops with a pole or an infinite slope at 0",
+    "qfunc/passes/match_masks.py": "ops that leave a low value low",
+    "qfunc/placement/shift_limits.py": "names of limits",
+    "qfunc/testing": "names of roundings, and networks to draw",
+    "qfunc/estimators": "names of roundings",
+    "qfunc/transforms/verification.py": "ops whose parts are compared where they are taken out",
+}
+
+
+def listed(source: str) -> list[int]:
+    """The lines of tuples, sets and dicts of which two entries or more, and half of all, are kinds of ops.
+
+    >>> listed('A = ("relu", "clip")')
+    [1]
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        entries = node.elts if isinstance(node, ast.Tuple | ast.Set) else node.keys if isinstance(node, ast.Dict) else []
+        words = [e.value for e in entries if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+        kinds = [w for w in words if w in KINDS]
+        if len(kinds) >= 2 and 2 * len(kinds) >= len(words):
+            found.append(node.lineno)
+    return found
+
+
+def test_no_list_of_kinds_outside_the_records() -> None:
+    outside = [p for p in (ROOT / "qfunc").rglob("*.py") if p.parent.name != "ops" and "targets" not in p.parts]
+    found = {p.relative_to(ROOT).as_posix(): lines for p in outside if (lines := listed(p.read_text()))}
+    assert found
+    strange = {path: lines for path, lines in found.items() if not any(path.startswith(a) for a in ALLOWED)}
+    assert not strange, "an op's trait belongs in its record; else write the difference and its reason here"
+
+
+def test_each_exception_is_needed() -> None:
+    files = {a: [ROOT / a] if a.endswith(".py") else list((ROOT / a).rglob("*.py")) for a in ALLOWED}
+    assert [a for a, paths in files.items() if not any(listed(p.read_text()) for p in paths)] == []
