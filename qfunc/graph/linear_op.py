@@ -41,7 +41,7 @@ class LinearOp:
 
     @property
     def stored(self) -> Tensor:
-        """The weight as the model holds it."""
+        """The weight as the model stores it."""
         return read_attr(self.model, self.constants[0])
 
     @property
@@ -106,7 +106,7 @@ class LinearOp:
 
 
 def linear_op(model: fx.GraphModule, node: fx.Node) -> LinearOp | None:
-    """The op that a node is, if it is one with a constant weight and no bias that is computed."""
+    """Return the node as a LinearOp; None unless it is such an op with a constant weight and no computed bias."""
     if not has(node, Trait.WEIGHTED):
         return None
     _, weight, bias, *_ = node.args

@@ -20,7 +20,7 @@ from qfunc.specs.target import OpKind
 
 @frozen
 class Context:
-    """A graph, the user's own ops, and the root of each node's fused group.
+    """A graph, the user-defined ops, and the root of each node's fused group.
 
     It is for one analysis of a graph: the record and the kinds of nodes are read once.
     """
@@ -199,7 +199,7 @@ def non_negative(node: fx.Node, context: Context) -> bool:
 
 
 def _is_layer(node: fx.Node, context: Context) -> bool:
-    # A matmul is none: in attention it multiplies activations.
+    # A matmul is not a layer: in attention it multiplies activations.
     return context.has(node, Trait.WEIGHTED) or context.has(node, Trait.RECURRENT)
 
 

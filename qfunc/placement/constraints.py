@@ -157,7 +157,7 @@ class _Check:
         return f"the kind {kind!r}" + (f" with {', '.join(told)}" if told else "")
 
     def tensor(self, group: FusedGroup, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[Violation]:
-        """What is wrong with a site as one slot of an op, or of a fused group."""
+        """Yield the violations of a site as one slot of an op, or of a fused group."""
         if self.rules.keep_float(group, slot):
             return
         site = placed.site
@@ -179,7 +179,7 @@ class _Check:
             self.refused[key] = lowering.refuses(*key) if isinstance(lowering, RefusingLowering) else ""
         if wanted := self.refused[key]:
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
-            yield found, wanted, "Give edit.deploy(...) that, or edit the scheme."
+            yield found, wanted, "Set it with edit.deploy(...), or edit the scheme."
 
     def _path(self, node: fx.Node) -> str:
         return self.context.fact(node).path

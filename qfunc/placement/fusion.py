@@ -117,7 +117,7 @@ def _joins(node: fx.Node, chain: fx.Node, root: int, order: dict[fx.Node, int]) 
 
 
 def _origin(tensor: fx.Node) -> fx.Node:
-    # Ops that only move values compute nothing: what counts is when their input was ready.  So does padding.
+    # Ops that only move values compute nothing, and padding almost nothing, so the time of their input counts.
     while has(tensor, Trait.VIEW) or kind_of(tensor) == "pad":
         inputs = [n for s, n in slots(tensor) if s == "input"]
         if len(inputs) != 1:

@@ -102,7 +102,7 @@ class _Placement:
             self.of_tensor[group.output] = placed
 
     def _inputs(self, group: FusedGroup, node: fx.Node) -> None:
-        # What follows from masks and positions alone is no activation, unless one that is reads it.
+        # Ops on masks and positions alone have no activations among their inputs.
         for slot, producer in slots(node) if node not in self.types.positions else ():
             if producer in group.nodes or _is_number(producer) or producer in self.types.integers:
                 continue
@@ -126,7 +126,7 @@ class _Placement:
                 raise SpecError(
                     where=f"target {self.target.name!r}, tensor {self._path(source)!r}",
                     found=f"{have} by its producer's rule and {want} by the rule of {self._path(node)!r}",
-                    wanted="one format, for no two quantizers stand in series",
+                    wanted="one format, because no tensor has two quantizers in series",
                     do="Edit one of the two rules.",
                 )
             return

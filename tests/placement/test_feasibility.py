@@ -75,7 +75,7 @@ def test_an_opset_too_low_for_four_bits():
         "target 'qdq', op 'conv', input 'x'; op 'mean', input 'act'; op 'fc', input 'mean': found Int(4) for "
         "QdqLowering(opset=13), "
         "wanted QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators). "
-        "Give edit.deploy(...) that, or edit the scheme."
+        "Set it with edit.deploy(...), or edit the scheme."
     )
     qfunc.quantize(edit.pipe(target, edit.deploy(QdqLowering(opset=21))))(Net())
 

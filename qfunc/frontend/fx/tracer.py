@@ -48,7 +48,7 @@ class Tracer(fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def create_arg(self, a: Any) -> Any:
-        """A value that the graph can hold; mappings keep their classes."""
+        """Return a value that the graph can store; mappings keep their classes."""
         derived = isinstance(a, dict) and type(a) is not dict
         return rebuild_mapping(self, a) if derived and is_user_mapping(a) else super().create_arg(a)
 
