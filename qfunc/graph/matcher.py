@@ -1,4 +1,7 @@
-"""The matcher of patterns, and rewrites: a match replaces nodes, a near miss has a reason."""
+"""Match patterns against the nodes of a graph, and apply rewrites.  A failed attempt is a near miss with a reason.
+
+A new rewrite is one `Rewrite` in a tuple, and the tuple in `qfunc.passes.pipeline`.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from qfunc.ops.node import kind_of, op_of
 
 
 class Reader(Protocol):
-    """How the nodes of a graph are read."""
+    """The kinds and operands of the nodes of a graph."""
 
     def kind(self, node: fx.Node) -> str:
-        """Return the kind that patterns know a node by."""
+        """Return the kind of a node, as patterns name it."""
         ...
 
     def operands(self, node: fx.Node) -> dict[str, Any]:
@@ -25,14 +28,14 @@ class Reader(Protocol):
 
 
 class CanonicalReader:
-    """Reads captured graphs: kinds and parameters of the op vocabulary."""
+    """Reads captured graphs with the kinds and parameter names of the op vocabulary."""
 
     def kind(self, node: fx.Node) -> str:
         """Return the kind in the vocabulary."""
         return kind_of(node)
 
     def operands(self, node: fx.Node) -> dict[str, Any]:
-        """Return the operands by their canonical names; of a module its input."""
+        """Return the operands by their canonical names; a module has one, "input"."""
         found = op_of(node)
         names = ("input",) if found is None else found.parameters
         return dict(zip(names, node.args, strict=False))
@@ -43,7 +46,7 @@ CANONICAL = CanonicalReader()
 
 @frozen(eq=False)
 class NearMiss:
-    """An attempt that failed: the rewrite, what matched before, and why the next operand did not."""
+    """A failed attempt: the name of the rewrite, the part of the pattern that matched, and why the next part did not."""
 
     rewrite: str
     reached: Match
@@ -57,7 +60,7 @@ class NearMiss:
 
 @frozen
 class Call:
-    """A call that takes the place of others."""
+    """A call that replaces the matched ops."""
 
     target: Any
     args: tuple[Any, ...]
@@ -66,15 +69,15 @@ class Call:
 
 @frozen(eq=False)
 class Rewrite:
-    """What replaces the nodes that match a pattern.
+    """A pattern and its replacement.
 
     Args:
-        name: What the pattern is, for near misses.
-        pattern: The pattern of the last op.
-        replace: The `Call`, or the node, that gives the same value; None where there is none.
-        check: A further condition: why a match is none, or "".
-        at: The name of the op that is replaced; without it the last op is.
-        private: No other op may read what is computed between.
+        name: The name of the result, for near misses.
+        pattern: The pattern; its root is the last op in the graph.
+        replace: Returns the `Call` or the node with the same value, or None to leave the match unchanged.
+        check: Returns the reason why a match is not valid, or "".
+        at: The name of the op that is replaced.  By default this is the root.
+        private: Whether ops outside of the match must not read its intermediate results.
     """
 
     name: str
@@ -91,7 +94,7 @@ class Rewrite:
 
 
 class _Attempt:
-    # The search for one pattern at one node; it remembers the failure that had matched the most.
+    # The search for one pattern at one node.  It keeps the failure that had matched the largest part.
     def __init__(self, rewrite: Rewrite, reader: Reader) -> None:
         self.rewrite, self.reader = rewrite, reader
         self.furthest: NearMiss | None = None
@@ -115,7 +118,7 @@ class _Attempt:
         self.fail(state, f"{place} is {shown}, where {wanted} is wanted")
 
     def begins(self, pattern: Any, value: Any) -> bool:
-        # Whether a value is an op of the kind that a pattern begins with.
+        # Return True if a value may match, by its kind alone.
         if isinstance(pattern, OpPattern):
             return isinstance(value, fx.Node) and self.reader.kind(value) in pattern.kinds
         return True
@@ -170,7 +173,7 @@ class _Attempt:
 
 
 def match_rewrite(rewrite: Rewrite, node: fx.Node, reader: Reader = CANONICAL) -> Match | NearMiss:
-    """Return how a pattern matches at a node, or where the attempt failed that came furthest."""
+    """Return the match of a pattern at a node, or the near miss of the attempt that matched the largest part."""
     attempt = _Attempt(rewrite, reader)
     for found in attempt.solve(rewrite.pattern, node, Match(()), "the op"):
         reason = rewrite.check(found) if rewrite.check else ""
@@ -191,7 +194,7 @@ def _other_reader(found: Match, top: fx.Node) -> str:
 
 
 def calls(target: Any, *operands: Any) -> Callable[[Match], Call]:
-    """Return the replacement by a call: a string is the value of that name, None where the match did not bind it.
+    """Return a replacement by a call.  A string is a name of the match, None where it is not bound; other operands are literal.
 
     >>> calls(abs, "x", 2)(Match((), {"x": 1}))
     Call(target=<built-in function abs>, args=(1, 2), kwargs={})
@@ -211,16 +214,16 @@ def apply_rewrites(
     put: Callable[[fx.Node, Any], None] = put_in_place,
     nodes: Iterable[fx.Node] | None = None,
 ) -> tuple[int, tuple[NearMiss, ...]]:
-    """Rewrite the (own) graph, stage after stage, each in topological order; a node takes the first rewrite that matches.
+    """Rewrite a graph in place, stage by stage, each in topological order.  At a node the first matching rewrite applies.
 
     Args:
-        graph: The graph; what is not read any more stays in it.
+        graph: The graph.  Dead code stays in it.
         stages: The rewrites of each stage.
-        reader: How nodes are read.
-        put: How the replacement takes a node's place.
-        nodes: The nodes at which a match may begin; all without it.
+        reader: The reader of nodes.
+        put: Replaces a node by what `Rewrite.replace` returned.
+        nodes: The nodes at which a match may begin; by default all.
     Returns:
-        The number of matches, and the near misses that reached the op that is characteristic of their pattern.
+        The number of matches, and the near misses that reached the characteristic op of their pattern.
     """
     changed, misses, count = set[fx.Node](), list[NearMiss](), 0
     allowed = None if nodes is None else tuple(nodes)
@@ -243,7 +246,7 @@ def apply_rewrites(
 
 
 def _worthwhile(misses: list[NearMiss], changed: set[fx.Node]) -> tuple[NearMiss, ...]:
-    # For each op that is characteristic of a pattern the attempt that came furthest, unless one succeeded there.
+    # For each characteristic op the attempt that matched the largest part, unless another rewrite matched there.
     best: dict[fx.Node, NearMiss] = {}
     for miss in misses:
         for key in miss.reached.keys:

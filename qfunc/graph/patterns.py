@@ -1,4 +1,4 @@
-"""Patterns of a graph as values: an op of a kind, its operands, variables, numbers and alternatives."""
+"""Patterns of graphs as frozen values: ops with operands, variables, literals and alternatives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Condition = Callable[[Any], bool]
 
 @frozen
 class OpPattern:
-    """An op of one of these kinds whose operands match; `op` writes one.
+    """An op of one of these kinds with matching operands; `op` is the short constructor.
 
-    The operands are matched in the order in which they stand here.  `key` marks the op that is characteristic of the
-    pattern: a near miss is reported only if an attempt reached that op.
+    Operands are matched in the given order.  `key` marks the characteristic op of the pattern: a near miss is reported
+    only if the attempt reached that op.
     """
 
     kinds: tuple[str, ...]
@@ -29,7 +29,7 @@ class OpPattern:
 
     @property
     def orders(self) -> tuple[tuple[tuple[int | str, Any], ...], ...]:
-        """The operands in each order that a match may take them."""
+        """The orders in which operands may match."""
         if not self.commutative:
             return (self.operands,)
         (first, a), (second, b), *rest = self.operands
@@ -38,7 +38,7 @@ class OpPattern:
 
 @frozen
 class Var:
-    """A value with a name; where the name occurs twice, both must be the same node, or equal numbers."""
+    """A named value.  Where the name occurs again, the value must be the same node or an equal literal."""
 
     name: str
     where: Condition | None = None
@@ -47,14 +47,14 @@ class Var:
 
 @frozen
 class Either:
-    """A value that matches one of several patterns, the first that fits."""
+    """A value that matches one of several patterns."""
 
     patterns: tuple[Any, ...]
 
 
 @frozen
 class Through:
-    """A value that matches, perhaps behind ops of these kinds that do not change it."""
+    """A value that matches, perhaps behind ops of these kinds, which do not change it."""
 
     kinds: tuple[str, ...]
     pattern: Any
@@ -62,7 +62,7 @@ class Through:
 
 @frozen(eq=False)
 class Match:
-    """The nodes that a pattern matched, its root first, and the values of its names."""
+    """The matched nodes, the root first, and the values of the names."""
 
     nodes: tuple[fx.Node, ...]
     values: dict[str, Any] = field(factory=dict)
@@ -75,18 +75,18 @@ class Match:
 
     @property
     def extent(self) -> int:
-        """How much of the pattern matched: nodes and names."""
+        """The number of nodes and names that matched."""
         return len(self.nodes) + len(self.values)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a name, or the default where the match did not bind it."""
+        """Return the value of a name, or the default if it is not bound."""
         return self.values.get(name, default)
 
     def bind(self, name: str, value: Any) -> Match:
-        """Return the match with one more value."""
+        """Return the match with one more named value."""
         return Match(self.nodes, {**self.values, name: value}, self.keys) if name else self
 
     def reach(self, node: fx.Node, key: bool = False) -> Match:
@@ -114,17 +114,17 @@ def op(
     wanted: str = "",
     **named: Any,
 ) -> OpPattern:
-    """Return the pattern of an op: its operands by position, or by their canonical names.
+    """Return the pattern of an op, with operands by position or by canonical name.
 
     Args:
         kinds: The kind, or several.
-        operands: A pattern for each operand, in order; what is no pattern must be equal.
-        name: The name under which a match holds the op itself.
+        operands: A pattern for each operand, in order.  Other values are literals, and must be equal.
+        name: The name of the op itself.
         commutative: The first two operands may be exchanged.
         key: The op is characteristic of the pattern.
         where: A condition on the node.
-        wanted: The condition in words.
-        named: The same as `operands`, by name.
+        wanted: The condition in words, for near misses.
+        named: Further operands by name.
 
     >>> op("div", Var("x"), op("exp", Var("x"))).kinds
     ('div',)
@@ -134,7 +134,7 @@ def op(
 
 
 def either(*patterns: Any) -> Either:
-    """Return the pattern of a value that matches one of these."""
+    """Return the pattern of a value that matches one of these patterns."""
     return Either(patterns)
 
 
@@ -149,7 +149,7 @@ def number(name: str, where: Condition | None = None, wanted: str = "a number") 
 
 
 def is_number(value: object) -> bool:
-    """Return True for a Python number that is no flag.
+    """Return True for an int or float that is not a bool.
 
     >>> is_number(2), is_number(True)
     (True, False)
@@ -165,7 +165,7 @@ def same(a: object, b: object) -> bool:
 
 
 def words(pattern: Any) -> str:
-    """Return what a pattern wants, for a message.
+    """Return a description of a pattern, for messages.
 
     >>> words(either(op("sqrt"), op("square"))), words(number("eps"))
     ('sqrt or square', 'a number')

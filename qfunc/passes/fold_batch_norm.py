@@ -204,7 +204,7 @@ class _Folding:
 
 def _folded(step: FusionStep, weight: torch.Tensor, bias: torch.Tensor, given: Any, named: Any, path: str) -> Any:
     # What a fold of the user's gives, which must be like what it was given.
-    where = f"Step.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}"
+    where = f"FusionStep.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}"
     shapes = [tuple(v.shape) for v in (weight, bias)]
     wanted, do = (
         f"a finite weight of shape {shapes[0]} and a bias of shape {shapes[1]}",

@@ -1,4 +1,4 @@
-"""Activation functions that a model writes out with exp become one op.
+"""Rewrites that fuse an activation function written with exp into one op.
 
 sigmoid(x) = 1 / (1 + exp(-x));  silu(x) = x sigmoid(x) = x / (1 + exp(-x))
 """
@@ -31,6 +31,6 @@ ACTIVATIONS = (
     (_unary("sigmoid", torch.sigmoid, _QUOTIENT), _unary("sigmoid", torch.sigmoid, _PRODUCT)),
     (_unary("sigmoid", torch.sigmoid, _RECIPROCAL),),
 )
-"""What is larger comes first: a sigmoid is an operand of the product, a reciprocal one of the sigmoid."""
+"""Larger patterns are in earlier stages, because smaller ones match parts of them."""
 
 __all__ = ["ACTIVATIONS"]

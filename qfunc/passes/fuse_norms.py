@@ -1,6 +1,7 @@
-"""Layer norms that a model writes out become one op: no scale fits an eps, and their steps are no tensors to quantize.
+"""Rewrites that fuse a norm written as arithmetic into one op, so that its intermediate tensors are not quantized.
 
-RMSNorm: w x / sqrt(mean(x^2) + eps); LayerNorm: the same of x - mean(x), plus b.  The axes are as many as those of w.
+RMSNorm computes w x / sqrt(mean(x^2) + eps).  LayerNorm computes the same of x - mean(x), and adds b.  The means are over
+the last axes, as many as w has.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _other_axes(found: Match) -> str:
 
 
 def _norm(found: Match) -> Call:
-    # A cast keeps the product with the weight apart, as that may have another type.
+    # Behind a cast the product with the weight may have another dtype, so it stays an op of its own.
     x, shape, eps = found["x"], _shape(found["weight"]), found["eps"]
     weight = None if found.get("cast") else found["weight"]
     if found.get("centre") is None:
@@ -79,6 +80,6 @@ NORMS = (
         _rewrite("rms_norm", _scaled(op("cast", _PLAIN_NORM, name="cast")), at="normed"),
     ),
 )
-"""The sum with a bias comes first, for the product in it is a norm of its own."""
+"""The sum with a bias is in the first stage, because the product that it reads matches by itself."""
 
 __all__ = ["NORMS"]

@@ -1,4 +1,7 @@
-"""Guards of divisions: y + 1e-5 under a division is the op "guard", for no scale fits y and what keeps it from 0."""
+"""Rewrites that make the sum y + 1e-5 in a divisor the op "guard", which stays in float.
+
+A scale of 8 bits that covers y rounds 1e-5 to 0.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from qfunc.ops.definition import Trait
 from qfunc.ops.node import has, kind_of
 
 SMALL = 0.01
-"""What guards a division is at most this: layers take 1e-5, 1e-6, 1e-12."""
+"""The largest constant that counts as a guard.  Layers use 1e-5, 1e-6 and 1e-12."""
 
 _DIVIDE = ("sqrt", "rsqrt", "reciprocal", "log")
 _Y, _EPS = tensor("y"), number("eps", lambda v: 0 < v <= SMALL, f"a number in (0, {SMALL}]")
 
 
 def _other_use(found: Match) -> str:
-    return "" if _divides(found.root) else f"{found.root.name!r} is no divisor of each op that reads it"
+    return "" if _divides(found.root) else f"{found.root.name!r} has a reader that does not divide by it"
 
 
 def _guard(pattern: OpPattern, target: Any) -> Rewrite:
@@ -35,9 +38,9 @@ GUARDS = (
 
 
 def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
-    """Return the (own) network in which y + eps and max(y, eps) are the op "guard" where they divide, or are in a root or log.
+    """Replace y + eps and max(y, eps) by the op "guard" where every reader divides by them or takes a root or logarithm.
 
-    As codes of 8 bits they would be 0 where y is, and the quotient infinite, or NaN.
+    Quantized to 8 bits they would be 0 where y is 0, and the quotient infinite or NaN.  The network is changed in place.
 
     >>> from qfunc.frontend.capture import capture
     >>> made = match_epsilon_guards(capture()(fx.symbolic_trace(lambda x, y: x / (y + 1e-5))))
@@ -51,7 +54,7 @@ def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
 
 
 def _divides(node: fx.Node) -> bool:
-    # Whether each reader divides by it, perhaps behind moves.
+    # Return True if each reader divides by the node, perhaps behind ops that move data.
     def divided(user: fx.Node) -> bool:
         kind = kind_of(user)
         if has(user, Trait.VIEW) or kind == "cast":

@@ -1,4 +1,4 @@
-"""A pass of declared rewrites: what matches is replaced, and what almost matches is in the record for `explain`."""
+"""A pass that applies declared rewrites and keeps their near misses in the record, for `explain`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qfunc.graph.record import attach, path_of, record_of
 
 
 def rewrite(network: fx.GraphModule, *stages: tuple[Rewrite, ...]) -> fx.GraphModule:
-    """Return the (own) network after the rewrites of each stage.
+    """Apply the rewrites of each stage to a network, in place, and return it.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture

@@ -139,7 +139,7 @@ def test_an_error_of_the_function_names_the_op() -> None:
     with pytest.raises(SpecError) as caught:
         qfunc.quantize(target)(MODELS["conv"][0])
     assert str(caught.value) == (
-        "Step.fold, of_two for op '0': found TypeError: of_two() takes 2 positional arguments but 3 were given, wanted a "
+        "FusionStep.fold, of_two for op '0': found TypeError: of_two() takes 2 positional arguments but 3 were given, wanted a "
         "finite weight of shape (6, 2, 3, 2) and a bias of shape (6,). It is called with weight, bias, and the step's module "
         "or constants."
     )
@@ -152,7 +152,7 @@ def test_what_the_function_returns_is_checked(fold: Any) -> None:
         qfunc.quantize(target)(MODELS["conv"][0])
     assert str(caught.value) == str(
         SpecError(
-            where=f"Step.fold, {fold.__name__} for op '0'",
+            where=f"FusionStep.fold, {fold.__name__} for op '0'",
             found=REFUSED[fold],
             wanted="a finite weight of shape (6, 2, 3, 2) and a bias of shape (6,)",
             do="Return (weight, bias), the output channels first.",
@@ -175,7 +175,7 @@ def messages() -> dict[str, tuple[Any, dict[str, str]]]:
         ),
         "must follow": (
             lambda: FusionStep(Op("mul"), optional=False, fold=fold_plus_one),
-            {"where": "Step.optional", "found": "False",
+            {"where": "FusionStep.optional", "found": "False",
              "wanted": "True where a step folds, for then nothing of it is left to follow", "do": "Leave it out."},
         ),
     }  # fmt: skip
@@ -188,7 +188,7 @@ def test_wrong_steps(name: str) -> None:
         make()
     error = caught.value
     assert {k: getattr(error, k) for k in parts} == parts
-    assert error.where == parts.get("where", "Step.fold")
+    assert error.where == parts.get("where", "FusionStep.fold")
 
 
 def nothing_random(weight: Tensor, bias: Tensor, norm: PlusOne) -> Any:

@@ -21,10 +21,10 @@ def aten(node: Any) -> str:
 
 
 class AtenReader:
-    """Reads programs of core ops for the matcher: bare names, and the parameters of the op's schema."""
+    """Reads core ATen ops for the matcher: names without overload, operands by the parameters of the schema."""
 
     def kind(self, node: fx.Node) -> str:
-        """Return the name of an op; of the first result of several "first of NAME", if nobody reads the others."""
+        """Return the name of an op, or "first of NAME" for the first of several results if no node reads the others."""
         if node.op != "call_function" or node.target is not operator.getitem:
             return aten(node)
         source = node.args[0]
@@ -32,7 +32,7 @@ class AtenReader:
         return f"first of {aten(source)}" if alone else ""
 
     def operands(self, node: fx.Node) -> dict[str, Any]:
-        """Return the operands by the names of the schema, defaults included, of the source of a first result.
+        """Return the operands by the names of the schema, with defaults; for a first result those of the op it comes from.
 
         >>> _, elu, _ = torch.export.export(torch.nn.ELU(), (torch.ones(2),)).graph.nodes
         >>> ATEN.operands(elu)

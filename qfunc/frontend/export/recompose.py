@@ -1,4 +1,4 @@
-"""Programs after `run_decompositions`: several core ops are again the one op that they were made of."""
+"""Rewrites that undo `run_decompositions`: core ATen ops become the one op that they were decomposed from."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TRAINING = ("_native_batch_norm_legit_functional", "native_dropout")
 
 
 def recompose(graph: fx.Graph) -> None:
-    """Rewrites the (own) graph of a decomposed program, so that it quantizes as the program before did.
+    """Rewrite the graph of a decomposed program in place, so that it quantizes like the program before.
 
-    Convolutions, linear layers, products and attention, norms and curves; what it does not know stays as it is.
+    This covers convolutions, linear layers, matrix products, attention, norms and activations.  Other ops stay.
 
     >>> program = torch.export.export(torch.nn.Linear(2, 3), (torch.ones(1, 4, 2),)).run_decompositions()
     >>> module = program.module(check_guards=False)
@@ -64,7 +64,7 @@ def _apply(graph: fx.Graph, stage: tuple[Rewrite, ...]) -> None:
 
 
 def _renamed(kind: str, target: Any, *operands: Any, where: Condition | None = None, **conditions: Any) -> Rewrite:
-    # The same op by another name; with operands, some in another order.
+    # The same op by another name; `operands` gives another order of the operands.
     def replace(found: Match) -> Call:
         node: Any = found.root.args[0] if kind.startswith("first of") else found.root
         given = ATEN.operands(node)
@@ -111,12 +111,12 @@ _SINGLE = (
     _renamed("constant_pad_nd", _OPS.pad.default, "self", "pad", "constant", "value"),
     Rewrite("squeeze", op("squeeze", tensor("x"), Var("dims", lambda v: isinstance(v, list | tuple) and len(v) == 1)),
             lambda found: Call(_OPS.squeeze.dim, (found["x"], *found["dims"])), private=False),
-    # A number that was made a tensor is a number.
+    # A scalar tensor is a number.
     Rewrite("where", op("where", tensor("condition"), _NUMBER, _NO_NUMBER),
             calls(_OPS.where.ScalarSelf, "condition", "number", "tensor"), private=False),
     Rewrite("where", op("where", tensor("condition"), _NO_NUMBER, _NUMBER),
             calls(_OPS.where.ScalarOther, "condition", "tensor", "number"), private=False),
-    # Two permutations that cancel, as those around torch's layout of attention.
+    # Two permutations that cancel, such as those around the layout of torch's attention.
     Rewrite("permute", _TURNED, lambda found: found["x"], check=_do_not_cancel, private=False),
 )  # fmt: skip
 

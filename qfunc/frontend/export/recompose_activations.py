@@ -1,4 +1,4 @@
-"""Core ops that were activation functions."""
+"""Rewrites that compose activation functions from core ATen ops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _no_halves(found: Match) -> str:
     source, dim = found["source"], found["dim"]
     size = (shape(source) or {dim: ""})[dim]
     halves = str(found["half"]) == str(found["start"]) and str(found["end"]) == size
-    return "" if halves else "the slices are no halves"
+    return "" if halves else "the slices are not the two halves of the axis"
 
 
 def _one(name: str, pattern: Any, *operands: Any, **options: Any) -> Rewrite:

@@ -1,4 +1,4 @@
-"""Core ops that were products: linear layers, matrix products with their broadcasting, instance norms, attention."""
+"""Rewrites that compose linear layers, broadcast matrix products, instance norms and attention from core ATen ops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VIEWS = ("view", "reshape", "clone")
 
 
 def _swaps(node: fx.Node) -> bool:
-    # Whether a node swaps the last two axes.
+    # Return True if a node swaps the last two axes.
     dims: Any = node.args[1:]
     match aten(node):
         case "permute":
@@ -40,7 +40,7 @@ def _no_bias(found: Match) -> str:
 
 
 _X, _BIAS = tensor("x"), tensor("bias", is_constant, "a parameter")
-# The parameter, or part of one, [out, in] of which a product takes the transpose.
+# A parameter or a part of one, [out, in], whose transpose a product reads.
 _WEIGHT = _transposed(tensor("weight", lambda n: is_constant(n) and len(shape(n) or ()) == 2, "a matrix of parameters"))
 _LINEAR = _OPS.linear.default
 
@@ -57,7 +57,7 @@ BIASES = (
 
 
 def _other_rows(found: Match) -> str:
-    # The product takes the rows [rows, in] of x [..., in]; the view makes [..., out] of them.
+    # The product reads x [..., in] as [rows, in], and the view reshapes its result to [..., out].
     sizes, rows, out = shape(found["x"]), shape(found["product"].args[0]), shape(found.root)
     if len(found["product"].users) != 1 or sizes is None or rows is None or out is None or len(rows) != 2 or not sizes:
         return "the product is read twice, or the shapes are not known"
@@ -71,7 +71,7 @@ def _on_the_tensor(found: Match) -> Call:
 
 
 def _broadcast(found: Match) -> Call | None:
-    # torch.matmul expands both operands to the same leading axes, and makes one of these.
+    # torch.matmul expands both operands to the same leading axes and flattens these to one.
     sides = [_expanded(v, found.root) for v in found["product"].args]
     sizes = [shape(v) for v in sides]
     out = shape(found.root)
@@ -84,7 +84,7 @@ def _broadcast(found: Match) -> Call | None:
 
 
 def _expanded(operand: Any, made: fx.Node) -> Any:
-    # The operand [..., n, m] as it was before it was expanded, and made [batch, n, m].
+    # Return the operand [..., n, m] before it was expanded and reshaped to [batch, n, m].
     flat, out, node = shape(operand), shape(made), operand
     if flat is None or out is None:
         return None
@@ -99,12 +99,12 @@ def _expanded(operand: Any, made: fx.Node) -> Any:
 
 
 def _other_instances(found: Match) -> str:
-    # It was a batch norm of [1, N * C, ...], whose tensors were repeated for each of N.
+    # An instance norm decomposes into a batch norm of [1, N C, ...] with tensors repeated N times.
     flat, source, made = shape(found["flat"]), shape(found["x"]), shape(found.root)
     if len(found["norm"].users) != 1:
         return "the norm is read twice"
     fits = flat is not None and flat[0] == "1" and source is not None and source == made and len(flat) == len(source)
-    return "" if fits else "the views do not make channels of instances"
+    return "" if fits else "the batch norm is not over one channel per instance"
 
 
 _TENSORS = ("weight", "bias", "mean", "var")
@@ -119,11 +119,11 @@ UNFLATTENED = (
             op(_RESHAPE, op("batch_norm", op(_RESHAPE, _X, name="flat"), *_REPEATED, *map(Var, _MODES), name="norm")),
             calls(_OPS.instance_norm.default, "x", *_TENSORS, *_MODES, False), check=_other_instances, private=False),
 )  # fmt: skip
-"""A view of what was computed on a view: the op on the tensor itself."""
+"""Ops between two views become ops on the tensor itself."""
 
 
 def _attention(found: Match) -> Call:
-    # The scale is sqrt(scale) on either side.
+    # Both sides are multiplied by sqrt(scale).
     query, scale = found["query"], found["factor"] * found["factor"]
     width = (shape(query) or ("",))[-1]
     usual = width.isdigit() and math.isclose(scale, int(width) ** -0.5, rel_tol=1e-12)
@@ -134,12 +134,12 @@ def _attention(found: Match) -> Call:
 
 _FACTOR = number("factor", lambda v: isinstance(v, float))
 _SIDES = op("mul", tensor("query"), _FACTOR), op("mul", _transposed(tensor("key")), _FACTOR)
-# A mask of booleans became 0 and -infinity.
+# A boolean mask decomposes into 0 and -infinity.
 _MASK = either(op("where", tensor("seen"), op("scalar_tensor", 0.0), op("scalar_tensor", -math.inf)), tensor("mask"))
 _SCORES = either(op("add", op("matmul", *_SIDES), _MASK, name="scores", commutative=True), op("matmul", *_SIDES, name="scores"))
 _SOME = op("logical_not", op("any", op("logical_not", op("eq", Var("scores"), -math.inf))))
 _SOFTMAX = op("where", other=op("softmax", _SCORES), self=op("full_like", Var(""), 0), condition=_SOME)
 ATTENTION = (Rewrite("attention", op("matmul", _SOFTMAX, tensor("value")), _attention, private=False),)
-"""softmax((q sqrt(scale)) (k^T sqrt(scale)) + mask) v, where rows that are masked as a whole are 0."""
+"""softmax((q sqrt(scale)) (k^T sqrt(scale)) + mask) v, where rows with no allowed entry are 0."""
 
 __all__ = ["ATTENTION", "BIASES", "PRODUCTS", "UNFLATTENED", "WEIGHTS"]
