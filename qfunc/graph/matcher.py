@@ -233,6 +233,8 @@ def apply_rewrites(
             for kind in rewrite.pattern.kinds:
                 by_kind.setdefault(kind, []).append(rewrite)
         for node in tuple(graph.nodes) if allowed is None else allowed:
+            if not node.op.startswith("call"):  # a match begins at an op
+                continue
             for rewrite in by_kind.get(reader.kind(node), ()):
                 found = match_rewrite(rewrite, node, reader)
                 if isinstance(found, NearMiss):

@@ -107,10 +107,11 @@ class Op:
     example: Callable[[Tensor], Any] | None = None
     onnx: str | None = None
 
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """The canonical parameter names, in order."""
-        return tuple(self.signature.parameters)
+    parameters: tuple[str, ...] = field(init=False, eq=False, repr=False)
+    """The canonical parameter names, in order."""
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "parameters", tuple(self.signature.parameters))
 
     @property
     def names(self) -> tuple[str, ...]:
