@@ -60,7 +60,9 @@ class ChannelAffines:
         self.known: dict[fx.Node, Tensor] = {}
 
     def at(self, node: fx.Node) -> ChannelAffine | None:
-        """The norm that one BatchNorm is: the leaf of torch.nn, or a call with constant statistics."""
+        """Return the affine map of one BatchNorm: a leaf of torch.nn, or a call with constant statistics."""
+        if not node.op.startswith("call"):
+            return None
         if kind_of(node) == "batch_norm":
             module: Any = self.model.get_submodule(str(node.target))
             if getattr(module, "running_mean", None) is None:

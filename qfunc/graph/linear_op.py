@@ -73,11 +73,12 @@ class LinearOp:
         return self._swap_in_out(stored, self.groups) if self.kind == "conv_transpose" else stored
 
     def bias(self) -> Tensor:
-        """b in float64, a copy; zeros if the op has none."""
+        """Return b in float64, as a copy; zeros if the op has none."""
         _, node = self.constants
         if node is None:
-            outputs = self.stored.shape[1] * self.groups if self.kind == "conv_transpose" else self.stored.shape[0]
-            return torch.zeros(outputs, dtype=torch.float64, device=self.stored.device)
+            stored = self.stored
+            outputs = stored.shape[1] * self.groups if self.kind == "conv_transpose" else stored.shape[0]
+            return torch.zeros(outputs, dtype=torch.float64, device=stored.device)
         return read_attr(self.model, node).detach().to(torch.float64, copy=True)
 
     def put(self, weight: Tensor, bias: Tensor | None) -> None:

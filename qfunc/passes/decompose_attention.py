@@ -27,7 +27,7 @@ def decompose_attention(network: fx.GraphModule, target: Target) -> fx.GraphModu
     record = record_of(network)
     if record is None or any(_names(rule.select, "sdpa") for rule in target.rules):
         return network
-    for node in [n for n in network.graph.nodes if kind_of(n) == "sdpa"]:
+    for node in [n for n in network.graph.nodes if n.op == "call_function" and kind_of(n) == "sdpa"]:
         _open(network, node, record)
     network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
     network.recompile()

@@ -27,7 +27,7 @@ def decompose_products(network: fx.GraphModule) -> fx.GraphModule:
     if record is None:
         return network
     facts = dict(record.facts)
-    for node in list(network.graph.nodes):
+    for node in [n for n in network.graph.nodes if n.op.startswith("call")]:
         open_ = {"einsum": _einsum, "addmm": _sum, "baddbmm": _sum}.get(short_name(node) or "")
         if open_ is None:
             continue

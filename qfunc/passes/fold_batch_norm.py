@@ -74,8 +74,8 @@ class _Folding:
         self.misses: list[tuple[str, str, str]] = []
 
     def run(self) -> None:
-        """Folds everything that folds."""
-        for node in list(self.model.graph.nodes):
+        """Fold everything that folds."""
+        for node in [n for n in self.model.graph.nodes if n.op == "call_function"]:
             while has(node, Trait.WEIGHTED) and self._behind(node):
                 pass
         for node in reversed(list(self.model.graph.nodes)):

@@ -30,7 +30,7 @@ def fold_constant_weights(network: fx.GraphModule) -> fx.GraphModule:
     made: dict[fx.Node, str] = {}
     values: dict[fx.Node, Any] = {}
     for node in list(network.graph.nodes):
-        if op_of(node) is None:
+        if node.op != "call_function" or op_of(node) is None:
             continue
         for slot, producer in _read(node):
             if slot == "input" or producer.op == "get_attr" or producer not in computed:

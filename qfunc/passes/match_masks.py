@@ -45,7 +45,7 @@ def match_masks(network: fx.GraphModule) -> fx.GraphModule:
             drops.add(node)
         elif kind == "mul" and any(isinstance(v, int | float) and v <= SURE for v in _numbers(node)):
             drops.add(node)  # of an input whose type is not known
-        elif (has(node, Trait.VIEW) or kind in _LOW_IF_INPUT) and any(n in drops for n in node.all_input_nodes):
+        elif any(n in drops for n in node.all_input_nodes) and (kind in _LOW_IF_INPUT or has(node, Trait.VIEW)):
             drops.add(node)
     if changed:
         network.recompile()
