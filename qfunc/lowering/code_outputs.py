@@ -1,4 +1,4 @@
-"""A model of which a runtime shows its tensors of codes, as further outputs of the same file."""
+"""A file with its tensors of codes as further outputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Run = Callable[[Sequence[Any]], list[Any]]
 class ModelWithCodes:
     """A model as deployed, and the same with its tensors of codes as further outputs.
 
-    What the runtime computes on integers stands in the file, so that there is no partition to compare.
-    `last`: tensor of codes -> whether its channels lie last in the file.
+    The file itself fixes which ops run on integers, so there is no partition to compare.
+    `last` maps a tensor of codes to True if its channels are last in the file.
     """
 
     plain: Run
@@ -31,7 +31,7 @@ class ModelWithCodes:
         return frozenset(self.last)
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(the outputs of the model as deployed, code tensor -> codes in the model's own layout).
+        """Return (the outputs of the model as deployed, code tensor -> codes in the model's own layout).
 
         >>> shown = ModelWithCodes(lambda x: x, lambda x: [*x, np.zeros((2, 5, 7, 3))], {"conv.codes": True})
         >>> outputs, codes = shown.run([1.5])
@@ -44,12 +44,12 @@ class ModelWithCodes:
 
 
 def code_names(artifact: Any) -> set[str]:
-    """The names of the tensors of codes of an artifact's activations."""
+    """Return the names of the tensors of codes of an artifact's activations."""
     return {f"{t}.codes" for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
 
 
 def with_code_outputs(artifact: Any, tensors: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a file's tensors by their names there, the first that stands for each of the artifact's tensors of codes."""
+    """Map each code tensor of the artifact to the first file tensor that holds it."""
     wanted, found = code_names(artifact), dict[str, Any]()
     for name, value in tensors:
         plain = name.removesuffix(".nhwc")

@@ -51,7 +51,7 @@ class Combined:
         return next((int(one.opset) for one in self.lowerings if isinstance(one, VersionedLowering)), 21)
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The files of every lowering, in their order."""
+        """Return the files of every lowering, in their order."""
         files: dict[str, bytes] = {}
         writers: dict[str, Any] = {}
         for lowering in self.lowerings:

@@ -19,7 +19,7 @@ which takes two places, as in the file.  "" is a field that is no more.
 
 SCALARS = {"i8": "Int8", "u8": "Uint8", "i16": "Int16", "i32": "Int32", "u32": "Uint32", "i64": "Int64", "u64": "Uint64",
            "f32": "Float32"}  # fmt: skip
-_ALIGNED = 16  # bytes lie at multiples of it
+_ALIGNED = 16  # the alignment of bytes
 
 
 @frozen(eq=False)
@@ -34,12 +34,12 @@ class Table:
 
 
 def table(kind: str, **fields: Any) -> Table:
-    """A table of these fields."""
+    """Return a table of these fields."""
     return Table(kind, fields)
 
 
 def serialize(schema: Schema, root: Table, identifier: str) -> bytes:
-    """The flatbuffer."""
+    """Return the flatbuffer."""
     flatbuffers: Any = importlib.import_module("flatbuffers")
     builder = flatbuffers.Builder(1 << 12)
     builder.Finish(_written(builder, schema, root), identifier.encode())
@@ -47,7 +47,7 @@ def serialize(schema: Schema, root: Table, identifier: str) -> bytes:
 
 
 def _places(schema: Schema, kind: str) -> list[tuple[str, str, int]]:
-    # (field, kind, slot); a union's number lies in the slot before its own.
+    # (field, kind, slot); the slot before a union's holds the number of its table.
     places, slot = [], 0
     for name, kind_of in schema[kind]:
         slot += "|" in kind_of
@@ -91,7 +91,7 @@ def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
 
 
 def parse(schema: Schema, kind: str, data: bytes) -> Table:
-    """The root table of a flatbuffer, whole."""
+    """Return the root table of a flatbuffer, whole."""
     module: Any = importlib.import_module("flatbuffers.table")
     return _read(schema, kind, module.Table(bytearray(data), int.from_bytes(data[:4], "little")))
 

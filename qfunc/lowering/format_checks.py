@@ -1,4 +1,4 @@
-"""How the lowerings to vendors' formats refuse a tensor that a format cannot say."""
+"""Errors for tensors that a vendor's format cannot represent."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int
 
 
-def require(site: QuantizedTensor, said: bool, found: str, wanted: str, do: str) -> None:
-    """Refuses a tensor that the artifact cannot say.
+def require(site: QuantizedTensor, fits: bool, found: str, wanted: str, do: str) -> None:
+    """Raise unless a tensor fits the artifact.
 
     Raises:
         DeployError: names the tensor.
@@ -22,12 +22,12 @@ def require(site: QuantizedTensor, said: bool, found: str, wanted: str, do: str)
     >>> t = QuantizedTensor("x", "activation", "x", (), Int(4), (1.0,), (0,), "half_even", (Place("x", "x.real"),))
     >>> require(t, True, "Int(4)", "Int(8)", "Use 8 bits.")
     """
-    if not said:
+    if not fits:
         raise DeployError(where=f"tensor {site.name!r}", found=found, wanted=wanted, do=do)
 
 
 def require_one_scale(site: QuantizedTensor, artifact: str) -> None:
-    """Refuses several scales, even if they are equal.
+    """Raise if a tensor has several scales, even equal ones.
 
     Raises:
         DeployError: names the tensor.
@@ -37,26 +37,26 @@ def require_one_scale(site: QuantizedTensor, artifact: str) -> None:
 
 
 def require_int8(site: QuantizedTensor, target: str, artifact: str) -> None:
-    """Refuses what TFLite's operators do not hold: they hold activations in int8, constants in less too, biases in int32.
+    """Raise unless an activation is int8, a weight int8 or narrower, a bias int32: TFLite's operators have no others.
 
     Raises:
         DeployError: names the tensor.
     """
     fmt = site.format
     if site.role == "bias":
-        said = fmt == Int(32)
+        fits = fmt == Int(32)
     elif site.role == "activation":
-        said = fmt == Int(8)
+        fits = fmt == Int(8)
     else:
-        said = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
+        fits = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
     do = f"Use the schemes of targets.{target}, or edit.deploy(QdqLowering())."
-    require(site, said, repr(fmt), "Int(8), of weights at most, biases Int(32)", do)
+    require(site, fits, repr(fmt), "Int(8), of weights at most, biases Int(32)", do)
     if site.role == "activation":
         require_one_scale(site, artifact)
 
 
 def require_input(name: str, dtype: Any, varies: int | None) -> None:
-    """Refuses an input whose values are not float32, or whose examples do not lie along the first axis; None: it is no input.
+    """Raise if an input is not float32 or its batch is not the first axis; `dtype` and `varies` are None for other tensors.
 
     Raises:
         DeployError: names the input.
@@ -70,12 +70,12 @@ def require_input(name: str, dtype: Any, varies: int | None) -> None:
 
 
 def format_error(site: QuantizedTensor, tensor: str, found: str, wanted: str, do: str) -> DeployError:
-    """The error of a format that cannot hold a site."""
+    """Return the error of a format that cannot represent a site."""
     return DeployError(where=f"{site.role} {tensor!r}", found=found, wanted=wanted, do=do)
 
 
 def require_integers(site: QuantizedTensor, tensor: str, artifact: str) -> Int:
-    """The integer format of a site.
+    """Return the integer format of a site.
 
     Raises:
         DeployError: another format.
@@ -86,7 +86,7 @@ def require_integers(site: QuantizedTensor, tensor: str, artifact: str) -> Int:
 
 
 def require_symmetric(site: QuantizedTensor, tensor: str, artifact: str) -> None:
-    """Refuses zero points.
+    """Raise if a tensor has zero points.
 
     Raises:
         DeployError: a zero point that is not 0.
@@ -97,7 +97,7 @@ def require_symmetric(site: QuantizedTensor, tensor: str, artifact: str) -> None
 
 
 def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> None:
-    """Refuses scales that differ, which one number in a file beside the model cannot say.
+    """Raise if the scales of a tensor differ: a file of qparams has one number for each tensor.
 
     Raises:
         DeployError: a scale a channel.

@@ -1,73 +1,102 @@
-"""A standard Q/DQ model as the writer of a .tflite reads it: constants, attributes, readers, shapes of one example."""
+"""The reader of a Q/DQ model: producers, readers, constants, qparams and the shapes of one example."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from attrs import frozen
 from onnx import helper, numpy_helper
 
 from qfunc.errors import DeployError
+from qfunc.numerics.affine import implies_clamp
 
-__all__ = ["ACTIVATIONS", "Array", "QParams", "QdqModel", "copies", "dequantized"]
-
+__all__ = ["ACTIVATIONS", "REAL", "Array", "QParams", "QdqModel", "copies", "dequantized", "is_copy", "walk"]
 
 ACTIVATIONS = ("Relu", "Clip")
-
-
 REAL = onnx.TensorProto.FLOAT
+Array = np.ndarray[Any, Any]
+
+
+@frozen
+class QParams:
+    """real = (code - zero point) * scale, one for the tensor or one for each slice along `axis`."""
+
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    axis: int = 0
+
+    def imply(self, bounds: tuple[float | None, float | None], ends: tuple[int, int]) -> bool:
+        """Return True if codes that saturate at `ends` do the work of a clamp to `bounds`.
+
+        >>> QParams((0.1,), (-128,)).imply((0.0, None), (-128, 127))
+        True
+        """
+        return implies_clamp(*bounds, torch.tensor(self.scale), torch.tensor(self.zero_point), ends)
 
 
 class QdqModel:
-    """A model in ONNX; the first axis of its inputs varies, all others are known."""
+    """An index of an ONNX model as it is when the index is created; shapes are inferred when they are first read."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.graph = model.graph
-        self.constants: dict[str, Array] = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
-        self.made = {o: n for n in model.graph.node for o in n.output}
+        self.model, self.graph = model, model.graph
+        self.initializers: dict[str, onnx.TensorProto] = {i.name: i for i in model.graph.initializer}
+        self.producers: dict[str, onnx.NodeProto] = {o: n for n in model.graph.node for o in n.output}
         self.outputs = [o.name for o in model.graph.output]
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         for node in model.graph.node:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
-        self._two, self._three = (_inferred(model, batch) for batch in (2, 3))
+
+    @cached_property
+    def constants(self) -> dict[str, Array]:
+        """The initializers as arrays, by name."""
+        return {name: numpy_helper.to_array(i) for name, i in self.initializers.items()}
+
+    @cached_property
+    def _types(self) -> tuple[dict[str, _Type], dict[str, _Type]]:
+        # For batches of 2 and of 3: an axis that differs is the batch's.
+        return _inferred(self.model, 2), _inferred(self.model, 3)
 
     def is_real(self, name: str) -> bool:
-        """Whether a tensor has real values, or codes; sizes are neither."""
-        return name not in self._two or self._two[name][0] in (REAL, onnx.TensorProto.INT8)
+        """Return True if a tensor has real values or codes; sizes have neither."""
+        two, _ = self._types
+        return name not in two or two[name][0] in (REAL, onnx.TensorProto.INT8)
 
     def kind(self, name: str) -> int:
-        """ONNX's number of the type of its entries."""
-        return self._two[name][0]
+        """Return ONNX's number of a tensor's element type."""
+        return self._types[0][name][0]
 
     def shape(self, name: str, node: str) -> tuple[int, ...]:
-        """The shape of one example.
+        """Return the shape of one example.
 
         Raises:
             DeployError: an axis other than the batch varies.
         """
-        two, three = (found.get(name, (0, None))[1] for found in (self._two, self._three))
+        two, three = (found.get(name, (0, None))[1] for found in self._types)
         if two is None or three is None or None in (*two, *three):
             do = "Give deploy example_inputs of one size; only the batch may vary."
             raise DeployError(where=f"op {node!r}", found="a tensor of unknown sizes", wanted="sizes that do not vary", do=do)
         return tuple(b if a == b else b - a for a, b in zip(_known(two), _known(three), strict=True))
 
     def varies(self, name: str) -> int | None:
-        """The axis whose length is the batch's, or a multiple of it."""
-        two, three = self._two[name][1] or (), self._three[name][1] or ()
+        """Return the axis whose length is the batch size or a multiple of it, or None."""
+        two, three = (found[name][1] or () for found in self._types)
         return next((i for i, (a, b) in enumerate(zip(two, three, strict=True)) if a != b), None)
 
     def attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-        """An attribute's value."""
+        """Return an attribute's value, or the default."""
         return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
     def constant(self, node: onnx.NodeProto, index: int, default: Any = None) -> Any:
-        """The array of a constant input.
+        """Return the array of a constant input, or the default if there is no such input.
 
         Raises:
-            DeployError: it is computed.
+            DeployError: the input is computed.
         """
         name = node.input[index] if index < len(node.input) else ""
         if not name:
@@ -77,13 +106,28 @@ class QdqModel:
             raise DeployError(where=f"op {node.name!r}", found=f"input {name!r}, computed", wanted="a constant", do=do)
         return self.constants[name]
 
+    def qparams(self, node: onnx.NodeProto) -> QParams:
+        """Return the qparams of a QuantizeLinear or DequantizeLinear."""
+        scale, zero = (self.constant(node, i) for i in (1, 2))
+        axis = int(self.attribute(node, "axis", 1)) if scale.ndim else 0
+        return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis)
+
+    def dequantizer(self, name: str) -> onnx.NodeProto | None:
+        """Return the DequantizeLinear that produces a tensor, or None."""
+        node = self.producers.get(name)
+        return node if node is not None and node.op_type == "DequantizeLinear" else None
+
+    def uses(self, name: str) -> int:
+        """Return the number of inputs of nodes and outputs of the model that read a tensor."""
+        return len(self.readers.get(name, ())) + self.outputs.count(name)
+
     def only_reader(self, name: str) -> onnx.NodeProto | None:
-        """The one node that reads a tensor, if there is one and the tensor is no output."""
+        """Return the only node that reads a tensor; None if there are several or the tensor is an output."""
         found = self.readers.get(name, [])
         return found[0] if len(found) == 1 and name not in self.outputs else None
 
     def result(self, name: str) -> tuple[list[onnx.NodeProto], onnx.NodeProto | None]:
-        """(activations, the QuantizeLinear behind them) that alone read what an op makes."""
+        """Return the activations and copies that follow an op, each the only reader, and their QuantizeLinear, if any."""
         steps: list[onnx.NodeProto] = []
         while True:
             node = self.only_reader(name)
@@ -97,7 +141,7 @@ class QdqModel:
             name = node.output[0]
 
     def bounds(self, node: onnx.NodeProto) -> tuple[float | None, float | None]:
-        """Between which values an activation or copy keeps its input."""
+        """Return the clamp bounds of an activation; None where there is no bound."""
         if node.op_type == "Relu":
             return 0.0, None
         if node.op_type != "Clip":
@@ -106,13 +150,57 @@ class QdqModel:
         return None if low is None else float(low), None if high is None else float(high)
 
 
+def is_copy(node: onnx.NodeProto) -> bool:
+    """Return True for Max of one tensor: a copy that keeps ONNX Runtime from quantizing a float tensor."""
+    return bool(node.op_type == "Max" and len(node.input) == 1)
+
+
 def copies(node: onnx.NodeProto) -> bool:
-    """Whether a node computes nothing."""
-    return node.op_type == "Identity" or (node.op_type == "Max" and len(node.input) == 1)
+    """Return True if a node computes nothing: Identity, or Max of one tensor."""
+    return node.op_type == "Identity" or is_copy(node)
 
 
-def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
-    # name -> (element type, shape) where the batch has that size.
+def walk(
+    source: QdqModel,
+    done: Collection[str],
+    *,
+    dequantize: Callable[[onnx.NodeProto], None],
+    quantize: Callable[[onnx.NodeProto], None],
+    write: Callable[[onnx.NodeProto], None],
+    passes: Callable[[onnx.NodeProto], bool] = copies,
+) -> None:
+    """Visit the nodes of a Q/DQ model in order, each by the function of its type.
+
+    Args:
+        done: Outputs of the nodes that are not visited, because an op before them does their work; may grow on the way.
+        dequantize: Visits DequantizeLinear, and each node for which `passes` returns True.
+        quantize: Visits QuantizeLinear.
+        write: Visits all other nodes.
+    """
+    for node in source.graph.node:
+        if node.output[0] in done or not source.is_real(node.output[0]):
+            continue
+        if node.op_type == "DequantizeLinear" or passes(node):
+            dequantize(node)
+        elif node.op_type == "QuantizeLinear":
+            quantize(node)
+        else:
+            write(node)
+
+
+def dequantized(codes: Array, qparams: QParams) -> Array:
+    """Return the real values of codes, in float32."""
+    shape = [-1 if i == qparams.axis % codes.ndim and len(qparams.scale) > 1 else 1 for i in range(codes.ndim)]
+    scale = np.array(qparams.scale, np.float32).reshape(shape)
+    zero = np.array(qparams.zero_point, np.int64).reshape(shape)
+    return np.asarray((codes.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
+
+
+_Type = tuple[int, tuple[int | None, ...] | None]
+"""An element type and a shape, None where unknown."""
+
+
+def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, _Type]:
     sized = onnx.ModelProto()
     sized.CopyFrom(model)
     for info in sized.graph.input:
@@ -122,7 +210,7 @@ def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, tuple[
     for info in sized.graph.output:
         info.type.tensor_type.ClearField("shape")
     graph = onnx.shape_inference.infer_shapes(sized, data_prop=True).graph
-    found: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
+    found: dict[str, _Type] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         t = info.type.tensor_type
         dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in t.shape.dim) if t.HasField("shape") else None
@@ -134,23 +222,3 @@ def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, tuple[
 
 def _known(sizes: tuple[int | None, ...]) -> tuple[int, ...]:
     return tuple(n for n in sizes if n is not None)
-
-
-Array = np.ndarray[Any, Any]
-
-
-@frozen
-class QParams:
-    """real = (code - zero point) * scale, one for the tensor or one for each slice along `axis`."""
-
-    scale: tuple[float, ...]
-    zero_point: tuple[int, ...]
-    axis: int = 0
-
-
-def dequantized(codes: Array, qparams: QParams) -> Array:
-    """The real values of codes."""
-    shape = [-1 if i == qparams.axis and len(qparams.scale) > 1 else 1 for i in range(codes.ndim)]
-    scale = np.array(qparams.scale, np.float32).reshape(shape)
-    zero = np.array(qparams.zero_point, np.int64).reshape(shape)
-    return np.asarray((codes.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)

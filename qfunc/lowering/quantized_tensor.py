@@ -13,7 +13,7 @@ from qfunc.specs import Format, Int, Log
 
 @frozen
 class Place:
-    """Where qparams stand in the ONNX model: the float tensor, and the tensor of its quantized values."""
+    """A place in the ONNX model where qparams apply: the float tensor, and the tensor of its quantized values."""
 
     tensor: str
     real: str
@@ -79,7 +79,7 @@ class QuantizedTensor:
 
 
 def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...]) -> QuantizedTensor:
-    """The site of one seat of a model."""
+    """Return the site of one seat of a model."""
     nodes = {n.name: n for n in partition.network.graph.nodes}
     coding = partition.at_path[path]
     seat, site = coding.seat, coding.seat.module.site
@@ -96,7 +96,7 @@ def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...])
 
 
 def plain(tensor: QuantizedTensor) -> dict[str, Any]:
-    """A QuantizedTensor as JSON data."""
+    """Return a QuantizedTensor as JSON data."""
     found = asdict(tensor, filter=lambda a, _: a.name not in ("format", "places"))
     return found | {"low": tensor.low, "high": tensor.high, "format": repr(tensor.format), "tensors": list(tensor.tensors)}
 

@@ -18,7 +18,7 @@ def require(missing: str, where: str, extra: str, wanted: str) -> None:
     """Refuses to run without the package of an extra.
 
     Raises:
-        VerifyError: `missing` says that it is not there.
+        VerifyError: `missing` reports that it is not installed.
     """
     if missing:
         do = f"Install qfunc-torch[{extra}], or pass runtime=run, where run(artifact, inputs) -> outputs."
@@ -32,7 +32,7 @@ def other_kernels() -> str:
 
 
 def has(feature: str) -> bool:
-    """Whether the CPU has a feature, as far as the system tells."""
+    """Return True if the CPU has a feature, or if the system does not report features."""
     told = Path("/proc/cpuinfo")
     return not told.exists() or feature in told.read_text()
 

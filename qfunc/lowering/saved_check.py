@@ -42,7 +42,7 @@ class SavedReport:
 
     @property
     def good(self) -> bool:
-        """Whether nothing failed."""
+        """True if no check failed."""
         return all(r.outcome != "failed" for r in self.rows)
 
 

@@ -1,4 +1,4 @@
-"""Windows over images, of convolutions and pools: kernel, stride, dilation and what stands around the image."""
+"""Windows of convolutions and pools over images: kernel, stride, dilation and padding."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class AxisWindow(Protocol):
     """One op on its way into a file."""
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute of the node."""
+        """Return an attribute of the node."""
         ...
 
     def refuse(self, found: str, wanted: str, do: str) -> DeployError:
-        """The error of an op that the file cannot say."""
+        """Return the error of an op that the file cannot represent."""
         ...
 
 
 @frozen
 class Window:
-    """A window over an image: sizes along height and width, and what stands before and behind the image."""
+    """A window over an image: sizes along height and width, and the padding before and after the image."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -34,7 +34,7 @@ class Window:
 
 
 def window(step: AxisWindow, kernel: Sequence[int]) -> Window:
-    """The window of a convolution or pool; signals are images of one row.
+    """Return the window of a convolution or pool; signals are images of one row.
 
     Raises:
         DeployError: more axes than two.
@@ -53,7 +53,7 @@ def window(step: AxisWindow, kernel: Sequence[int]) -> Window:
 
 
 def with_ceil_mode(step: AxisWindow, w: Window, size: Sequence[int]) -> Window:
-    """The window of a pool over an image of that height and width, with what its `ceil_mode` puts behind the image."""
+    """Return the window of a pool with the padding that `ceil_mode` adds after an image of that height and width."""
     if not step.attribute("ceil_mode"):
         return w
     below, right = (w.after[i] + _missing(size[i], w, i) for i in (0, 1))
@@ -61,7 +61,7 @@ def with_ceil_mode(step: AxisWindow, w: Window, size: Sequence[int]) -> Window:
 
 
 def _missing(size: int, w: Window, i: int) -> int:
-    # How much more stands behind an image whose last window is not whole, unless it began behind the image.
+    # The padding that completes the last window, unless that window begins after the image.
     span = size + w.before[i] + w.after[i] - w.dilation[i] * (w.kernel[i] - 1) - 1
     outputs = -(-span // w.stride[i]) + 1
     if (outputs - 1) * w.stride[i] >= size + w.before[i]:

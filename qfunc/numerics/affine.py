@@ -210,6 +210,29 @@ def widened(x: Tensor, scheme: Scheme) -> Tensor:
     return x.double() if wide else x.float()
 
 
+def implies_clamp(low: float | None, high: float | None, scale: Tensor, zero_point: Tensor, ends: tuple[int, int]) -> bool:
+    """Return True if saturating codes do the work of clamp(x, low, high): R(low / s) + z <= qmin and R(high / s) + z >= qmax.
+
+    R rounds half to even.
+
+    Args:
+        low: A bound in real units, None for no bound; `high` too.
+        scale: Scales s in float32, in real units a code; all of them have to imply the clamp.
+        zero_point: Zero points z in codes.
+        ends: qmin and qmax.
+
+    >>> s, z = torch.tensor(0.1), torch.tensor(-128)
+    >>> [implies_clamp(0.0, high, s, z, (-128, 127)) for high in (None, 25.5, 6.0)]
+    [True, True, False]
+    """
+
+    def code(bound: float) -> Tensor:
+        return round_by(scale.new_tensor(bound) / scale, "half_even") + zero_point
+
+    below = low is None or bool((code(low) <= ends[0]).all())
+    return below and (high is None or bool((code(high) >= ends[1]).all()))
+
+
 def codes_of(scheme: Scheme) -> tuple[int, int]:
     """Return (qmin, qmax) of an Int scheme."""
     fmt = scheme.format
@@ -223,6 +246,7 @@ __all__ = [
     "dequantize",
     "fake_quantize",
     "fake_quantized_value",
+    "implies_clamp",
     "in_range",
     "quantize",
     "spread",

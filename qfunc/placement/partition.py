@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from attrs import field, frozen
-from torch import Tensor, fx
+from torch import fx
 
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.view import QuantizedModel
+from qfunc.numerics.affine import implies_clamp
 from qfunc.numerics.qparams import Affine
-from qfunc.numerics.rounding import round_by
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, channel_axis, has, is_constant, kind_of, op_of, slots
 from qfunc.placement.derived_scales import derived_qparams
@@ -279,14 +279,8 @@ def _neutral(node: fx.Node) -> bool:
 
 def _is_clamped(node: fx.Node, output: Encoding) -> bool:
     low, high = (0, None) if kind_of(node) == "relu" else (attribute(node, "min"), attribute(node, "max"))
-    scale, zero = output.qparams.scale, output.qparams.zero_point
-
-    def code(bound: float) -> Tensor:
-        return round_by(scale.new_tensor(bound) / scale, "half_even") + zero
-
-    below = low is None or bool((code(low) <= output.format.qmin).all())
-    above = high is None or bool((code(high) >= output.format.qmax).all())
-    return below and above
+    ends = output.format.qmin, output.format.qmax
+    return implies_clamp(low, high, output.qparams.scale, output.qparams.zero_point, ends)
 
 
 def _takes(kernel: Kernel, codings: list[tuple[str, Encoding]]) -> bool:

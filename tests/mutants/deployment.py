@@ -8,8 +8,8 @@ STORED = "tests/transforms/test_deploy.py::test_weights_are_stored_as_the_intege
 DEPLOYMENT = (
     Mutation(
         "pads-by-axis", "qfunc.lowering.onnx.linear:_conv",
-        'attributes["pads"] = _each(c["padding"], rank) * 2',
-        'attributes["pads"] = sorted(_each(c["padding"], rank) * 2)',
+        'attributes["pads"] = per_axis(c["padding"], rank) * 2',
+        'attributes["pads"] = sorted(per_axis(c["padding"], rank) * 2)',
         INTEGER, case="conv2d dilated",
     ),
     Mutation(
@@ -127,15 +127,15 @@ DEPLOYMENT = (
         "tests/lowering/onnx/test_qdq_nodes.py::test_logarithmic_activations_are_a_function_of_the_model_s_own",
     ),
     Mutation(
-        "float-model-forgets-zero-points", "qfunc.lowering.onnx.remove_quantizers:_dequantized",
-        "difference = codes.astype(np.int64) - zero.astype(np.int64)",
-        "difference = codes.astype(np.int64)",
+        "float-model-forgets-zero-points", "qfunc.lowering.qdq_reader:dequantized",
+        "(codes.astype(np.int64) - zero)",
+        "(codes.astype(np.int64))",
         "tests/lowering/onnx/test_qdq_nodes.py::test_zero_points_of_weights_are_subtracted",
     ),
     Mutation(
-        "float-model-on-another-axis", "qfunc.lowering.onnx.remove_quantizers:_dequantized",
-        "shape = [-1 if i == axis % codes.ndim else 1",
-        "shape = [-1 if i == 1 else 1",
+        "float-model-on-another-axis", "qfunc.lowering.qdq_reader:dequantized",
+        "-1 if i == qparams.axis % codes.ndim and",
+        "-1 if i == 1 and",
         "tests/lowering/onnx/test_qdq_nodes.py::test_the_float_model_has_the_quantized_weights_and_no_quantizers",
     ),
     Mutation(

@@ -46,13 +46,13 @@ EXECUTORCH = (
         READ,
     ),
     Mutation(
-        "pte-takes-any-scale", "qfunc.lowering.xnnpack.ops:_scaled",
+        "pte-takes-any-scale", "qfunc.lowering.xnnpack.constraints:require_multiplier",
         "if ratio >= _LIMIT:",
         "if ratio > 2 * _LIMIT:",
         "tests/lowering/xnnpack/test_pte_nodes.py::test_products_that_xnnpack_does_not_scale_are_refused",
     ),
     Mutation(
-        "pte-slopes-of-any-size", "qfunc.lowering.xnnpack.ops:_leaky_relu",
+        "pte-slopes-of-any-size", "qfunc.lowering.xnnpack.constraints:require_slope",
         "> 2.0**7:",
         "> 2.0**70:",
         "tests/lowering/xnnpack/test_pte_nodes.py::test_slopes_of_more_than_sixteen_bits_are_refused",

@@ -93,7 +93,7 @@ LOWERINGS_VENDOR = (
     ),
     Mutation(
         "shared-weights-folded-in-place", "qfunc.lowering.vendor.stpu_ranges:StpuRanges._multiplied",
-        "made = name if readers[name] == 1 else",
+        "made = name if self.source.uses(name) == 1 else",
         "made = name if True else",
         FOLDED,
     ),

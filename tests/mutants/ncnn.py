@@ -31,9 +31,9 @@ NCNN = (
         "tests/lowering/ncnn/test_ncnn.py::test_windows_are_said_as_they_are",
     ),
     Mutation(
-        "ncnn-clips-what-codes-imply", "qfunc.lowering.ncnn.writer:Writer.write",
-        "or copies(node) or self.implied(node)",
-        "or copies(node)",
+        "ncnn-clips-what-codes-imply", "qfunc.lowering.ncnn.writer:Writer._passes",
+        "return copies(node) or self.implied(node)",
+        "return copies(node)",
         READ,
     ),
     Mutation(

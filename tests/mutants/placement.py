@@ -85,8 +85,8 @@ PLACEMENT = (
     ),
     # units
     Mutation(
-        "bounds-inside-the-codes", "qfunc.placement.partition:_is_clamped",
-        "return below and above",
+        "bounds-inside-the-codes", "qfunc.numerics.affine:implies_clamp",
+        "return below and (high is None or bool((code(high) >= ends[1]).all()))",
         "return below",
         "tests/placement/test_place_mutants.py::test_both_bounds_of_a_clip_must_lie_at_the_ends_of_the_codes",
     ),

@@ -1,4 +1,4 @@
-"""An ncnn model under construction: layers and blobs, and the two files that say them."""
+"""Builder of an ncnn model: layers and blobs, written as .param and .bin."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class NcnnBuilder:
         self, kind: str, inputs: Sequence[Blob], name: str, shape: Sequence[int], parameters: Mapping[int, Any] | None = None,
         *, weights: Sequence[bytes] = (), scale: float | None = None,
     ) -> Blob:  # fmt: skip
-        """A layer of one output, which bears its name."""
+        """Return a layer of one output, which bears its name."""
         made = Blob(self._fresh(name), tuple(int(n) for n in shape), scale)
         self.layers.append(Layer(kind, made.name, tuple(inputs), (made,), parameters or {}, tuple(weights)))
         return made
@@ -62,11 +62,11 @@ class NcnnBuilder:
         return name
 
     def constant(self, name: str, value: Array) -> Blob:
-        """A blob of float32 numbers that the .bin holds."""
+        """Return a blob of float32 numbers that the .bin holds."""
         return self.layer("MemoryData", [], name, value.shape, sizes(value.shape), weights=[floats(value)])
 
     def packed(self, outputs: Sequence[Blob]) -> dict[str, bytes]:
-        """The two files; outputs are the blobs "out0", "out1", ..."""
+        """Return the two files; outputs are the blobs "out0", "out1", ..."""
         ends = [Layer("Noop", f"out{i}", (b,), (Blob(f"out{i}", b.shape),)) for i, b in enumerate(outputs)]
         layers = _split([*self._used(outputs), *ends])
         blobs = sum(len(layer.outputs) for layer in layers)
@@ -119,12 +119,12 @@ def _said(number: int, value: Parameter) -> str:
 
 
 def _number(value: float) -> str:
-    # Nine digits tell every float32 from its neighbours; a float has a point or an exponent.
+    # Nine digits distinguish every float32 from its neighbours; a float has a point or an exponent.
     return str(value) if isinstance(value, int) else f"{float(np.float32(value)):.8e}"
 
 
 def sizes(shape: Sequence[int], first: tuple[int, int, int, int] = (0, 1, 11, 2)) -> dict[int, int]:
-    """The parameters that say a shape: width, height, depth, channels.
+    """Return the parameters of a shape: width, height, depth, channels.
 
     >>> sizes((2, 3, 5)), sizes((7,))
     ({0: 5, 1: 3, 2: 2}, {0: 7})

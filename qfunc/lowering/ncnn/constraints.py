@@ -1,10 +1,12 @@
-"""What the files of ncnn have no layer for, by kind and attributes: `quantize` says it, sizes are left to `deploy`."""
+"""Constraints of ncnn: ops without a layer, which `quantize` refuses by kind and attributes, and formats of tensors."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from qfunc.specs import Attr, Op, Refuse, Where
+from qfunc.lowering.format_checks import require, require_one_scale, require_symmetric
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Attr, Int, Op, Refuse, Where
 
 NO_LAYER = "docs/targets.md lists them"
 LAYERS = "ncnn, docs/developer-guide/operators.md: "
@@ -22,7 +24,7 @@ OTHERS = (
 
 
 def skips_channels(op: Any) -> bool:
-    """Whether a slice takes every so manieth channel.
+    """Return True if a slice steps over channels.
 
     >>> from types import SimpleNamespace
     >>> [skips_channels(SimpleNamespace(attributes={"index": (slice(None), slice(0, 8, n))})) for n in (1, 2)]
@@ -48,4 +50,22 @@ LEGALITY = (
     Refuse(Op(OTHERS), because=NO_LAYER, do=OUTSIDE),
 )
 
-__all__ = ["LEGALITY", "skips_channels"]
+
+def require_site(site: QuantizedTensor) -> None:
+    """Raise unless a tensor is symmetric int8 without the code -128, per tensor if it is an activation.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    do = "Use the schemes of targets.ncnn, or edit.deploy(QdqLowering())."
+    fmt = site.format
+    narrow = isinstance(fmt, Int) and fmt.signed and fmt.qmin >= -127 and fmt.qmax <= 127
+    if site.role == "activation":
+        require(site, fmt == Int(8, low=-127), repr(fmt), "Int(8, low=-127)", do)
+        require_one_scale(site, "ncnn")
+    else:
+        require(site, narrow, repr(fmt), "Int(8, low=-127) at most, biases in float", do)
+    require_symmetric(site, site.name, "ncnn")
+
+
+__all__ = ["LEGALITY", "require_site", "skips_channels"]

@@ -46,7 +46,7 @@ def _ranked(step: OpContext, blob: Blob, rank: int) -> Blob:
 
 
 def unary(kind: str, **parameters: Any) -> Callable[[OpContext], None]:
-    """A layer of one input."""
+    """Return a layer of one input."""
 
     def write(step: OpContext) -> None:
         step.makes(kind, step.given(), **parameters)
@@ -82,12 +82,12 @@ def gelu(step: OpContext) -> None:
 
 
 def softmax(step: OpContext) -> None:
-    """Softmax along an axis behind the batch."""
+    """Softmax along an axis after the batch."""
     step.makes("Softmax", step.given(), p0=axis_of(step, int(step.attribute("axis", -1))), p1=1)
 
 
 def axis_of(step: OpContext, axis: int, index: int = 0) -> int:
-    """An axis of the model's tensor as one of the blob's.
+    """Return an axis of the model's tensor as one of the blob's.
 
     Raises:
         DeployError: that of the batch.

@@ -9,12 +9,12 @@ from qfunc.lowering.ncnn.writer import OpContext
 
 
 def image(step: OpContext, blob: Blob, rank: int) -> Blob:
-    """An image [C, H, W]; a signal [C, L] is one of a single row."""
+    """Return an image [C, H, W]; a signal [C, L] is one of a single row."""
     return blob if rank == 2 else step.rows_of(blob, (blob.shape[0], 1, *blob.shape[1:]))
 
 
 def signal(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """The height and width of a result of that many axes."""
+    """Return the height and width of a result of that many axes."""
     return tuple(sizes) if rank == 2 else (1, *sizes)
 
 

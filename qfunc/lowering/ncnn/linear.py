@@ -26,11 +26,11 @@ class Product:
 
     @property
     def integer(self) -> bool:
-        """Whether it is computed on codes."""
+        """True if the product is computed on codes."""
         return self.scale is not None
 
     def held(self, rows: slice = slice(None)) -> list[bytes]:
-        """The entries of the .bin for some of the output channels, up to the output's scale."""
+        """Return the entries of the .bin for some of the output channels, up to the output's scale."""
         entries = [tagged(self.weight[rows])]
         entries += [] if self.bias is None else [floats(self.bias[rows])]
         if self.scale is not None:
@@ -39,7 +39,7 @@ class Product:
 
 
 def product(step: OpContext, axis: int, turned: bool = False) -> Product:
-    """The weights with their output channels first; `axis` is where they lie, `turned` whether to transpose."""
+    """Return the weights with their output channels, now along `axis`, first; `turned` transposes them."""
     held = step.held(1)
     assert held is not None
     bias = step.held(2)
@@ -63,7 +63,7 @@ def _by_outputs(held: Constant, axis: int) -> bool:
 def write_product(
     step: OpContext, kind: str, p: Product, shape: Sequence[int], parameters: dict[int, Any], one: int = 2
 ) -> None:
-    """The layer, with the activation behind it and, of convolutions, the quantizer behind that."""
+    """Write the layer, fused with the activation after it and, for convolutions, with the quantizer after that."""
     steps, bounds, quantizer = step.fused()
     requantizes = p.integer and quantizer is not None and kind != "InnerProduct" and tuple(shape) == step.shape
     entries, scale = p.held(), None
@@ -83,7 +83,7 @@ def write_product(
 
 
 def reshaped_like(step: OpContext, blob: Blob) -> Blob:
-    """A blob in the shape of the step's result."""
+    """Return a blob in the shape of the step's result."""
     return step.reshaped(blob, step.shape, f"as_{len(step.shape)}")
 
 
@@ -177,7 +177,7 @@ def matmul(step: OpContext) -> None:
 
 
 def _linear(step: OpContext, p: Product) -> None:
-    # Rows of a matrix, or one; more axes are rows one behind the other.
+    # Rows of a matrix, or one; further axes are joined into the rows.
     rows = int(np.prod(p.x.shape[:-1]))
     x = p.x if len(p.x.shape) < 3 else step.reshaped(p.x, (rows, p.x.shape[-1]), "rows")
     p = Product(x, p.weight, p.bias, p.scale)

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
-from qfunc.lowering.format_checks import require, require_one_scale, require_symmetric
-from qfunc.lowering.ncnn.constraints import LEGALITY
+from qfunc.lowering.ncnn.constraints import LEGALITY, require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Int, Refuse
+from qfunc.specs import Refuse
 from qfunc.specs._values import readable
 
 
@@ -21,9 +20,9 @@ class NcnnLowering:
 
     The files are written here; ncnn is needed only where they run.  Inputs are the blobs "in0", "in1", ..., outputs
     "out0", "out1", ..., of one example without the axis of the batch.  The blobs "<tensor>.codes" are int8.  A scale
-    stands there as float32(1/s).  A convolution whose codes another one reads requantizes (8=102, depthwise 8=101);
+    is stored as float32(1/s).  A convolution whose codes another one reads requantizes (8=102, depthwise 8=101);
     relu and clip are fused into the layer before them, and all else computes in float32.  Of grouped convolutions each
-    group is a layer of its own, for ncnn has one scale a group.
+    group is a separate layer, because ncnn has one scale a group.
 
     Source: ncnn 20261020, docs/developer-guide/param-and-model-file-structure.md and operators.md.
 
@@ -34,7 +33,7 @@ class NcnnLowering:
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The files' bytes.
+        """Return the files' bytes.
 
         Raises:
             DeployError: a tensor that is not in symmetric int8, or an op that ncnn does not have.
@@ -45,20 +44,8 @@ class NcnnLowering:
         from qfunc.lowering.qdq_reader import QdqModel
 
         for site in sites:
-            _require(site)
+            require_site(site)
         return Writer(QdqModel(model)).write(WRITERS)
-
-
-def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.ncnn, or edit.deploy(QdqLowering())."
-    fmt = site.format
-    narrow = isinstance(fmt, Int) and fmt.signed and fmt.qmin >= -127 and fmt.qmax <= 127
-    if site.role == "activation":
-        require(site, fmt == Int(8, low=-127), repr(fmt), "Int(8, low=-127)", do)
-        require_one_scale(site, "ncnn")
-    else:
-        require(site, narrow, repr(fmt), "Int(8, low=-127) at most, biases in float", do)
-    require_symmetric(site, site.name, "ncnn")
 
 
 __all__ = ["NcnnLowering"]

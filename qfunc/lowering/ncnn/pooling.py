@@ -25,8 +25,8 @@ def average_pool(step: OpContext) -> None:
     w, x = _window(step)
     pads = step.attribute("pads") or ()
     counts_all = bool(step.attribute("count_include_pad", 0)) and any(pads)
-    behind = [0, 0, *(int(p) for p in pads[len(pads) // 2 :])][-2:]
-    more = any(a > b for a, b in zip(w.after, behind, strict=True))
+    padding_after = [0, 0, *(int(p) for p in pads[len(pads) // 2 :])][-2:]
+    more = any(a > b for a, b in zip(w.after, padding_after, strict=True))
     if counts_all and more:
         found = f"an average of {w.kernel} entries, fewer at the end"
         raise step.refuse(found, "whole windows, or only entries inside", "Use ceil_mode=False.")
@@ -41,12 +41,12 @@ def _window(step: OpContext) -> tuple[Window, Blob]:
 
 def _pooled(step: OpContext, x: Blob, w: Window, how: dict[int, Any]) -> None:
     rank = len(step.attribute("kernel_shape"))
-    said = {
+    parameters = {
         **how, 1: w.kernel[1], 11: w.kernel[0], 2: w.stride[1], 12: w.stride[0],
         3: w.before[1], 13: w.before[0], 14: w.after[1], 15: w.after[0], 5: 1,
     }  # fmt: skip
     shape = (x.shape[0], *signal(step.shape[1:], rank))
-    made = step.file.layer("Pooling", [x], step.output, shape, dict(sorted(said.items())))
+    made = step.file.layer("Pooling", [x], step.output, shape, dict(sorted(parameters.items())))
     step.keep(reshaped_like(step, made))
 
 

@@ -43,7 +43,7 @@ class NcnnRunner:
         return not_installed("ncnn", "ncnn")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch of inputs, in the model's order.
+        """Return the outputs for one batch of inputs, in the model's order.
 
         Raises:
             VerifyError: ncnn is not installed.
@@ -51,7 +51,7 @@ class NcnnRunner:
         return self.opened(artifact.files).run(inputs)
 
     def inside(self, artifact: Any) -> Shown:
-        """A view of the tensors of codes inside.
+        """Return a view of the tensors of codes inside.
 
         Raises:
             VerifyError: ncnn is not installed.
@@ -68,7 +68,7 @@ class NcnnRunner:
         return FUSES if nine and has("avx512f") else ""
 
     def opened(self, files: Any) -> Opened:
-        """A loaded model, for many batches.
+        """Return a loaded model, for many batches.
 
         Raises:
             VerifyError: ncnn is not installed, or does not take the file.
@@ -96,10 +96,10 @@ FUSES = "with AVX-512 its depthwise convolutions of 3x3 fuse product and sum"
 
 def _is_depthwise_of_nine(line: str) -> bool:
     # One that ncnn has a kernel of its own for, and that clips nothing: what its file says of a layer is key=value.
-    said = dict(word.split("=", 1) for word in line.split() if "=" in word)
-    kernel, dilation, strides = ([said.get(k) for k in keys] for keys in (("1", "11"), ("2", "12"), ("3", "13")))
+    parameters = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    kernel, dilation, strides = ([parameters.get(k) for k in keys] for keys in (("1", "11"), ("2", "12"), ("3", "13")))
     plain = kernel == ["3", "3"] and dilation == ["1", "1"] and strides in (["1", "1"], ["2", "2"])
-    return line.startswith("ConvolutionDepthWise") and plain and said.get("9") != "3"
+    return line.startswith("ConvolutionDepthWise") and plain and parameters.get("9") != "3"
 
 
 @frozen(eq=False)
@@ -111,7 +111,7 @@ class Opened:
     blobs: frozenset[str]
 
     def run(self, inputs: Sequence[Any], codes: Sequence[str] = ()) -> list[Any]:
-        """The outputs for one batch, one example after the other, then the blobs of codes."""
+        """Return the outputs for one batch, one example after the other, then the blobs of codes."""
         batches = [np.ascontiguousarray(i.numpy() if hasattr(i, "numpy") else i) for i in inputs]
         count = sum(b.startswith("out") and b[3:].isdigit() for b in self.blobs)
         found = []
@@ -144,7 +144,7 @@ class Shown:
         return frozenset(self.names)
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(the outputs of the model, code tensor -> codes in the model's own layout)."""
+        """Return (the outputs of the model, code tensor -> codes in the model's own layout)."""
         found = self.opened.run(inputs, self.names)
         first = len(found) - len(self.names)
         return found[:first], dict(zip(self.names, found[first:], strict=True))

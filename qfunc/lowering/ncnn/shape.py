@@ -16,7 +16,7 @@ _NAMES = {2: "hw", 3: "chw", 4: "cdhw"}
 
 
 def order_type(order: tuple[int, ...]) -> int:
-    """The number by which Permute knows an order of axes.
+    """Return Permute's number of an order of axes.
 
     >>> order_type((0, 1, 2)), order_type((0, 2, 1)), order_type((1, 2, 0))
     (0, 1, 3)
@@ -36,7 +36,7 @@ def reshape(step: OpContext) -> None:
 
 
 def transpose(step: OpContext) -> None:
-    """Permute of the axes behind the batch."""
+    """Permute of the axes after the batch."""
     x = step.given()
     full = len(step.source.shape(step.node.input[0], step.node.name))
     perm = [int(p) for p in step.attribute("perm") or range(full)[::-1]]
@@ -84,8 +84,8 @@ def split(step: OpContext) -> None:
 def _cut(step: OpContext, x: Blob, cuts: dict[int, tuple[int, int]], name: str) -> Blob:
     shape = [cuts[i][1] - cuts[i][0] if i in cuts else n for i, n in enumerate(x.shape)]
     axes = sorted(cuts)
-    said = {9: [cuts[a][0] for a in axes], 10: [cuts[a][1] for a in axes], 11: axes}
-    return step.file.layer("Crop", [x], name, shape, said)
+    parameters = {9: [cuts[a][0] for a in axes], 10: [cuts[a][1] for a in axes], 11: axes}
+    return step.file.layer("Crop", [x], name, shape, parameters)
 
 
 def concat(step: OpContext) -> None:
@@ -95,7 +95,7 @@ def concat(step: OpContext) -> None:
 
 
 def pad(step: OpContext) -> None:
-    """Padding of the last two axes and the channels: a constant, the edge or what lies behind it mirrored.
+    """Padding of the last two axes and the channels: a constant, the edge or its mirror image.
 
     Raises:
         DeployError: another mode.
@@ -109,14 +109,14 @@ def pad(step: OpContext) -> None:
     rank, kept = len(pads) // 2, len(x.shape)
     before, after = pads[rank - kept : rank], pads[2 * rank - kept :]
     places = {1: ((2, 3),), 2: ((0, 1), (2, 3)), 3: ((7, 8), (0, 1), (2, 3)), 4: ((7, 8), (7, 8), (0, 1), (2, 3))}[kept]
-    said: dict[int, float] = {
+    parameters: dict[int, float] = {
         n: p for pair, *both in zip(places, before, after, strict=True) for n, p in zip(pair, both, strict=True)
     }
     if kept == 4 and (before[0] or after[0]):
         raise step.refuse("padded channels of a volume", "padded height, width and depth", "Pad images.")
     number = 0.0 if value is None else float(value)
-    said |= {4: modes[mode], 5: number}
-    step.keep(step.file.layer("Padding", [x], step.output, step.shape, dict(sorted(said.items()))))
+    parameters |= {4: modes[mode], 5: number}
+    step.keep(step.file.layer("Padding", [x], step.output, step.shape, dict(sorted(parameters.items()))))
 
 
 def resize(step: OpContext) -> None:

@@ -1,4 +1,4 @@
-"""From a standard Q/DQ model to ncnn's layers: its nodes in order, and what its tensors are there."""
+"""From a Q/DQ model to ncnn's layers: the nodes in order, and a blob for each tensor."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from attrs import frozen
 
 from qfunc.errors import DeployError
 from qfunc.lowering.ncnn.builder import Blob, NcnnBuilder, floats, reciprocal, sizes
-from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, QParams, copies, dequantized
+from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, QParams, copies, dequantized, walk
 
 LARGEST = 127
 
 
 @frozen(eq=False)
 class Constant:
-    """Numbers, or codes and what they stand for."""
+    """A constant: real numbers, or codes with their qparams."""
 
     value: Array
     qparams: QParams | None = None
 
     @property
     def real(self) -> Array:
-        """What it stands for, in float32."""
+        """The real values, in float32."""
         return np.asarray(self.value, np.float32) if self.qparams is None else dequantized(self.value, self.qparams)
 
 
@@ -41,26 +41,22 @@ class Writer:
         self.done: set[str] = set()  # activations and quantizers that the layer before them does
 
     def write(self, writers: Mapping[str, Callable[[OpContext], None]]) -> dict[str, bytes]:
-        """The files.
+        """Return the files.
 
         Raises:
             DeployError: an op that has no layer in ncnn.
         """
         for place, info in enumerate(self.source.graph.input):
             self._input(info.name, place)
-        for node in self.source.graph.node:
-            if node.output[0] in self.done or not self.source.is_real(node.output[0]):
-                continue
+
+        def write(node: onnx.NodeProto) -> None:
             step = OpContext(self, node)
-            if node.op_type == "DequantizeLinear" or copies(node) or self.implied(node):
-                self._dequantize(node)
-            elif node.op_type == "QuantizeLinear":
-                self._quantize(step)
-            elif node.op_type in writers:
-                writers[node.op_type](step)
-            else:
+            if node.op_type not in writers:
                 do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 raise step.refuse(node.op_type, "a layer of ncnn", do)
+            writers[node.op_type](step)
+
+        walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write, passes=self._passes)
         return self.file.packed([self.real(self.blob(name)) for name in self.source.outputs])
 
     def _input(self, name: str, place: int) -> None:
@@ -71,13 +67,13 @@ class Writer:
         self.blobs[name] = self.file.layer("Input", [], f"in{place}", shape, sizes(shape))
 
     def blob(self, name: str) -> Blob:
-        """The blob of a tensor; a constant becomes one when it is first read as such."""
+        """Return the blob of a tensor; a constant becomes one when it is first read as such."""
         if name not in self.blobs:
             self.blobs[name] = self.file.constant(name, np.atleast_1d(self.constants[name].real))
         return self.blobs[name]
 
     def real(self, blob: Blob) -> Blob:
-        """The real values of codes: q * s."""
+        """Return the real values of codes: q * s."""
         if blob.scale is None:
             return blob
         if blob.name not in self.reals:
@@ -87,35 +83,34 @@ class Writer:
         return self.reals[blob.name]
 
     def _dequantize(self, node: onnx.NodeProto) -> None:
-        # Codes and the real values that they stand for are one tensor.
+        # Codes and their real values are one tensor.
         given, made = node.input[0], node.output[0]
         if given in self.constants:
             held = self.constants[given]
-            known = self.qparams(node) if node.op_type == "DequantizeLinear" else held.qparams
+            known = self.source.qparams(node) if node.op_type == "DequantizeLinear" else held.qparams
             self.constants[made] = Constant(held.value, known)
         else:
             self.blobs[made] = self.blobs[given]
 
-    def qparams(self, node: onnx.NodeProto) -> QParams:
-        """Those of a QuantizeLinear or DequantizeLinear."""
-        scale, zero = (self.source.constant(node, i) for i in (1, 2))
-        axis = int(self.source.attribute(node, "axis", 1)) if scale.ndim else 0
-        return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis)
+    def _passes(self, node: onnx.NodeProto) -> bool:
+        return copies(node) or self.implied(node)
 
-    def _quantize(self, step: OpContext) -> None:
-        scale = self.scale(step.node)
-        blob = self.blob(step.node.input[0])
-        self.blobs[step.output] = blob if blob.scale == scale else self.quantized(self.real(blob), scale, step.output)
+    def _quantize(self, node: onnx.NodeProto) -> None:
+        scale, blob, result = self.scale(node), self.blob(node.input[0]), str(node.output[0])
+        self.blobs[result] = blob if blob.scale == scale else self.quantized(self.real(blob), scale, result)
 
     def quantized(self, real: Blob, scale: float, name: str) -> Blob:
-        """The codes of real values."""
+        """Return the codes of real values."""
         held = [floats(reciprocal(scale))]
         made = self.file.layer("Quantize", [real], name, real.shape, {0: 1}, weights=held, scale=scale)
         self.sources[made.name] = real
         return made
 
     def implied(self, node: onnx.NodeProto) -> bool:
-        """Whether a Clip is one that the codes of the quantizer behind it imply: ONNX has 8 bits only whole."""
+        """Return True if the codes of the quantizer after a Clip imply the Clip: it cuts int8 to -127 .. 127.
+
+        Not `QParams.imply`: ncnn multiplies by the float32 reciprocal of the scale and rounds half away from zero.
+        """
         reader = self.source.only_reader(node.output[0]) if node.op_type == "Clip" else None
         if reader is None or reader.op_type != "QuantizeLinear":
             return False
@@ -123,8 +118,8 @@ class Writer:
         return all(e is None or abs(e) > LARGEST - 0.5 for e in ends)
 
     def scale(self, node: onnx.NodeProto) -> float:
-        """The one scale of a QuantizeLinear."""
-        return self.qparams(node).scale[0]
+        """Return the one scale of a QuantizeLinear."""
+        return self.source.qparams(node).scale[0]
 
 
 class OpContext:
@@ -135,19 +130,19 @@ class OpContext:
         self.output = str(node.output[0])
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute of the node."""
+        """Return an attribute of the node."""
         return self.source.attribute(self.node, name, default)
 
     def constant(self, index: int, default: Any = None) -> Any:
-        """A constant input."""
+        """Return a constant input."""
         return self.source.constant(self.node, index, default)
 
     def held(self, index: int) -> Constant | None:
-        """A constant input of numbers or codes, or None."""
+        """Return a constant input of numbers or codes, or None."""
         return self.writer.constants.get(self.node.input[index]) if index < len(self.node.input) else None
 
     def given(self, index: int = 0) -> Blob:
-        """An input in real units."""
+        """Return an input in real units."""
         return self.writer.real(self.writer.blob(self.node.input[index]))
 
     @property
@@ -156,7 +151,7 @@ class OpContext:
         return blob_shape(self.source, self.output, self.node.name)
 
     def layer(self, kind: str, inputs: Sequence[Blob], name: str, shape: Sequence[int], **parameters: Any) -> Blob:
-        """A layer inside the op; parameters are named p0, p1, ..."""
+        """Return a layer inside the op; parameters are named p0, p1, ..."""
         by_number = {int(k[1:]): v for k, v in parameters.items()}
         return self.file.layer(kind, inputs, f"{self.output}.{name}" if name else self.output, shape, by_number)
 
@@ -169,7 +164,7 @@ class OpContext:
         self.writer.blobs[output or self.output] = blob
 
     def reshaped(self, blob: Blob, shape: Sequence[int], name: str = "shaped") -> Blob:
-        """The same entries in another shape."""
+        """Return the same entries in another shape."""
         if tuple(shape) == blob.shape:
             return blob
         made = f"{self.output}.{name}" if name else self.output
@@ -183,7 +178,7 @@ class OpContext:
         return self.writer.quantized(self.reshaped(real, shape, "row"), blob.scale, f"{self.output}.row.codes")
 
     def fused(self) -> tuple[list[onnx.NodeProto], tuple[float | None, float | None] | None, onnx.NodeProto | None]:
-        """(the nodes that the layer does, the bounds of the activation among them, the quantizer right behind them)."""
+        """Return (the nodes that the layer replaces, the bounds of the activation among them, the quantizer after them)."""
         steps, quantizer = self.source.result(self.output)
         bounds: tuple[float | None, float | None] | None = None
         for place, node in enumerate(steps):
@@ -195,15 +190,15 @@ class OpContext:
         return steps, bounds, quantizer
 
     def refuse(self, found: str, wanted: str, do: str) -> DeployError:
-        """The error of an op that ncnn cannot say."""
+        """Return the error of an op that ncnn cannot represent."""
         return DeployError(where=f"op {self.node.name!r}", found=found, wanted=wanted, do=do)
 
 
 def blob_shape(source: QdqModel, name: str, node: str) -> tuple[int, ...]:
-    """The sizes of a tensor without its batch, the outermost first.
+    """Return the sizes of a tensor without its batch, the outermost first.
 
     Raises:
-        DeployError: the examples do not lie along the first axis, or more axes than four.
+        DeployError: the batch is not the first axis, or there are more than four other axes.
     """
     shape = source.shape(name, node)
     if source.varies(name) not in (0, None):

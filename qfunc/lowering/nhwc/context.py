@@ -1,4 +1,4 @@
-"""One op on its way into a .tflite: on codes or in float, its inputs and its result."""
+"""The context in which one op is written: on codes or in float, its inputs and its result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FUSED: dict[tuple[float | None, float | None], str] = {
 
 
 class OpContext:
-    """One op on its way into the file.
+    """One op to be written.
 
-    `codes`: it computes on codes, from inputs that are codes to the codes that are made of its result, with the
-    activations between where TFLite fuses them.
+    `codes` is True if the op computes on codes: its inputs are codes, and so is its result after the activations
+    that TFLite fuses.
     """
 
     def __init__(self, writer: Writer, node: onnx.NodeProto, index: int = 0) -> None:
@@ -34,20 +34,20 @@ class OpContext:
         self._bound: tuple[float | None, float | None] = (None, None)
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute of the node."""
+        """Return an attribute of the node."""
         return self.source.attribute(self.node, name, default)
 
     def constant(self, index: int, default: Any = None) -> Any:
-        """A constant input."""
+        """Return a constant input."""
         return self.source.constant(self.node, index, default)
 
     def given(self, index: int = 0) -> NhwcTensor:
-        """An input, of codes where the op computes on codes, else real."""
+        """Return an input, of codes where the op computes on codes, else real."""
         held = self.writer.tensor(self.node.input[index])
         return self.writer.stored(held) if self.codes else self.writer.real(held)
 
     def array(self, index: int) -> tuple[Array, QParams | None]:
-        """A constant input: its codes and their qparams where the op computes on codes, else its real values."""
+        """Return a constant input: its codes and their qparams where the op computes on codes, else its real values."""
         held = self.writer.tensor(self.node.input[index])
         if held.value is None:
             raise self.refuse(f"input {held.name!r}, computed", "a constant", "Compute it once, outside the model.")
@@ -61,13 +61,13 @@ class OpContext:
         return self.source.shape(self.output, self.node.name)
 
     def on_codes(self, *inputs: int, fuses: bool = False, same: bool = False, fixed: QParams | None = None) -> bool:
-        """Whether the op computes on codes, which it then does; to be asked once, before the inputs are read.
+        """Return True if the op can compute on codes, and then write it so. Call it once, before the inputs are read.
 
         Args:
-            inputs: Those that have to be codes.
-            fuses: Whether the operator has a fused activation.
-            same: Whether it needs the same qparams on both sides.
-            fixed: The only qparams that the operator makes.
+            inputs: The indices of the inputs that have to be codes.
+            fuses: The operator has a fused activation.
+            same: The operator needs the same qparams on both sides.
+            fixed: The only qparams of the operator's result.
         """
         held = [self.writer.tensor(self.node.input[i]) for i in inputs]
         if any(h.qparams is None or len(h.qparams.scale) > 1 for h in held):
@@ -75,11 +75,11 @@ class OpContext:
         steps, quantizer = self.source.result(self.output)
         if quantizer is None:
             return False
-        qparams = self.writer.qparams(quantizer)
+        qparams = self.source.qparams(quantizer)
         if (same and any(h.qparams != qparams for h in held)) or fixed not in (None, qparams):
             return False
         bounds = [self.source.bounds(s) for s in steps]
-        real = [b for b in bounds if not _implied(b, qparams)]
+        real = [b for b in bounds if not qparams.imply(b, (-128, 127))]
         if real and (not fuses or len(real) > 1 or real[0] not in _FUSED):
             return False
         self.codes, self.steps, self.quantizer, self.qparams = True, steps, quantizer, qparams
@@ -97,36 +97,29 @@ class OpContext:
         return self.output if self.quantizer is None else str(self.quantizer.output[0])
 
     def result(self, shape: Sequence[int], **place: Any) -> NhwcTensor:
-        """The tensor that the op makes; what stands between it and its quantizer is done."""
+        """Return a new tensor for the op's result, and mark the nodes up to its quantizer as done."""
         return self.keep(self.writer.make(self.name, shape, self.qparams, **place))
 
     def keep(self, made: NhwcTensor) -> NhwcTensor:
-        """An existing tensor as the op's result."""
+        """Return an existing tensor as the op's result."""
         self.writer.tensors[self.name] = made
         if self.quantizer is not None:
             self.writer.done.update([self.name, *(s.output[0] for s in self.steps)])
         return made
 
     def between(self, name: str, shape: Sequence[int], like: NhwcTensor | None = None, **place: Any) -> NhwcTensor:
-        """A tensor inside the op: with an input's qparams, or the result's."""
+        """Return a tensor inside the op: with an input's qparams, or the result's."""
         return self.writer.make(f"{self.name}.{name}", shape, self.qparams if like is None else like.qparams, **place)
 
     def reshaped(self, held: NhwcTensor, shape: Sequence[int], into: NhwcTensor) -> NhwcTensor:
-        """The same entries in another shape; the first axis is the batch."""
+        """Return the same entries in another shape; the first axis is the batch."""
         wanted = self.file.integers([-1, *shape[1:]], f"{self.name}.shape")
         self.file.operator("RESHAPE", [held, wanted], [into], "ReshapeOptions", newShape=np.array([-1, *shape[1:]], np.int32))
         return into
 
     def refuse(self, found: str, wanted: str, do: str) -> DeployError:
-        """The error of an op that TFLite cannot say."""
+        """Return the error of an op that TFLite cannot represent."""
         return DeployError(where=f"op {self.node.name!r}", found=found, wanted=wanted, do=do)
-
-
-def _implied(bounds: tuple[float | None, float | None], qparams: QParams) -> bool:
-    # As codes, the bounds lie at the ends of int8 or beyond: clamping does the activation's work.
-    (scale,), (zero,) = qparams.scale, qparams.zero_point
-    low, high = (None if b is None else np.rint(np.float32(b) / np.float32(scale)) + zero for b in bounds)
-    return (low is None or bool(low <= -128)) and (high is None or bool(high >= 127))
 
 
 def node_writer(write: Callable[[OpContext], None]) -> Callable[[Writer, onnx.NodeProto], None]:

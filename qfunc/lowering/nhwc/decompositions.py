@@ -1,4 +1,4 @@
-"""Ops that a .tflite says by several operators in float32, and what reads indices."""
+"""Ops that become several TFLite operators in float32, and Gather."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ UNIT, SIGNED_UNIT = QParams((1 / 256,), (-128,)), QParams((1 / 128,), (0,))
 
 
 def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], None]:
-    """An op of two tensors that broadcast."""
+    """Return an op of two tensors that broadcast."""
 
     def write(step: OpContext) -> None:
         if codes:
@@ -55,7 +55,7 @@ def _constant_last(step: OpContext, held: NhwcTensor, rank: int) -> NhwcTensor:
 def unary(
     op: str, options: str = "", fixed: QParams | None = None, codes: bool = True, **fields: Any
 ) -> Callable[[OpContext], None]:
-    """An op of one tensor; `fixed` are the only qparams that it makes of codes."""
+    """Return an op of one tensor; `fixed` are the only qparams that it makes of codes."""
 
     def write(step: OpContext) -> None:
         if codes:
@@ -68,13 +68,17 @@ def unary(
 
 
 def hard_swish(step: OpContext) -> None:
-    """HARD_SWISH, whose multiplier may not exceed 1 in its 16 bits."""
+    """Write HARD_SWISH.
+
+    Raises:
+        DeployError: the ratio of its scales is above the file's limit.
+    """
     unary("HARD_SWISH")(step)
-    x, y = step.writer.tensor(step.node.input[0]).qparams, step.qparams
-    if step.codes and step.file.lowering == "Tflite" and x and y and np.float32(x.scale[0]) / 128 > np.float32(y.scale[0]):
+    x, y, limit = step.writer.tensor(step.node.input[0]).qparams, step.qparams, step.file.hard_swish_ratio
+    if step.codes and limit and x and y and np.float32(x.scale[0]) / np.float32(limit) > np.float32(y.scale[0]):
         found = f"scales {x.scale[0]:g} and {y.scale[0]:g}"
         raise step.refuse(
-            found, "an input's scale of at most 128 times the output's", "Calibrate on values near those it meets."
+            found, f"an input's scale of at most {limit:g} times the output's", "Calibrate on values near those it meets."
         )
 
 
@@ -113,7 +117,7 @@ def _coded(value: float, like: NhwcTensor) -> Any:
 
 
 def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], None]:
-    """An op along one axis, which has to lie last."""
+    """Write an op along one axis, which becomes the last."""
 
     def write(step: OpContext) -> None:
         if op == "SOFTMAX":

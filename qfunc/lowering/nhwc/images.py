@@ -12,7 +12,7 @@ from qfunc.lowering.windows import Window
 
 
 def image(step: OpContext, held: NhwcTensor) -> NhwcTensor:
-    """An image of four axes, channels last."""
+    """Return an image of four axes, channels last."""
     held = step.writer.channels_last(held)
     if len(held.shape) != 3:
         return held
@@ -36,13 +36,13 @@ def to_signal(step: OpContext, made: NhwcTensor, result: NhwcTensor) -> None:
 
 
 def out_shape(step: OpContext, channels: int) -> tuple[int, ...]:
-    """The shape of the image that an op makes, with its channels last."""
+    """Return the shape of the image that an op makes, with its channels last."""
     spatial = step.shape[2:]
     return (step.shape[0], *[1] * (2 - len(spatial)), *spatial, channels)
 
 
 def same(w: Window, size: Sequence[int]) -> bool:
-    """Whether TFLite's SAME puts the same around an image."""
+    """Return True if TFLite's SAME pads an image in the same way."""
     return all(_around(size[i], w, i) == (w.before[i], w.after[i]) for i in (0, 1))
 
 
@@ -52,14 +52,14 @@ def _around(size: int, w: Window, i: int) -> tuple[int, int]:
 
 
 Padding = str | tuple[int, int, int, int]
-"""TFLite's name of a padding, or how much stands above, right, below and left of the image where any is taken."""
+"""TFLite's name of a padding, or the padding above, right, below and left of the image if the file takes any."""
 
 
 def padded(step: OpContext, held: NhwcTensor, w: Window, lowest: bool = False) -> tuple[NhwcTensor, Padding]:
-    """(the image, perhaps with what stands around it, the padding).
+    """Return (the image, padded if the operator cannot pad it, the operator's padding).
 
     Args:
-        lowest: Whether the least value stands around the image, for a maximum, in place of 0.
+        lowest: Pad by the least value instead of 0, for a maximum.
     """
     around = [*w.before, *w.after]
     if step.file.any_padding:

@@ -16,7 +16,7 @@ from qfunc.lowering.windows import Window, window
 
 
 def on_weighted_codes(step: OpContext, axis: int) -> bool:
-    """Whether it is computed on codes: scales of weights along `axis`, no zero points, then a bias of int32."""
+    """Return True if the op is computed on codes: weights without zero points, their scales along `axis`, a bias of int32."""
     held = [step.writer.tensor(n) for n in step.node.input[1:]]
     weight = held[0].qparams
     if weight is None or held[0].value is None or any(weight.zero_point) or any(h.qparams is None for h in held[1:]):
@@ -26,7 +26,7 @@ def on_weighted_codes(step: OpContext, axis: int) -> bool:
 
 
 def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | None) -> NhwcTensor:
-    """The third input, or zeros."""
+    """Return the third input, or zeros."""
     name = f"{step.name}.bias"
     if len(step.node.input) > 2:
         value, qparams = step.array(2)
@@ -39,7 +39,7 @@ def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | Non
 
 
 def stored(step: OpContext, value: Array, qparams: QParams | None, axis: int) -> NhwcTensor:
-    """The weight as it lies in the file, its channels along `axis`."""
+    """Return the weight as the file stores it, its channels along `axis`."""
     moved = None if qparams is None else evolve(qparams, axis=axis)
     name = step.node.input[1].removesuffix(".real")
     return step.file.tensor(name, value.shape, moved, value=np.ascontiguousarray(value))

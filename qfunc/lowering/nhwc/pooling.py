@@ -55,7 +55,7 @@ def _pool(step: OpContext, op: str, x: NhwcTensor, w: Window, padding: Padding) 
 
 
 def global_average_pool(step: OpContext) -> None:
-    """MEAN over all axes behind the channels."""
+    """MEAN over all axes after the channels."""
     _reduced(step, "MEAN", list(range(2, len(step.shape))), True)
 
 

@@ -14,7 +14,7 @@ from qfunc.lowering.qdq_reader import copies
 
 
 def axis_at(axis: int, held: NhwcTensor) -> int:
-    """Where an axis of the model's tensor lies in the file's."""
+    """Return the axis of the file's tensor for an axis of the model's."""
     rank = len(held.shape)
     axis %= rank
     if not held.last or axis == 0:
@@ -66,7 +66,7 @@ def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
     # A product of the tensor with a constant matrix.
     if node.op_type not in ("Gemm", "MatMul") or node.input[0] != name:
         return False
-    made = step.source.made.get(node.input[1])
+    made = step.source.producers.get(node.input[1])
     stored = made.input[0] if made is not None and made.op_type == "DequantizeLinear" else node.input[1]
     return stored in step.source.constants and step.source.constants[stored].ndim == 2
 

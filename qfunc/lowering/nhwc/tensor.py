@@ -16,9 +16,12 @@ __all__ = ["Builder", "NhwcTensor"]
 class NhwcTensor:
     """A tensor of the file.
 
-    `shape` is that of one example, as it lies there; `qparams` is None for real values.  `last`: the channels, axis
-    1 of the model's tensor, lie last.  `order`: where each column of the model's matrix lies in a flattened image.
-    `value`: a constant.
+    Attributes:
+        shape: The shape of one example in the file.
+        qparams: None for real values.
+        last: True if the channels, axis 1 of the model's tensor, are the last axis.
+        order: For a flattened image, the column of the file for each column of the model's matrix.
+        value: The array of a constant.
     """
 
     index: int
@@ -31,21 +34,25 @@ class NhwcTensor:
 
 
 class Builder(Protocol):
-    """What a writer of TFLite's operators writes to.
+    """A file of TFLite's operators under construction.
 
-    `any_padding`: an image may have any padding around it, so that none is written by itself.
+    Attributes:
+        lowering: The name of the lowering, for messages.
+        any_padding: An image may have any padding around it, so that no separate op writes it.
+        hard_swish_ratio: The largest s_x / s_y that HARD_SWISH on codes takes, or None.
     """
 
     lowering: str
     any_padding: bool
+    hard_swish_ratio: float | None
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
-        """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's."""
+        """Return a new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's."""
         ...
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
-        """A constant of int32: shapes, axes, pads."""
+        """Return a constant of int32: shapes, axes, pads."""
         ...
 
     def operator(
@@ -55,5 +62,5 @@ class Builder(Protocol):
         ...
 
     def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
-        """The file."""
+        """Return the file."""
         ...

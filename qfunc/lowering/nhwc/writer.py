@@ -1,4 +1,4 @@
-"""From a standard Q/DQ model to a file of TFLite's operators: its nodes in order, and how tensors lie in memory."""
+"""From a Q/DQ model to a file of TFLite's operators: the nodes in order, and the memory layout of tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
-from qfunc.lowering.qdq_reader import QdqModel, QParams, copies, dequantized
+from qfunc.lowering.qdq_reader import QdqModel, QParams, dequantized, walk
 
 __all__ = ["LAST", "Writer", "base"]
 
@@ -23,11 +23,11 @@ _INPUTS: dict[int, Any] = {
 
 
 LAST = ".nhwc"
-"""Ends the name of a tensor whose channels, axis 1 of the model's own, lie last."""
+"""The suffix of a tensor's name if its channels, axis 1 of the model's tensor, are last."""
 
 
 COLUMNS = ".columns"
-"""Ends the name of a flattened image whose channels lay last."""
+"""The suffix of a flattened image's name if its channels were last."""
 
 
 class Writer:
@@ -41,25 +41,21 @@ class Writer:
         self.done: set[str] = set()  # activations and quantizers that the op before them does
 
     def write(self, writers: Mapping[str, Callable[[Writer, onnx.NodeProto], None]]) -> bytes:
-        """The file.
+        """Return the file.
 
         Raises:
             DeployError: an op that has no form in TFLite.
         """
         inputs = [self._input(info.name) for info in self.source.graph.input]
-        for node in self.source.graph.node:
-            if node.output[0] in self.done or not self.source.is_real(node.output[0]):
-                continue
-            if node.op_type == "DequantizeLinear" or copies(node):
-                self.tensors[node.output[0]] = self._dequantized(node)
-            elif node.op_type == "QuantizeLinear":
-                self._quantize(node)
-            elif node.op_type in writers:
-                writers[node.op_type](self, node)
-            else:
+
+        def write(node: onnx.NodeProto) -> None:
+            if node.op_type not in writers:
                 do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 wanted = f"an op that {self.file.lowering} writes"
                 raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted=wanted, do=do)
+            writers[node.op_type](self, node)
+
+        walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write)
         return self.file.packed(inputs, [self._output(name) for name in self.source.outputs])
 
     def _input(self, name: str) -> NhwcTensor:
@@ -76,30 +72,24 @@ class Writer:
         return held
 
     def tensor(self, name: str) -> NhwcTensor:
-        """The tensor of that name in ONNX; constants are stored when they are first read."""
+        """Return the tensor of that name in ONNX; constants are stored when they are first read."""
         if name not in self.tensors:
             array = np.asarray(self.source.constants[name], np.float32)
             self.tensors[name] = self.file.tensor(name, array.shape, value=array)
         return self.tensors[name]
 
-    def _dequantized(self, node: onnx.NodeProto) -> NhwcTensor:
-        # Codes and the real values that they stand for are one tensor.
-        codes = node.input[0]
+    def _dequantize(self, node: onnx.NodeProto) -> None:
+        # Codes and their real values are one tensor.
+        codes, result = node.input[0], node.output[0]
         if codes in self.tensors or node.op_type != "DequantizeLinear":
-            return self.tensor(codes)
-        qparams = self.qparams(node)
+            self.tensors[result] = self.tensor(codes)
+            return
         value = self.source.constants[codes]
-        return NhwcTensor(-1, codes.removesuffix(".codes"), value.shape, qparams, value=value)
-
-    def qparams(self, node: onnx.NodeProto) -> QParams:
-        """Those of a QuantizeLinear or DequantizeLinear."""
-        scale, zero = (self.source.constant(node, i) for i in (1, 2))
-        axis = int(self.source.attribute(node, "axis", 1)) if scale.ndim else 0
-        scales, zeros = tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel())
-        return QParams(scales, zeros, axis)
+        name, qparams = codes.removesuffix(".codes"), self.source.qparams(node)
+        self.tensors[result] = NhwcTensor(-1, name, value.shape, qparams, value=value)
 
     def _quantize(self, node: onnx.NodeProto) -> None:
-        held, qparams = self.tensor(node.input[0]), self.qparams(node)
+        held, qparams = self.tensor(node.input[0]), self.source.qparams(node)
         if held.qparams == qparams:
             self.tensors[node.output[0]] = held
             return
@@ -109,12 +99,12 @@ class Writer:
         self.tensors[node.output[0]] = made
 
     def make(self, name: str, shape: Sequence[int], qparams: QParams | None, *, last: bool = False, **place: Any) -> NhwcTensor:
-        """A new tensor, its name says how it lies."""
+        """Return a new tensor with the suffix of its layout."""
         ending = LAST if last else COLUMNS if place.get("order") is not None else ""
         return self.file.tensor(name + ending, shape, qparams, last=last, **place)
 
     def stored(self, held: NhwcTensor) -> NhwcTensor:
-        """A constant of codes as a tensor of the file."""
+        """Return a constant of codes as a tensor of the file."""
         if held.index >= 0:
             return held
         assert held.value is not None
@@ -125,7 +115,7 @@ class Writer:
         return self.other[key]
 
     def real(self, held: NhwcTensor, name: str = "") -> NhwcTensor:
-        """The real values of a tensor."""
+        """Return the real values of a tensor."""
         if held.qparams is None:
             return self.stored(held)
         if held.value is not None and not name:
@@ -149,7 +139,7 @@ class Writer:
         return self.other[key]
 
     def plain(self, held: NhwcTensor) -> NhwcTensor:
-        """A tensor with its axes as the model has them."""
+        """Return a tensor with its axes as the model has them."""
         if held.order is not None:
             raise DeployError(
                 where=f"tensor {held.name!r}", found="a flattened image read by an op that is no linear layer",
@@ -161,14 +151,14 @@ class Writer:
         return self.turned(held, order, last=False)
 
     def channels_last(self, held: NhwcTensor) -> NhwcTensor:
-        """A tensor with its channels, axis 1 of the model's own, last."""
+        """Return a tensor with its channels, axis 1 of the model's own, last."""
         if held.last or len(held.shape) < 3:
             return held
         order = [0, *range(2, len(held.shape)), 1]
         return self.turned(held, order, last=True)
 
     def turned(self, held: NhwcTensor, order: Sequence[int], *, last: bool) -> NhwcTensor:
-        """A tensor with its axes in that order."""
+        """Return a tensor with its axes in that order."""
         if held.value is not None:
             value = np.ascontiguousarray(held.value.transpose(order))
             if held.index < 0:
@@ -184,5 +174,5 @@ class Writer:
 
 
 def base(held: NhwcTensor) -> str:
-    """The name of a tensor without what says how it lies."""
+    """Return the name of a tensor without the suffix of its layout."""
     return held.name.removesuffix(LAST)

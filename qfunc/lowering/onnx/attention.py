@@ -9,6 +9,7 @@ import torch
 
 from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.dynamic_shapes import causal
+from qfunc.lowering.onnx.formula import Write
 
 
 def _scaled(c: OpContext) -> str:
@@ -56,3 +57,9 @@ def _repeat_heads(c: OpContext) -> str:
     heads, times = known(c, c.shape().dims[-3]), known(c, c.shape("like").dims[-3])
     places = np.repeat(np.arange(heads), times // heads).astype(np.int64)
     return c.write("Gather", c.input(), c.graph.constant(places, f"{c.name}.places"), axis=c.shape().rank - 3)
+
+
+WRITERS: dict[str, Write] = {
+    "sdpa": _sdpa, "scale": _scaled, "mask": _masked, "left_out": _left_out, "repeat_heads": _repeat_heads,
+}  # fmt: skip
+"""The writers of this family, by kind."""

@@ -49,13 +49,13 @@ class GraphBuilder:
         self.sizes: dict[Any, str] = {}
 
     def fresh(self, name: str) -> str:
-        """The name, or the name with a number if it is taken."""
+        """Return the name, or the name with a number if it is taken."""
         unique = unique_name(name, self.taken)
         self.taken.add(unique)
         return unique
 
     def node(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """One node named after its output; returns the output's name.
+        """Return one node named after its output; returns the output's name.
 
         Raises:
             DeployError: the opset has no such operator.
@@ -69,13 +69,13 @@ class GraphBuilder:
         return output
 
     def many(self, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> list[str]:
-        """One node with several outputs."""
+        """Return one node with several outputs."""
         names = [self.fresh(o) for o in outputs]
         self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], **attributes))
         return names
 
     def constant(self, value: Tensor | np.ndarray[Any, Any], name: str) -> str:
-        """An initializer; equal content under one name is stored once."""
+        """Return an initializer; equal content under one name is stored once."""
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
         proto = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
         if self.initializers.get(name) == proto:
@@ -85,11 +85,11 @@ class GraphBuilder:
         return proto.name
 
     def integers(self, *values: int, name: str) -> str:
-        """A constant int64 vector: shapes, axes, pads."""
+        """Return a constant int64 vector: shapes, axes, pads."""
         return self.constant(np.array(values, dtype=np.int64), name)
 
     def number(self, value: float, name: str) -> str:
-        """A constant float32 scalar."""
+        """Return a constant float32 scalar."""
         return self.constant(np.array(value, dtype=np.float32), name)
 
     def stored(self, codes: Tensor, fmt: Int, name: str) -> str:
@@ -98,7 +98,7 @@ class GraphBuilder:
         return self.constant(codes.detach().cpu().double().numpy().astype(np.int64).astype(dtype), name)
 
     def call(self, function: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """A node of a function of the model's own, given in ONNX's text form; every runtime can run it.
+        """Return a node of a function of the model's own, given in ONNX's text form; every runtime can run it.
 
         The function's own opset may be later than the model's, which then counts.
         """
@@ -120,7 +120,7 @@ class GraphBuilder:
         (self.outputs if output else self.inputs).append(info)
 
     def size(self, tried: Any) -> str | None:
-        """A vector of the one size that an axis of an input has in a call; None if no input has such an axis."""
+        """Return a vector of the one size that an axis of an input has in a call; None if no input has such an axis."""
         if tried not in self.axes:
             return None
         if tried not in self.sizes:
@@ -130,7 +130,7 @@ class GraphBuilder:
         return self.sizes[tried]
 
     def model(self, name: str) -> onnx.ModelProto:
-        """The finished model."""
+        """Return the finished model."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, list(self.initializers.values()))
         domains = {"": self.opset, **{domain: 1 for domain, _ in self.functions}}
         imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
@@ -152,7 +152,7 @@ def element_type(dtype: torch.dtype) -> int:
 
 
 def stored_in(fmt: Int, whole: bool = False) -> Int:
-    """The integer of ONNX that holds a format's codes; `whole`, in bytes also those of 4 bits.
+    """Return the integer of ONNX that holds a format's codes; `whole`, in bytes also those of 4 bits.
 
     ONNX Runtime loads no integers of 4 bits of which a Clip in front leaves a part.
 
@@ -164,7 +164,7 @@ def stored_in(fmt: Int, whole: bool = False) -> Int:
 
 
 def storage(fmt: Int, name: str) -> int:
-    """The ONNX element type that stores a format.
+    """Return the ONNX element type that stores a format.
 
     Raises:
         DeployError: ONNX has no integer of that width.

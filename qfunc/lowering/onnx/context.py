@@ -1,4 +1,4 @@
-"""One op on its way into an ONNX graph."""
+"""The context in which one op is written to an ONNX graph."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Between = Callable[[str, str], str]
 class OpContext:
     """One op to be written: its node, the names of its inputs, the shapes of all values, the output's name.
 
-    `between(tensor, place)` puts a quantizer on an inner tensor, so that what stands "before" the op or
-    "after" it moves codes: the quantizer of its input, or of its unit.  `held(node)` is the value of a constant,
-    `lifted(node, rows)` the name of a constant whose rows stand in another order, behind a new first axis.
+    `between(tensor, place)` puts a quantizer on an inner tensor, so that the nodes "before" or "after" the op move
+    codes: the quantizer of its input, or of its unit.  `held(node)` is the value of a constant. `lifted(node, rows)`
+    is the name of a constant with its rows in another order and a new first axis.
     """
 
     graph: GraphBuilder
@@ -58,7 +58,7 @@ class OpContext:
         return default
 
     def takes(self, parameter: str) -> bool:
-        """Whether the op has a parameter."""
+        """Return True if the op has a parameter."""
         return parameter in self._op.parameters
 
     @property
@@ -68,7 +68,7 @@ class OpContext:
         return next(op for op in OPS if op.kind == (self.own.behaves_like or self.own.name))
 
     def input(self, parameter: str = "input") -> str:
-        """The name of a tensor argument; a Python number becomes a constant of the other operand's type."""
+        """Return the name of a tensor argument; a Python number becomes a constant of the other operand's type."""
         value = self[parameter]
         if isinstance(value, fx.Node):
             return self.read(value)
@@ -77,7 +77,7 @@ class OpContext:
         return self.graph.constant(np.array(value, dtype=dtype), f"{self.name}.{parameter}")
 
     def shape(self, parameter: str = "input") -> Shape:
-        """The shape of a tensor argument."""
+        """Return the shape of a tensor argument."""
         found: Shape = self.shapes[self[parameter].name]
         return found
 
@@ -88,15 +88,15 @@ class OpContext:
         return found
 
     def write(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """The op's last node."""
+        """Write the op's last node, and return the name of its output."""
         return self.graph.node(op, inputs, self.name, **attributes)
 
 
 def known(c: OpContext, dim: int | None) -> int:
-    """A size that is a number.
+    """Return a size that is the same in every call.
 
     Raises:
-        DeployError: it varies from call to call.
+        DeployError: the size varies.
     """
     if dim is None:
         found, do = "a size that varies from call to call", "Export with that axis fixed, or reshape before this op."
@@ -105,7 +105,16 @@ def known(c: OpContext, dim: int | None) -> int:
 
 
 def normalized(c: OpContext) -> int:
-    """How many of the last axes a norm is over: its shape may be a number, several, or what the model cuts from a shape."""
+    """Return the number of last axes that a norm is over; its shape may be a number, a tuple or a part of a size."""
     given = c["normalized_shape"]
     given = c.shapes[given.name] if isinstance(given, fx.Node) else given
     return 1 if isinstance(given, int) else len(given)
+
+
+def per_axis(value: Any, rank: int = 2) -> list[int]:
+    """Return one number for each of `rank` axes. A single number applies to all axes.
+
+    >>> per_axis(3), per_axis((1,)), per_axis((1, 2))
+    ([3, 3], [1, 1], [1, 2])
+    """
+    return [int(value)] * rank if isinstance(value, int) else [int(v) for v in (list(value) * rank)[:rank]]

@@ -9,15 +9,17 @@ from qfunc.errors import DeployError
 from qfunc.lowering.onnx.builder import element_type
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.dynamic_shapes import number, sizes, vector
+from qfunc.lowering.onnx.formula import Write
 from qfunc.lowering.onnx.shape_inference import Shape
 
 
 def operands(c: OpContext, dtype: torch.dtype, *parameters: str) -> list[str]:
-    """Tensor arguments in one type, as torch promotes them; numbers and sizes become tensors."""
-    return [_operand(c, p, dtype) for p in parameters]
+    """Return the names of arguments in one type, as torch promotes them; numbers and sizes become tensors."""
+    return [operand(c, p, dtype) for p in parameters]
 
 
-def _operand(c: OpContext, parameter: str, dtype: torch.dtype) -> str:
+def operand(c: OpContext, parameter: str, dtype: torch.dtype) -> str:
+    """Return the name of an argument in one type; a number or size becomes a tensor."""
     value = number(c, c[parameter])
     if not isinstance(value, fx.Node):
         return c.graph.constant(torch.tensor(value, dtype=dtype), f"{c.name}.{parameter}")
@@ -27,7 +29,8 @@ def _operand(c: OpContext, parameter: str, dtype: torch.dtype) -> str:
     return name if held == dtype else c.graph.node("Cast", [name], f"{c.name}.{parameter}_cast", to=element_type(dtype))
 
 
-def _promoted(c: OpContext, *parameters: str) -> torch.dtype:
+def promoted(c: OpContext, *parameters: str) -> torch.dtype:
+    """Return the type to which torch promotes arguments."""
     values = [number(c, c[p]) for p in parameters]
     held = [c.shapes[v.name].dtype for v in values if isinstance(v, fx.Node) and isinstance(c.shapes[v.name], Shape)]
     wide = held[0] if len(held) == 1 else torch.promote_types(*held)
@@ -58,5 +61,9 @@ def _arange(c: OpContext) -> str:
 
 
 def _full(c: OpContext) -> str:
-    value = _operand(c, "value", c.result.dtype)
+    value = operand(c, "value", c.result.dtype)
     return c.write("Expand", value, vector(c, sizes(c, c.result), f"{c.name}.shape"))
+
+
+WRITERS: dict[str, Write] = {"arange": _arange, "full": _full, "cast": _cast}
+"""The writers of this family, by kind."""

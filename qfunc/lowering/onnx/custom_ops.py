@@ -1,4 +1,4 @@
-"""How one op is written: as its kind is, as another kind that it behaves like, or by the ONNX text of its OpKind."""
+"""Write one op: by the writer of its kind, of the kind that it behaves like, or by the ONNX text of its OpKind."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from qfunc.lowering.onnx.ops import WRITERS
 from qfunc.specs import OpKind
 
 
-def write_op(call: OpContext, kind: str, own: OpKind | None, path: str) -> str:
-    """The name of an op's value, written.
+def write_op(call: OpContext, kind: str, own: OpKind | None, path: str) -> str | list[str]:
+    """Write an op, and return the name of its result or the names of its several results.
 
     Args:
-        own: What the target says of the op, if its kind is one of the user's.
-        path: Where the op is, for messages.
+        own: The OpKind of an op of the user's, or None.
+        path: The path of the op, for messages.
     Raises:
-        DeployError: no one has said how to write it, or in words that ONNX does not read.
+        DeployError: the op has no ONNX form, or its `onnx` text does not parse.
     """
     if own is not None and own.onnx is not None:
         return _by_text(call, own.onnx, path)

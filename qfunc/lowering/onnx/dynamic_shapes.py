@@ -24,7 +24,7 @@ _ARITHMETIC = {
 
 
 def number(c: OpContext, value: Any) -> Any:
-    """A size or index: a plain value if it is always the same, else `Varying` or the node that computes it."""
+    """Return a size or index: a plain value if it is always the same, else `Varying` or the node that computes it."""
     if not isinstance(value, fx.Node):
         return value
     found = c.shapes[value.name]
@@ -32,7 +32,7 @@ def number(c: OpContext, value: Any) -> Any:
 
 
 def vector(c: OpContext, entries: Sequence[Any], name: str) -> str:
-    """An int64 vector of sizes: a constant, or one that the model computes.
+    """Return an int64 vector of sizes: a constant, or one that the model computes.
 
     Raises:
         DeployError: a size that is computed from something else than sizes by +, -, *, // and %.
@@ -79,7 +79,7 @@ def _axis(node: fx.Node) -> tuple[fx.Node, int] | None:
 
 
 def shape_operand(c: OpContext, name: str, source: Shape | None = None) -> str:
-    """The shape operand of a Reshape to the op's result: 0 copies an axis of `source`, -1 stands for one that varies.
+    """Return the shape operand of a Reshape to the op's result: 0 copies an axis of `source`, -1 stands for one that varies.
 
     Raises:
         DeployError: two axes vary, and are no sizes of the inputs.
@@ -108,12 +108,12 @@ def _copied(c: OpContext, source: Shape | None, axis: int) -> int | None:
 
 
 def sizes(c: OpContext, shape: Shape) -> list[Any]:
-    """The axes of a shape as entries of `vector`."""
+    """Return the axes of a shape as entries of `vector`."""
     return [Varying(t) if d is None else d for d, t in zip(shape.dims, shape.tried, strict=True)]
 
 
 def causal(c: OpContext, scores: str, dims: Sequence[int | None]) -> tuple[str, list[str]]:
-    """The op and the operands that leave out of scores [..., L, S] what stands behind the diagonal.
+    """Return the op and the operands that mask the entries of scores [..., L, S] after the diagonal.
 
     Args:
         dims: L and S; None where one varies, and the diagonal is found when the model runs.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
 
 import numpy as np
 import torch
@@ -11,26 +10,17 @@ import torch
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.builder import element_type
 from qfunc.lowering.onnx.context import OpContext
-from qfunc.lowering.onnx.creation import _promoted, operands
-from qfunc.lowering.onnx.formula import Write, formula
-from qfunc.lowering.onnx.indexing import _element
+from qfunc.lowering.onnx.creation import operands, promoted
+from qfunc.lowering.onnx.formula import Write, formula, with_attributes
 from qfunc.ops.arithmetic import guarded
-
-
-def _compose(op: str, last: str = "") -> Write:
-    def write(c: OpContext) -> str:
-        value = c.graph.node(op, [c.input(), c.input("other")], f"{c.name}.{op.lower()}" if last else c.name)
-        return c.write(last, value) if last else value
-
-    return write
 
 
 def _floor_divide(c: OpContext) -> str:
     if c.result.dtype.is_floating_point:
-        return _compose("Div", "Floor")(c)
+        return formula("Div x other; Floor .")(c)
     g = c.graph  # integers of ONNX divide towards zero
     real = [g.node("Cast", [c.input(p)], f"{c.name}.{p}.real", to=11) for p in ("input", "other")]
-    return c.write("Cast", g.node("Floor", [g.node("Div", real, f"{c.name}.div")], f"{c.name}.floor"), to=_element(c))
+    return c.write("Cast", g.node("Floor", [g.node("Div", real, f"{c.name}.div")], f"{c.name}.floor"), to=_integer_type(c))
 
 
 def _remainder(c: OpContext) -> str:
@@ -77,7 +67,7 @@ def _guard(c: OpContext) -> str:
     return c.write(sum_or_max, c.input(), c.graph.number(float(c["least"]), f"{c.name}.least"))
 
 
-def _third(op: str) -> Write:
+def _scaled_term(op: str) -> Write:
     def write(c: OpContext) -> str:
         changed = c.graph.node(op, [c.input("tensor1"), c.input("tensor2")], f"{c.name}.{op.lower()}")
         factor = c.graph.number(float(c["value"]), f"{c.name}.value")
@@ -156,7 +146,7 @@ _LOGIC = {
 
 
 def _compare(c: OpContext) -> str:
-    given = operands(c, _promoted(c, "a", "b"), "a", "b")
+    given = operands(c, promoted(c, "a", "b"), "a", "b")
     if c.node.target is torch.ne:
         return c.write("Not", c.graph.node("Equal", given, f"{c.name}.equal"))
     return c.write(_COMPARED[c.node.target], *given)  # type: ignore[index]
@@ -169,17 +159,8 @@ def _logic(c: OpContext) -> str:
     return c.write(_LOGIC[c.node.target], *operands(c, torch.bool, "a", "b"))  # type: ignore[index]
 
 
-def _unary_of(op: str, parameter: str = "input") -> Callable[[OpContext], str]:
-    return lambda c: c.write(op, c.input(parameter))
-
-
-def _binary(op: str) -> Callable[[OpContext], str]:
-    second = {"Pow": "exponent"}.get(op, "other")
+def _binary(op: str, second: str = "other") -> Write:
     return lambda c: c.write(op, *operands(c, c.result.dtype, "input", second))
-
-
-def _unary(op: str, **attributes: Any) -> Callable[[OpContext], str]:
-    return lambda c: c.write(op, c.input(), **attributes)
 
 
 def _clip(c: OpContext) -> str:
@@ -187,18 +168,57 @@ def _clip(c: OpContext) -> str:
     return c.write("Clip", c.input(), *bounds)
 
 
-def _silu(c: OpContext) -> str:
-    return c.write("Mul", c.input(), c.graph.node("Sigmoid", [c.input()], f"{c.name}.sigmoid"))
-
-
-def _rsqrt(c: OpContext) -> str:
-    return c.write("Reciprocal", c.graph.node("Sqrt", [c.input()], f"{c.name}.sqrt"))
-
-
-def _prelu_slope(c: OpContext) -> str:
-    # ONNX broadcasts from the right, torch along the channels.
+def _prelu(c: OpContext) -> str:
     axes = list(range(1, c.shape().rank - 1))
-    slope = c.input("weight")
-    if not axes or c.shapes[c["weight"].name].dims == (1,):
-        return slope
-    return c.graph.node("Unsqueeze", [slope, c.graph.integers(*axes, name=f"{c.name}.axes")], f"{c.name}.slope")
+    source, slope = c.input(), c.input("weight")
+    if axes and c.shapes[c["weight"].name].dims != (1,):  # ONNX broadcasts from the right, torch along the channels
+        slope = c.graph.node("Unsqueeze", [slope, c.graph.integers(*axes, name=f"{c.name}.axes")], f"{c.name}.slope")
+    return c.write("PRelu", source, slope)
+
+
+def _integer_type(c: OpContext) -> int:
+    return {torch.int64: 7, torch.int32: 6, torch.float32: 1}.get(c.result.dtype, 7)
+
+
+_ONE_OPERATOR = {
+    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish", "mish": "Mish", "selu": "Selu",
+    "softsign": "Softsign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "reciprocal": "Reciprocal", "neg": "Neg", "abs": "Abs",
+    "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "round": "Round", "sign": "Sign", "sin": "Sin", "cos": "Cos", "tan": "Tan",
+    "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh",
+    "atanh": "Atanh", "isnan": "IsNaN", "isinf": "IsInf",
+}  # fmt: skip
+"""Kinds that are one ONNX operator of one input, without attributes."""
+
+
+WRITERS: dict[str, Write] = {
+    **{kind: formula(f"{operator} x") for kind, operator in _ONE_OPERATOR.items()},
+    # Arithmetic.
+    "add": _binary("Add"), "sub": _binary("Sub"), "mul": _binary("Mul"), "div": _binary("Div"),
+    "pow": _binary("Pow", "exponent"), "minimum": _binary("Min"), "maximum": _binary("Max"), "scaled_add": _scaled_add,
+    "addcmul": _scaled_term("Mul"), "addcdiv": _scaled_term("Div"), "lerp": _lerp, "floor_divide": _floor_divide,
+    "trunc_divide": _trunc_divide, "remainder": _remainder,
+    "fmod": lambda c: c.write("Mod", c.input(), c.input("other"), fmod=1), "hypot": _hypot,
+    "logaddexp": formula("Sub x other; Equal x other; Where . 0 $0; Abs .; Neg .; Softplus .; Max x other; Add . $5"),
+    "atan2": formula(f"Equal other 0; Where . {_LEAST} other; Div x .; Atan .; Less x 0; Where . {-math.pi} {math.pi}; "
+                     "Less other 0; Where . $5 0; Add $3 ."),
+    "xlogy": formula("Equal x 0; IsNaN other; Not .; And $0 .; Where . 1 other; Log .; Mul x ."),
+    # Functions of one tensor.
+    "rsqrt": formula("Sqrt x; Reciprocal ."), "square": formula("Pow x 2"), "log1p": formula("Add x 1; Log ."),
+    "log2": formula(f"Log x; Div . {math.log(2)}"), "log10": formula(f"Log x; Div . {math.log(10)}"),
+    "exp2": formula(f"Mul x {math.log(2)}; Exp ."), "expm1": formula("Exp x; Sub . 1"),
+    "erfc": formula("Erf x; Neg .; Add . 1"),
+    "trunc": formula("Abs x; Floor .; Sign x; Mul $1 $2"), "frac": formula("Abs x; Floor .; Sign x; Mul $1 $2; Sub x ."),
+    "round_decimals": _round_decimals, "nan_to_num": _nan_to_num, "guard": _guard,
+    # Activations.
+    "clip": _clip, "bound": _bound, "leaky_relu": with_attributes("LeakyRelu", alpha="negative_slope"), "prelu": _prelu,
+    "gelu": lambda c: c.write("Gelu", c.input(), approximate=c["approximate"]), "silu": formula("Sigmoid x; Mul x ."),
+    "hardsigmoid": with_attributes("HardSigmoid", alpha=1 / 6, beta=0.5), "elu": with_attributes("Elu", alpha="alpha"),
+    "celu": with_attributes("Celu", alpha="alpha"), "softplus": _softplus, "threshold": _threshold, "glu": _glu,
+    "softshrink": with_attributes("Shrink", lambd="lambd", bias="lambd"),
+    "hardshrink": with_attributes("Shrink", lambd="lambd", bias=0.0), "tanhshrink": formula("Tanh x; Sub x ."),
+    "log_sigmoid": formula("Neg x; Softplus .; Neg ."), "softmax": lambda c: c.write("Softmax", c.input(), axis=c["dim"]),
+    "log_softmax": lambda c: c.write("LogSoftmax", c.input(), axis=c["dim"]), "softmin": _softmin,
+    # Comparison and logic.
+    "compare": _compare, "logic": _logic, "not": lambda c: c.write("Not", *operands(c, torch.bool, "value")),
+}  # fmt: skip
+"""The writers of this family, by kind."""

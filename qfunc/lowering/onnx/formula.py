@@ -1,4 +1,4 @@
-"""Ops that are written in ONNX as a few others, in one line of text."""
+"""Ops that are several ONNX ops, in one line of text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from torch import fx
 from qfunc.lowering.onnx.context import OpContext
 
 Write = Callable[[OpContext], str]
+"""Writes an op and returns the name of its result."""
+
+Writer = Callable[[OpContext], str | list[str]]
+"""Writes an op and returns the name of its result, or the names of its several results."""
 
 
 def formula(text: str, **parameters: str) -> Write:
-    """An op as ONNX ops in order, "Abs x; Add . 1": x is the input, "." the value before, names are parameters.
+    """Return a writer of ONNX ops in order, "Abs x; Add . 1": x is the input, "." the last value, names are parameters.
 
-    A number is a float constant, `$n` the value of the n-th op.
+    A number is a float constant, `$n` the value of op n, counted from 0.
     """
     steps = [step.split() for step in text.split(";")]
 
@@ -42,7 +46,7 @@ def formula(text: str, **parameters: str) -> Write:
 
 
 def with_attributes(op: str, **attributes: Any) -> Write:
-    """One ONNX op; texts name the op's parameters."""
+    """Return a writer of one ONNX op with attributes; a string names the parameter that holds the attribute's value."""
 
     def write(c: OpContext) -> str:
         given = {k: float(c[v]) if isinstance(v, str) else v for k, v in attributes.items()}
@@ -51,4 +55,4 @@ def with_attributes(op: str, **attributes: Any) -> Write:
     return write
 
 
-__all__ = ["Write", "formula", "with_attributes"]
+__all__ = ["Write", "Writer", "formula", "with_attributes"]

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import OpContext, known
+from qfunc.lowering.onnx.context import OpContext, known, per_axis
 from qfunc.lowering.onnx.dynamic_shapes import sizes, vector
+from qfunc.lowering.onnx.formula import Write
+from qfunc.lowering.onnx.shape import regrouped
 from qfunc.ops.image import antialiased
 
 
@@ -21,20 +23,9 @@ def _shuffle(c: OpContext) -> str:
     return c.write("DepthToSpace", c.input(), blocksize=c["upscale_factor"], mode="CRD")
 
 
-def _regrouped(c: OpContext, inner: list[int], order: list[int]) -> str:
-    # Reshape, Transpose, Reshape, on codes where the unit has them; the batch is the first axis, 0 keeps it.
-    g = c.graph
-    split = c.between(
-        g.node("Reshape", [c.input(), g.integers(0, *inner, name=f"{c.name}.inner_shape")], f"{c.name}.split"), "after"
-    )
-    turned = c.between(g.node("Transpose", [split], f"{c.name}.turned", perm=order), "after")
-    outer = [known(c, d) for d in c.result.dims[1:]]
-    return c.write("Reshape", turned, g.integers(0, *outer, name=f"{c.name}.shape"))
-
-
 def _unshuffle(c: OpContext) -> str:
     f, (channels, height, width) = c["downscale_factor"], (known(c, d) for d in c.shape().dims[1:])
-    return _regrouped(c, [channels, height // f, f, width // f, f], [0, 1, 3, 5, 2, 4])
+    return regrouped(c, [channels, height // f, f, width // f, f], [0, 1, 3, 5, 2, 4])
 
 
 def _grid_sample(c: OpContext) -> str:
@@ -44,19 +35,10 @@ def _grid_sample(c: OpContext) -> str:
     return c.write("GridSample", c.input(), c.input("grid"), mode=mode, padding_mode=c["padding_mode"], align_corners=corners)
 
 
-def pair(value: int | tuple[int, ...], rank: int = 2) -> list[int]:
-    """A number for each of `rank` axes.
-
-    >>> pair(3)
-    [3, 3]
-    """
-    return [value] * rank if isinstance(value, int) else [int(v) for v in value]
-
-
 def _im2col(c: OpContext) -> str:
     # A grouped convolution that takes one entry of each window a channel.
     _images(c, 4)
-    kernel, dilation, padding, stride = (pair(c[p]) for p in ("kernel_size", "dilation", "padding", "stride"))
+    kernel, dilation, padding, stride = (per_axis(c[p]) for p in ("kernel_size", "dilation", "padding", "stride"))
     channels = known(c, c.shape().dims[1])
     given = {"kernel_shape": kernel, "dilations": dilation, "strides": stride, "pads": padding * 2, "group": channels}
     taken = c.graph.node("Conv", [c.input(), _entries(c, channels, kernel)], f"{c.name}.windows", **given)
@@ -68,8 +50,8 @@ def _im2col(c: OpContext) -> str:
 def _col2im(c: OpContext) -> str:
     # The transpose of im2col: each window is added where it was taken.
     _images(c, 3)
-    kernel, dilation, padding, stride = (pair(c[p]) for p in ("kernel_size", "dilation", "padding", "stride"))
-    size = pair(c["output_size"])
+    kernel, dilation, padding, stride = (per_axis(c[p]) for p in ("kernel_size", "dilation", "padding", "stride"))
+    size = per_axis(c["output_size"])
     axes = list(zip(size, kernel, dilation, padding, stride, strict=True))
     counts = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, p, s in axes]
     left = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, d, p, s in axes]
@@ -111,7 +93,7 @@ def _antialias(c: OpContext) -> str:
     # Along each axis a matrix that torch makes of the identity: Y = A X B^T.
     height, width = (known(c, d) for d in c.shape().dims[2:])
     high, wide = (known(c, d) for d in c.result.dims[2:])
-    factors = (None, None) if c["scale_factor"] is None else _each(c["scale_factor"])
+    factors = (None, None) if c["scale_factor"] is None else _factors(c["scale_factor"])
     rows = _matrix(c, height, (high, height), (factors[0], 1.0))
     columns = _matrix(c, width, (width, wide), (1.0, factors[1]))
     g = c.graph
@@ -119,7 +101,7 @@ def _antialias(c: OpContext) -> str:
     return c.write("MatMul", tall, g.constant(columns, f"{c.name}.columns"))
 
 
-def _each(value: Any) -> tuple[float, float]:
+def _factors(value: Any) -> tuple[float, float]:
     first, second = value if isinstance(value, list | tuple) else (value, value)
     return float(first), float(second)
 
@@ -131,7 +113,7 @@ def _matrix(c: OpContext, length: int, size: tuple[int, int], factors: tuple[flo
     return made[0, 0].numpy()
 
 
-def write_resize(c: OpContext) -> str:
+def _resize(c: OpContext) -> str:
     """Resize by factors or to sizes, with torch's coordinates."""
     if c["mode"] == "area":
         return _averaged(c)
@@ -182,3 +164,10 @@ def _averaged(c: OpContext) -> str:
     kernel = [int(s) // int(o) for s, o in zip(source, out, strict=True)]  # type: ignore[arg-type]
     pooled = c.graph.node("AveragePool", [c.input()], f"{c.name}.pooled", kernel_shape=kernel, strides=kernel)
     return c.write("Max", pooled)  # a copy: else ONNX Runtime would pool codes, which no kernel of "resize" does
+
+
+WRITERS: dict[str, Write] = {
+    "resize": _resize, "antialias": _antialias, "grid_sample": _grid_sample, "pixel_shuffle": _shuffle,
+    "pixel_unshuffle": _unshuffle, "im2col": _im2col, "col2im": _col2im, "windows": _windows,
+}  # fmt: skip
+"""The writers of this family, by kind."""

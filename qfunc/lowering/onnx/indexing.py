@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +10,8 @@ import torch
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.creation import operands
-from qfunc.lowering.onnx.dynamic_shapes import sizes, vector
+from qfunc.lowering.onnx.dynamic_shapes import number, sizes, vector
+from qfunc.lowering.onnx.formula import Write
 from qfunc.lowering.onnx.shape_inference import Shape
 
 
@@ -18,11 +19,11 @@ def _where(c: OpContext) -> str:
     given = [*operands(c, torch.bool, "condition"), *operands(c, c.result.dtype, "input", "other")]
     if c.result.dtype != torch.float32:
         return c.write("Where", *given)
-    # A copy behind it: ONNX Runtime would choose among codes, also where one of the values has none.
+    # A copy: without it ONNX Runtime selects among codes, even if one of the values has none.
     return c.write("Max", c.graph.node("Where", given, f"{c.name}.chosen"))
 
 
-def _triangle(upper: int) -> Callable[[OpContext], str]:
+def _triangle(upper: int) -> Write:
     def write(c: OpContext) -> str:
         offset = c.graph.constant(np.array(c["diagonal"], np.int64), f"{c.name}.diagonal")
         return c.write("Trilu", c.input("value"), offset, upper=upper)
@@ -40,7 +41,7 @@ def _index(c: OpContext) -> str:
         raise DeployError(
             where=f"op {c.name!r}", found=f"positions on the axes {axes}", wanted="one axis, or the first ones", do=do
         )
-    # Positions of several axes are broadcast to one shape, and stand side by side on a last axis.
+    # Positions of several axes are broadcast to one shape and concatenated along a new last axis.
     g, rank = c.graph, max(c.shapes[i.name].rank for _, i in given)
     shape = Shape(c.result.dims[:rank], torch.int64, c.result.tried[:rank])
     target = vector(c, sizes(c, shape), f"{c.name}.positions_shape")
@@ -53,10 +54,6 @@ def _index(c: OpContext) -> str:
 
 def _gather(c: OpContext) -> str:
     return c.write("GatherElements", c.input(), c.input("index"), axis=c["dim"])
-
-
-def _element(c: OpContext) -> int:
-    return {torch.int64: 7, torch.int32: 6, torch.float32: 1}.get(c.result.dtype, 7)
 
 
 def _embedding(c: OpContext) -> str:
@@ -72,3 +69,60 @@ def _one_hot(c: OpContext) -> str:
     g = c.graph
     depth = g.constant(np.array(c["num_classes"], np.int64), f"{c.name}.depth")
     return c.write("OneHot", c.input("indices"), depth, g.constant(np.array([0, 1], np.int64), f"{c.name}.values"), axis=-1)
+
+
+def _slice(c: OpContext) -> str:
+    """Indexing by numbers, slices, None and ... ."""
+    index = c["index"] if isinstance(c["index"], tuple | list) else (c["index"],)
+    index = [_numbers(c, i) for i in index]
+    if any(not isinstance(i, int | slice | None | type(Ellipsis)) for i in index):
+        do = "Index with numbers and slices."
+        raise DeployError(where=f"op {c.name!r}", found=f"indexing by {index}", wanted="numbers, slices, None or ...", do=do)
+    rank, used = c.shape().rank, sum(i is not None and i is not Ellipsis for i in index)
+    place = next((k for k, i in enumerate(index) if i is Ellipsis), len(index))
+    full = [*index[:place], *[slice(None)] * (rank - used), *index[place + 1 :]]
+    cuts: list[tuple[Any, Any, int, int]] = []
+    gone: list[int] = []
+    new: list[int] = []
+    axis = 0
+    for at, entry in enumerate(full):
+        if entry is None:
+            new.append(at - len(gone))
+            continue
+        if isinstance(entry, int):
+            cuts.append((entry, entry + 1 if entry != -1 else 2**62, axis, 1))
+            gone.append(axis)
+        elif (entry.start, entry.stop, entry.step) not in ((None, None, None), (0, None, None), (0, None, 1), (None, None, 1)):
+            cuts.append((entry.start or 0, 2**62 if entry.stop is None else entry.stop, axis, entry.step or 1))
+        axis += 1
+    return _sliced(c, cuts, gone, new)
+
+
+def _numbers(c: OpContext, entry: Any) -> Any:
+    # What is computed from sizes that never vary is a plain number.
+    if isinstance(entry, slice):
+        return slice(*(number(c, v) for v in (entry.start, entry.stop, entry.step)))
+    return number(c, entry)
+
+
+def _sliced(c: OpContext, cuts: list[tuple[Any, Any, int, int]], gone: list[int], new: list[int]) -> str:
+    g, value = c.graph, c.input()
+    steps: list[tuple[str, list[list[Any]]]] = []
+    if cuts or not (gone or new):
+        columns = [list(column) for column in zip(*cuts, strict=True)] if cuts else [[0], [2**62], [0], [1]]
+        steps.append(("Slice", columns))
+    steps += [("Squeeze", [gone])] if gone else []
+    steps += [("Unsqueeze", [new])] if new else []
+    for k, (op, vectors) in enumerate(steps):
+        arguments = [vector(c, v, f"{c.name}.{op.lower()}_{i}") for i, v in enumerate(vectors)]
+        last = k == len(steps) - 1
+        made = g.node(op, [value, *arguments], c.name if last else f"{c.name}.{op.lower()}")
+        value = made if last else c.between(made, "after")
+    return value
+
+
+WRITERS: dict[str, Write] = {
+    "slice": _slice, "index": _index, "gather": _gather, "take": _take, "where": _where, "embedding": _embedding,
+    "one_hot": _one_hot, "tril": _triangle(0), "triu": _triangle(1),
+}  # fmt: skip
+"""The writers of this family, by kind."""

@@ -30,9 +30,9 @@ def _packing(instance: Any, attribute: Any, value: Any) -> None:
 class PackInt4:
     """The files of a lowering whose model stores weights of at most 4 bits as INT4 or UINT4: half the bytes.
 
-    Otherwise such codes stand in bytes, which integer kernels of 8 bits read.  ONNX Runtime 1.31 on a CPU has none for
-    4 bits: it dequantizes packed weights when it loads the model and computes in float, so that `verify` tells what
-    that differs from the integers that `emulate` computes.  TensorRT 11 takes 4-bit weights packed only.
+    Otherwise such codes are stored in bytes, which integer kernels of 8 bits read.  ONNX Runtime 1.31 on a CPU has none for
+    4 bits: it dequantizes packed weights when it loads the model and computes in float, so that `verify` reports the
+    difference to the integers that `emulate` computes.  TensorRT 11 takes 4-bit weights packed only.
 
     Raises:
         SpecError: a lowering of an opset before 21.
@@ -54,7 +54,7 @@ class PackInt4:
         return SINCE
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The lowering's files of the packed model."""
+        """Return the lowering's files of the packed model."""
         sites = tuple(sites)
         return dict(self.lowering.lower(packed(model, sites), sites))
 
@@ -68,7 +68,7 @@ class PackInt4:
 
 
 def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:
-    """A new ONNX model, in which the constants among `sites` of at most 4 bits are INT4 or UINT4.
+    """Return a new ONNX model, in which the constants among `sites` of at most 4 bits are INT4 or UINT4.
 
     >>> from onnx import parser
     >>> from qfunc.lowering.quantized_tensor import Place, QuantizedTensor
@@ -84,19 +84,19 @@ def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:
     from onnx import helper, numpy_helper
 
     from qfunc.lowering.onnx.builder import storage
+    from qfunc.lowering.qdq_reader import QdqModel
 
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    values = {i.name: i for i in made.graph.initializer}
-    nodes = {n.output[0]: n for n in made.graph.node}
+    source = QdqModel(made)
     for site in sites:
         fmt = site.format
         if site.role == "activation" or not isinstance(fmt, Int) or fmt.bits > BITS:
             continue
         kind = storage(Int(BITS, fmt.signed), site.name)
         for place in site.places:
-            codes, _, zero = nodes[place.real].input
-            for held in (values[codes], values[zero]):
+            codes, _, zero = source.producers[place.real].input
+            for held in (source.initializers[codes], source.initializers[zero]):
                 if held.data_type != kind:  # several places may share it
                     array = numpy_helper.to_array(held).astype(helper.tensor_dtype_to_np_dtype(kind))
                     held.CopyFrom(numpy_helper.from_array(array, held.name))

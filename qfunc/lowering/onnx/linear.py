@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import fx
 
-from qfunc.lowering.onnx.context import OpContext, known
+from qfunc.lowering.onnx.context import OpContext, known, per_axis
 from qfunc.lowering.onnx.dynamic_shapes import shape_operand
-from qfunc.lowering.onnx.pooling import _each
+from qfunc.lowering.onnx.formula import Write, formula
 from qfunc.ops.linear import dense
 
 
@@ -18,9 +18,9 @@ def _einsum(c: OpContext) -> str:
 
 def _conv(c: OpContext) -> str:
     rank = len(c.shapes[c["weight"].name].dims) - 2
-    dilation, kernel = _each(c["dilation"], rank), list(c.shapes[c["weight"].name].dims[2:])
+    dilation, kernel = per_axis(c["dilation"], rank), list(c.shapes[c["weight"].name].dims[2:])
     attributes: dict[str, Any] = {
-        "strides": _each(c["stride"], rank),
+        "strides": per_axis(c["stride"], rank),
         "dilations": dilation,
         "group": c["groups"],
         "kernel_shape": kernel,
@@ -30,7 +30,7 @@ def _conv(c: OpContext) -> str:
         if c["padding"] == "same":
             attributes["pads"] = [t // 2 for t in total] + [t - t // 2 for t in total]
     else:
-        attributes["pads"] = _each(c["padding"], rank) * 2
+        attributes["pads"] = per_axis(c["padding"], rank) * 2
     return c.write("Conv", c.input(), *_weights(c), **attributes)
 
 
@@ -41,8 +41,8 @@ def _weights(c: OpContext) -> list[str]:
 def _conv_transpose(c: OpContext) -> str:
     rank = len(c.shapes[c["weight"].name].dims) - 2
     return c.write(
-        "ConvTranspose", c.input(), *_weights(c), strides=_each(c["stride"], rank), pads=_each(c["padding"], rank) * 2,
-        output_padding=_each(c["output_padding"], rank), group=c["groups"], dilations=_each(c["dilation"], rank),
+        "ConvTranspose", c.input(), *_weights(c), strides=per_axis(c["stride"], rank), pads=per_axis(c["padding"], rank) * 2,
+        output_padding=per_axis(c["output_padding"], rank), group=c["groups"], dilations=per_axis(c["dilation"], rank),
     )  # fmt: skip
 
 
@@ -59,10 +59,13 @@ def _linear(c: OpContext) -> str:
     return c.write("Reshape", product, shape_operand(c, f"{c.name}.shape"))
 
 
-def _matmul(c: OpContext) -> str:
-    return c.write("MatMul", c.input(), c.input("other"))
-
-
 def _outer(c: OpContext) -> str:
     column = c.graph.node("Unsqueeze", [c.input(), c.graph.integers(1, name=f"{c.name}.axis")], f"{c.name}.column")
     return c.write("Mul", column, c.input("vec2"))
+
+
+WRITERS: dict[str, Write] = {
+    "conv": _conv, "conv_transpose": _conv_transpose, "linear": _linear, "matmul": formula("MatMul x other"),
+    "einsum": _einsum, "outer": _outer,
+}  # fmt: skip
+"""The writers of this family, by kind."""

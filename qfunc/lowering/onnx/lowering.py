@@ -32,7 +32,7 @@ class QdqLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The model's bytes, the same for the same model."""
+        """Return the model's bytes, the same for the same model."""
         return {"model.onnx": model.SerializeToString(deterministic=True)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
@@ -50,10 +50,9 @@ class QdqLowering:
 @readable
 @frozen(kw_only=True)
 class ExplicitQdqLowering:
-    """As `QdqLowering`, without the copies (Max of one tensor) that keep ONNX Runtime's optimiser from quantizing what "
-    "is float.
+    """As `QdqLowering`, without the copies (Max of one tensor) that keep ONNX Runtime from quantizing float tensors.
 
-    Engines that fuse by pattern want nothing between an op, its activation and QuantizeLinear.
+    Engines that fuse by pattern accept no node between an op, its activation and QuantizeLinear.
 
     Source: NVIDIA TensorRT Developer Guide, Explicit Quantization, Q/DQ placement recommendations.
 
@@ -64,13 +63,13 @@ class ExplicitQdqLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The model's bytes, the same for the same model."""
+        """Return the model's bytes, the same for the same model."""
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
         return QdqLowering().lower(float_model(model, ()), sites)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """As Qdq's.
+        """Return as `QdqLowering.refuses` does.
 
         >>> from qfunc.specs import Int, Scheme
         >>> ExplicitQdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)

@@ -9,9 +9,8 @@ import torch
 
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.context import OpContext, known, normalized
-from qfunc.lowering.onnx.reduction import _lengths, dims_of, reduced
-
-__all__ = ["write_norm"]
+from qfunc.lowering.onnx.formula import Write
+from qfunc.lowering.onnx.reduction import dims_of, norm_along, reduced
 
 
 def _response_norm(c: OpContext) -> str:
@@ -32,10 +31,7 @@ def _rms_norm(c: OpContext) -> str:
     g, name = c.graph, c.name
     axes = list(range(-normalized(c), 0))
     square = g.node("Mul", [c.input(), c.input()], f"{name}.square")
-    if g.opset < 18:
-        mean = g.node("ReduceMean", [square], f"{name}.mean", axes=axes, keepdims=1)
-    else:
-        mean = g.node("ReduceMean", [square, g.integers(*axes, name=f"{name}.axes")], f"{name}.mean", keepdims=1)
+    mean = reduced(c, "ReduceMean", square, axes, True, f"{name}.mean")
     eps = torch.finfo(c.result.dtype).eps if c["eps"] is None else c["eps"]
     spread = g.node("Sqrt", [g.node("Add", [mean, g.number(eps, f"{name}.eps")], f"{name}.shifted")], f"{name}.rms")
     if c["weight"] is None:
@@ -60,7 +56,7 @@ def _group_norm(c: OpContext) -> str:
     return c.write("GroupNormalization", c.input(), *given, num_groups=int(c["num_groups"]), epsilon=float(c["eps"]))
 
 
-def write_norm(c: OpContext, kind: str) -> str:
+def write_norm_module(c: OpContext, kind: str) -> str:
     """BatchNorm and InstanceNorm modules that could not be folded."""
     module: Any = c.module
     channels = int(module.num_features)
@@ -78,7 +74,7 @@ def write_norm(c: OpContext, kind: str) -> str:
 
 
 def _normalize(c: OpContext) -> str:
-    lengths = _lengths(c, c.input(), c["p"], dims_of(c), True, f"{c.name}.length")
+    lengths = norm_along(c, c.input(), c["p"], dims_of(c), True, f"{c.name}.length")
     return c.write(
         "Div", c.input(), c.graph.node("Max", [lengths, c.graph.number(c["eps"], f"{c.name}.eps")], f"{c.name}.above")
     )
@@ -93,3 +89,10 @@ def _cosine(c: OpContext) -> str:
             g.node("Div", [c.input(name), g.node("Max", [length, least], f"{c.name}.{name}.above")], f"{c.name}.{name}")
         )
     return reduced(c, "ReduceSum", g.node("Mul", unit, f"{c.name}.product"), dims, False)
+
+
+WRITERS: dict[str, Write] = {
+    "layer_norm": _layer_norm, "group_norm": _group_norm, "instance_norm": _instance_norm, "rms_norm": _rms_norm,
+    "local_response_norm": _response_norm, "normalize": _normalize, "cosine_similarity": _cosine,
+}  # fmt: skip
+"""The writers of this family, by kind."""

@@ -10,7 +10,7 @@ from qfunc.specs._check import integer
 
 
 def opset_field() -> Any:
-    """The opset of a lowering's ONNX models, 13 to 21 and by default the latest; old toolchains read old ones only.
+    """Return the opset of a lowering's ONNX models, 13 to 21 and by default the latest; old toolchains read old ones only.
 
     >>> from qfunc.lowering import SnpeEncodings
     >>> SnpeEncodings(opset=13).opset

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import OpContext
-from qfunc.lowering.onnx.image import pair
-from qfunc.lowering.onnx.reduction import _reduced
+from qfunc.lowering.onnx.context import OpContext, per_axis
+from qfunc.lowering.onnx.formula import Write
+from qfunc.lowering.onnx.reduction import reduced
 
 
 def _adaptive_max(c: OpContext) -> str:
@@ -23,22 +22,18 @@ def _adaptive_max(c: OpContext) -> str:
     return c.write("MaxPool", c.input(), kernel_shape=kernel, strides=kernel)
 
 
-def _each(value: Any, rank: int) -> list[int]:
-    return [int(value)] * rank if isinstance(value, int) else [int(v) for v in (list(value) * rank)[:rank]]
-
-
-def _pool(op: str) -> Callable[[OpContext], str]:
+def _pool(op: str) -> Write:
     def write(c: OpContext) -> str:
         rank = c.shape().rank - 2
-        kernel, pads = _each(c["kernel_size"], rank), _each(c["padding"], rank) * 2
+        kernel, pads = per_axis(c["kernel_size"], rank), per_axis(c["padding"], rank) * 2
         attributes: dict[str, Any] = {
             "kernel_shape": kernel,
-            "strides": _each(c["stride"], rank),
+            "strides": per_axis(c["stride"], rank),
             "pads": pads,
             "ceil_mode": int(c["ceil_mode"]),
         }
         if op == "MaxPool":
-            attributes["dilations"] = _each(c["dilation"], rank)
+            attributes["dilations"] = per_axis(c["dilation"], rank)
         else:
             attributes["count_include_pad"] = int(c["count_include_pad"])
             if c.takes("divisor_override") and c["divisor_override"]:
@@ -51,7 +46,7 @@ def _pool(op: str) -> Callable[[OpContext], str]:
 
 def _global_avg_pool(c: OpContext) -> str:
     if c.shape().rank != 4:
-        return _reduced(c, "ReduceMean", (-2, -1), c["keepdim"])
+        return reduced(c, "ReduceMean", c.input(), [-2, -1], bool(c["keepdim"]))
     if c["keepdim"]:
         return c.write("GlobalAveragePool", c.input())
     pooled = c.between(c.graph.node("GlobalAveragePool", [c.input()], f"{c.name}.pooled"), "after")
@@ -72,10 +67,17 @@ def _adaptive_avg_pool(c: OpContext) -> str:
 
 def _lp_pool(c: OpContext) -> str:
     # The root of the sum of powers: ONNX's own LpPool takes their magnitudes.
-    g, order, kernel = c.graph, float(c["norm_type"]), pair(c["kernel_size"], c.shape().rank - 2)
-    stride = pair(c["stride"] or c["kernel_size"], len(kernel))
+    g, order, kernel = c.graph, float(c["norm_type"]), per_axis(c["kernel_size"], c.shape().rank - 2)
+    stride = per_axis(c["stride"] or c["kernel_size"], len(kernel))
     powers = g.node("Pow", [c.input(), g.number(order, f"{c.name}.order")], f"{c.name}.powers")
     given = {"kernel_shape": kernel, "strides": stride, "ceil_mode": int(c["ceil_mode"])}
     mean = g.node("AveragePool", [powers], f"{c.name}.mean", **given)
     total = g.node("Mul", [mean, g.number(math.prod(kernel), f"{c.name}.count")], f"{c.name}.sum")
     return c.write("Pow", total, g.number(1 / order, f"{c.name}.root"))
+
+
+WRITERS: dict[str, Write] = {
+    "max_pool": _pool("MaxPool"), "avg_pool": _pool("AveragePool"), "global_avg_pool": _global_avg_pool,
+    "adaptive_avg_pool": _adaptive_avg_pool, "adaptive_max_pool": _adaptive_max, "lp_pool": _lp_pool,
+}  # fmt: skip
+"""The writers of this family, by kind."""

@@ -57,7 +57,7 @@ LogQuantize <steps: float, top: float>(x, z) => (y) {
 
 
 def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: str, hidden: bool = False) -> str:
-    """The quantized values of a float tensor, in real units: `name.real`, behind `name.codes` for integers.
+    """Write the quantizer of a float tensor, and return the name of its values in real units, `name.real`.
 
     `hidden` keeps ONNX Runtime from joining the pair into kernels of integers.  A function with a method
     `onnx(graph, tensor, qparams, scheme, name)` writes its own; narrow integers are clipped first, for
@@ -92,9 +92,9 @@ def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: st
 
 
 def write_constant(graph: GraphBuilder, value: Tensor, coding: Encoding, name: str, rows: Tensor | None = None) -> str:
-    """A quantized constant in real units: its codes dequantized (narrow ones in bytes), or its values for a Log format.
+    """Return a quantized constant in real units: its codes dequantized (narrow ones in bytes), or its values for a Log format.
 
-    `rows` puts the constant's rows in another order, behind a new first axis.
+    `rows` puts the constant's rows in another order and adds a first axis.
     """
 
     def placed(tensor: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ def _logarithmic(coding: Encoding) -> bool:
 def _qparams(
     graph: GraphBuilder, coding: Encoding, name: str, kind: int, rows: Tensor | None = None
 ) -> tuple[list[str], dict[str, Any]]:
-    """([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
+    """Return ([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
     scheme = coding.seat.module.site.scheme
     scale, zero = coding.qparams.scale.flatten(), coding.qparams.zero_point.flatten()
     axis = None

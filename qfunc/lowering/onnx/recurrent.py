@@ -1,4 +1,4 @@
-"""How recurrent layers are written in ONNX: LSTM, GRU and RNN, their weights dequantized from codes."""
+"""Write recurrent layers as ONNX: LSTM, GRU and RNN, their weights dequantized from codes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.lowering.onnx.context import OpContext, known
+from qfunc.lowering.onnx.formula import Writer
 
 ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Where torch has the gates that ONNX wants: i, f, g, o become i, o, f, c; r, z, n become z, r, h."""
@@ -25,7 +26,7 @@ def _bias(c: OpContext, rows: Tensor, name: str) -> Tensor:
 
 
 def _recurrent(kind: str, states: Sequence[str]) -> Callable[[OpContext], list[str]]:
-    """One layer in one direction; ONNX has an axis of directions."""
+    """Return one layer in one direction; ONNX has an axis of directions."""
 
     def write(c: OpContext) -> list[str]:
         g, name, batched = c.graph, c.name, c.shape().rank == 3
@@ -58,9 +59,7 @@ def _state(c: OpContext, name: str, batched: bool, middle: str) -> str:
     return c.input(name) if batched else c.graph.node("Unsqueeze", [c.input(name), middle], f"{c.name}.{name}")
 
 
-RECURRENT_WRITERS = {
-    "lstm": _recurrent("lstm", ("hx", "cx")),
-    "gru": _recurrent("gru", ("hx",)),
-    "rnn": _recurrent("rnn", ("hx",)),
-}
-"""The writers of this file, by kind: the names of the output and of the last states."""
+WRITERS: dict[str, Writer] = {
+    "lstm": _recurrent("lstm", ("hx", "cx")), "gru": _recurrent("gru", ("hx",)), "rnn": _recurrent("rnn", ("hx",)),
+}  # fmt: skip
+"""The writers of this family, by kind: each returns the names of the output and of the last states."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,20 @@ import numpy as np
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.creation import operands
-from qfunc.lowering.onnx.formula import Write
+from qfunc.lowering.onnx.formula import Write, Writer
 
 BOOL, INT32 = 9, 6  # TensorProto
 
 
 def dims_of(c: OpContext, name: str = "dim") -> list[int]:
-    """The axes that an op reduces; none given means all."""
+    """Return the axes that an op reduces; without a value, all axes."""
     value = c[name]
     dims = [value] if isinstance(value, int) else list(value or range(c.shape().rank))
     return [d % c.shape().rank for d in dims]
 
 
 def reduced(c: OpContext, op: str, value: str, dims: list[int], keepdim: bool, name: str = "") -> str:
-    """A reduction over some axes, which are attributes in old opsets."""
+    """Write a reduction. Its axes are an attribute before opset 18, except those of ReduceSum, and an input from then on."""
     axes: dict[str, Any] = {"axes": dims} if c.graph.opset < 18 and op != "ReduceSum" else {}
     inputs = [value] if axes else [value, c.graph.integers(*dims, name=f"{c.name}.axes")]
     return c.graph.node(op, inputs, name or c.name, keepdims=int(keepdim), **axes)
@@ -83,7 +83,7 @@ def _moments(root: bool) -> Callable[[OpContext], list[str]]:
     return write
 
 
-def _lengths(c: OpContext, value: str, order: float, dims: list[int], keepdim: bool, name: str) -> str:
+def norm_along(c: OpContext, value: str, order: float, dims: list[int], keepdim: bool, name: str) -> str:
     if order not in (1, 2):
         do = "Write it with abs, pow and sum."
         raise DeployError(where=f"op {c.name!r}", found=f"a norm of order {order}", wanted="order 1 or 2", do=do)
@@ -91,7 +91,7 @@ def _lengths(c: OpContext, value: str, order: float, dims: list[int], keepdim: b
 
 
 def _vector_norm(c: OpContext) -> str:
-    return _lengths(c, c.input(), c["ord"], dims_of(c), bool(c["keepdim"]), c.name)
+    return norm_along(c, c.input(), c["ord"], dims_of(c), bool(c["keepdim"]), c.name)
 
 
 def _topk(c: OpContext) -> list[str]:
@@ -136,16 +136,21 @@ def _difference(c: OpContext) -> str:
     return c.write("Sub", *parts)
 
 
-def _mean(op: str) -> Callable[[OpContext], str]:
+def _mean(op: str) -> Write:
     def write(c: OpContext) -> str:
         given = tuple(range(c.shape().rank)) if c["dim"] is None else c["dim"]
         axes = given if isinstance(given, list | tuple) else (given,)
-        return _reduced(c, op, axes, c["keepdim"])
+        return reduced(c, op, c.input(), list(axes), bool(c["keepdim"]))
 
     return write
 
 
-def _reduced(c: OpContext, op: str, axes: Sequence[int], keepdim: bool) -> str:
-    if op == "ReduceMean" and c.graph.opset < 18:  # its axes became an input with opset 18, those of ReduceSum with 13
-        return c.write(op, c.input(), axes=list(axes), keepdims=int(keepdim))
-    return c.write(op, c.input(), c.graph.integers(*axes, name=f"{c.name}.axes"), keepdims=int(keepdim))
+WRITERS: dict[str, Writer] = {
+    "mean": _mean("ReduceMean"), "sum": _mean("ReduceSum"), "prod": _reduce("ReduceProd"), "amax": _reduce("ReduceMax"),
+    "amin": _reduce("ReduceMin"), "logsumexp": _reduce("ReduceLogSumExp"), "any": _logical("ReduceMax"),
+    "all": _logical("ReduceMin"), "argmax": _arg("ArgMax"), "argmin": _arg("ArgMin"), "max": _along("Max"),
+    "min": _along("Min"), "var": _variance(False), "std": _variance(True), "var_mean": _moments(False),
+    "std_mean": _moments(True),
+    "vector_norm": _vector_norm, "topk": _topk, "sort": _sort, "cumsum": _cumsum, "difference": _difference,
+}  # fmt: skip
+"""The writers of this family, by kind."""

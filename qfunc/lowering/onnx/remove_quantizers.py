@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
-import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from qfunc.lowering.qdq_reader import QdqModel, dequantized, is_copy
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 
 
 def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: Collection[str] = ()) -> onnx.ModelProto:
-    """A new model that computes in float with the quantized weights: s (q - z), as float32 constants.
+    """Return a new model that computes in float with the quantized weights: s (q - z), as float32 constants.
 
     Tensors have the names of `QuantizedTensor.places`; the model that was given is unchanged.
 
@@ -34,7 +33,8 @@ def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: 
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
-    values = {i.name: i for i in graph.initializer}
+    source = QdqModel(made)
+    stored = set(source.initializers)
     renamed: dict[str, str] = {}
     whole: set[str] = set()
     for site in sites:
@@ -42,12 +42,13 @@ def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: 
             whole.update(p.real for p in site.places)
             continue
         for place in site.places:
-            if site.role != "activation" and place.real not in values and place.real != place.tensor:
-                constant = _dequantized(graph, values, place.real)
-                values[place.tensor] = numpy_helper.from_array(constant, place.tensor)
-                graph.initializer.append(values[place.tensor])
+            if site.role != "activation" and place.real not in stored and place.real != place.tensor:
+                node = source.producers[place.real]
+                value = dequantized(source.constant(node, 0), source.qparams(node))
+                graph.initializer.append(numpy_helper.from_array(value, place.tensor))
+                stored.add(place.tensor)
             renamed[place.real] = place.tensor
-    renamed = {n.output[0]: n.input[0] for n in graph.node if _copies(n) and n.output[0] not in whole} | renamed
+    renamed = {n.output[0]: n.input[0] for n in graph.node if is_copy(n) and n.output[0] not in whole} | renamed
     for node in graph.node:
         for index, name in enumerate(node.input):
             node.input[index] = _last(renamed, name)
@@ -60,22 +61,6 @@ def _last(renamed: dict[str, str], name: str) -> str:
     while renamed.get(name, name) != name:
         name = renamed[name]
     return name
-
-
-def _copies(node: onnx.NodeProto) -> bool:
-    # Max of one tensor keeps ONNX Runtime from quantizing what stays float; others need no such thing.
-    return bool(node.op_type == "Max" and len(node.input) == 1)
-
-
-def _dequantized(graph: onnx.GraphProto, values: dict[str, onnx.TensorProto], real: str) -> np.ndarray[Any, Any]:
-    node = next(n for n in graph.node if n.output[0] == real)
-    codes, scale, zero = (numpy_helper.to_array(values[name]) for name in node.input)
-    if scale.ndim:
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-        shape = [-1 if i == axis % codes.ndim else 1 for i in range(codes.ndim)]
-        scale, zero = scale.reshape(shape), zero.reshape(shape)
-    difference = codes.astype(np.int64) - zero.astype(np.int64)
-    return np.asarray(difference.astype(np.float32) * scale, dtype=np.float32)
 
 
 def _rename_outputs(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
 from typing import Any
 
 import numpy as np
@@ -10,24 +10,25 @@ import torch
 
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.context import OpContext, known
-from qfunc.lowering.onnx.dynamic_shapes import number, shape_operand, sizes, vector
-from qfunc.lowering.onnx.image import _regrouped
+from qfunc.lowering.onnx.dynamic_shapes import shape_operand, sizes, vector
+from qfunc.lowering.onnx.formula import Write, Writer, formula
 from qfunc.lowering.onnx.reduction import dims_of
 from qfunc.lowering.onnx.shape_inference import Shape
+from qfunc.ops.indexing import element
 
 
-def write_reshape(c: OpContext) -> str:
+def _reshape(c: OpContext) -> str:
     """Reshape."""
     return c.write("Reshape", c.input(), shape_operand(c, f"{c.name}.shape", c.shape()))
 
 
-def write_flatten(c: OpContext) -> str:
+def _flatten(c: OpContext) -> str:
     """Flatten, or Reshape where it keeps more than one axis."""
     whole = c["start_dim"] == 1 and c["end_dim"] in (-1, c.shape().rank - 1)
-    return c.write("Flatten", c.input(), axis=1) if whole else write_reshape(c)
+    return c.write("Flatten", c.input(), axis=1) if whole else _reshape(c)
 
 
-def write_transpose(c: OpContext) -> str:
+def _transpose(c: OpContext) -> str:
     """Transpose of two axes or by an order."""
     rank = c.shape().rank
     if c.takes("dims"):
@@ -50,7 +51,7 @@ def _moved(c: OpContext, rank: int) -> list[int]:
     return order
 
 
-def over_axes(op: str) -> Callable[[OpContext], str]:
+def _over_axes(op: str) -> Write:
     """Squeeze and Unsqueeze."""
 
     def write(c: OpContext) -> str:
@@ -63,57 +64,7 @@ def over_axes(op: str) -> Callable[[OpContext], str]:
     return write
 
 
-def write_slice(c: OpContext) -> str:
-    """Indexing by numbers, slices, None and ... ."""
-    index = c["index"] if isinstance(c["index"], tuple | list) else (c["index"],)
-    index = [_numbers(c, i) for i in index]
-    if any(not isinstance(i, int | slice | None | type(Ellipsis)) for i in index):
-        do = "Index with numbers and slices."
-        raise DeployError(where=f"op {c.name!r}", found=f"indexing by {index}", wanted="numbers, slices, None or ...", do=do)
-    rank, used = c.shape().rank, sum(i is not None and i is not Ellipsis for i in index)
-    place = next((k for k, i in enumerate(index) if i is Ellipsis), len(index))
-    full = [*index[:place], *[slice(None)] * (rank - used), *index[place + 1 :]]
-    cuts: list[tuple[Any, Any, int, int]] = []
-    gone: list[int] = []
-    new: list[int] = []
-    axis = 0
-    for at, entry in enumerate(full):
-        if entry is None:
-            new.append(at - len(gone))
-            continue
-        if isinstance(entry, int):
-            cuts.append((entry, entry + 1 if entry != -1 else 2**62, axis, 1))
-            gone.append(axis)
-        elif (entry.start, entry.stop, entry.step) not in ((None, None, None), (0, None, None), (0, None, 1), (None, None, 1)):
-            cuts.append((entry.start or 0, 2**62 if entry.stop is None else entry.stop, axis, entry.step or 1))
-        axis += 1
-    return _sliced(c, cuts, gone, new)
-
-
-def _numbers(c: OpContext, entry: Any) -> Any:
-    # What is computed from sizes that never vary is a plain number.
-    if isinstance(entry, slice):
-        return slice(*(number(c, v) for v in (entry.start, entry.stop, entry.step)))
-    return number(c, entry)
-
-
-def _sliced(c: OpContext, cuts: list[tuple[Any, Any, int, int]], gone: list[int], new: list[int]) -> str:
-    g, value = c.graph, c.input()
-    steps: list[tuple[str, list[list[Any]]]] = []
-    if cuts or not (gone or new):
-        columns = [list(column) for column in zip(*cuts, strict=True)] if cuts else [[0], [2**62], [0], [1]]
-        steps.append(("Slice", columns))
-    steps += [("Squeeze", [gone])] if gone else []
-    steps += [("Unsqueeze", [new])] if new else []
-    for k, (op, vectors) in enumerate(steps):
-        arguments = [vector(c, v, f"{c.name}.{op.lower()}_{i}") for i, v in enumerate(vectors)]
-        last = k == len(steps) - 1
-        made = g.node(op, [value, *arguments], c.name if last else f"{c.name}.{op.lower()}")
-        value = made if last else c.between(made, "after")
-    return value
-
-
-def write_expand(c: OpContext) -> str:
+def _expand(c: OpContext) -> str:
     """Expand; axes that the input has already stay."""
     ours = c.shape().tried
     have = ((),) * (c.result.rank - len(ours)) + ours
@@ -122,7 +73,7 @@ def write_expand(c: OpContext) -> str:
     return c.write("Expand", c.input(), vector(c, dims, f"{c.name}.shape"))
 
 
-def write_pad(c: OpContext) -> str:
+def _pad(c: OpContext) -> str:
     """Pad."""
     rank, pads = c.shape().rank, list(c["pad"])
     begin, end = [0] * rank, [0] * rank
@@ -133,15 +84,13 @@ def write_pad(c: OpContext) -> str:
     return c.write("Pad", c.input(), vector(c, [*begin, *end], f"{c.name}.pads"), *value, mode=mode)
 
 
-def write_split(c: OpContext, used: list[Any]) -> list[str]:
-    """Split and chunk: the names of all parts.
-
-    Unless each part is taken out once, as slices: the runtime splits codes only if all parts are codes.
-    """
+def _split(c: OpContext) -> list[str]:
+    # Slices, unless each part is read once: the runtime splits codes only if all parts are codes.
     parts: tuple[Shape, ...] = c.shapes[c.node.name]
     axis = c["dim"] % c.shape().rank
     lengths = [known(c, p.dims[axis]) for p in parts]
-    used = [i % len(parts) for i in used]  # parts[-1]
+    read: list[Any] = [n.args[1] for n in c.node.users if n.target in (element, operator.getitem)]
+    used = [i % len(parts) for i in read] if len(read) == len(c.node.users) else list(range(len(parts)))  # parts[-1]
     if sorted(used) == list(range(len(parts))):
         sizes = c.graph.integers(*lengths, name=f"{c.name}.sizes")
         return c.graph.many("Split", [c.input(), sizes], [f"{c.name}.{i}" for i in range(len(parts))], axis=axis)
@@ -187,7 +136,7 @@ def _concat(c: OpContext) -> str:
 def _channel_shuffle(c: OpContext) -> str:
     channels, *spatial = (known(c, d) for d in c.shape().dims[1:])
     rest = list(range(3, 3 + len(spatial)))
-    return _regrouped(c, [c["groups"], channels // c["groups"], *spatial], [0, 2, 1, *rest])
+    return regrouped(c, [c["groups"], channels // c["groups"], *spatial], [0, 2, 1, *rest])
 
 
 def _flip(c: OpContext) -> str:
@@ -221,7 +170,7 @@ def _stack(c: OpContext) -> str:
         )
     g, axis = c.graph, c.graph.integers(c["dim"], name=f"{c.name}.axis")
     parts = [g.node("Unsqueeze", [c.read(n), axis], f"{c.name}.{k}") for k, n in enumerate(c["tensors"])]
-    # A copy behind it: ONNX Runtime would join codes, which no kernel of "stack" does.
+    # A copy: without it ONNX Runtime concatenates codes, for which "stack" has no kernel.
     joined = g.node("Concat", parts, f"{c.name}.joined", axis=c["dim"])
     return c.write("Max", joined) if c.result.dtype == torch.float32 else c.write("Identity", joined)
 
@@ -233,3 +182,23 @@ def _unbind(c: OpContext) -> list[str]:
     parts = c.graph.many("Split", [c.input(), ones], names, axis=axis)
     place = c.graph.integers(axis, name=f"{c.name}.axis")
     return [c.graph.node("Squeeze", [p, place], f"{c.name}.{k}") for k, p in enumerate(parts)]
+
+
+def regrouped(c: OpContext, inner: list[int], order: list[int]) -> str:
+    """Write Reshape, Transpose and Reshape, on codes if the unit has codes. The batch, the first axis, keeps its size."""
+    g = c.graph
+    split = c.between(
+        g.node("Reshape", [c.input(), g.integers(0, *inner, name=f"{c.name}.inner_shape")], f"{c.name}.split"), "after"
+    )
+    turned = c.between(g.node("Transpose", [split], f"{c.name}.turned", perm=order), "after")
+    outer = [known(c, d) for d in c.result.dims[1:]]
+    return c.write("Reshape", turned, g.integers(0, *outer, name=f"{c.name}.shape"))
+
+
+WRITERS: dict[str, Writer] = {
+    "reshape": _reshape, "flatten": _flatten, "transpose": _transpose, "squeeze": _over_axes("Squeeze"),
+    "unsqueeze": _over_axes("Unsqueeze"), "expand": _expand, "pad": _pad, "split": _split, "chunk": _split, "unbind": _unbind,
+    "concat": _concat, "stack": _stack, "flip": _flip, "tile": _tile, "repeat": _repeat, "roll": _roll,
+    "repeat_interleave": _repeat_interleave, "channel_shuffle": _channel_shuffle, "detach": formula("Identity x"),
+}  # fmt: skip
+"""The writers of this family, by kind."""

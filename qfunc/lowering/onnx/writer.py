@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import onnx
@@ -15,12 +14,10 @@ from qfunc.graph.record import TensorInfo
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
-from qfunc.lowering.onnx.normalization import write_norm
-from qfunc.lowering.onnx.ops import SEVERAL_WRITERS, WRITERS
+from qfunc.lowering.onnx.normalization import write_norm_module
+from qfunc.lowering.onnx.ops import WRITERS
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
-from qfunc.lowering.onnx.recurrent import RECURRENT_WRITERS
-from qfunc.lowering.onnx.shape import write_split
 from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.definition import Trait
@@ -29,14 +26,11 @@ from qfunc.ops.node import has, op_of, slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 
-SEVERAL = SEVERAL_WRITERS | RECURRENT_WRITERS
-"""Writers of ops with several results, by kind."""
-
 
 def write_model(
     partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes | None = ()
 ) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
-    """The ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
+    """Return the ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
     dynamic batch.
 
     A tensor named `p` is written as `p` (float), `p.codes` (after QuantizeLinear) and `p.real` (after
@@ -127,15 +121,14 @@ class _Writer:
             lambda n: read_attr(self.network, n), lambda n, rows: self._lifted(n, node, rows), module,
             own if op_of(node) is None else None,
         )  # fmt: skip
-        if kind in SEVERAL or kind in ("split", "chunk"):
-            used = [n.args[1] for n in node.users if n.target in (element, operator.getitem)]
-            used = used if len(used) == len(node.users) else list(range(len(self.shapes[node.name])))
-            self.parts[node.name] = SEVERAL[kind](call) if kind in SEVERAL else write_split(call, used)
-            return
         if kind in ("batch_norm", "instance_norm") and module is not None:
-            self.raw[node.name] = write_norm(call, kind)
+            names: str | list[str] = write_norm_module(call, kind)
         else:
-            self.raw[node.name] = write_op(call, kind, own, self.path(node))
+            names = write_op(call, kind, own, self.path(node))
+        if isinstance(names, list):
+            self.parts[node.name] = names
+            return
+        self.raw[node.name] = names
         self._pair(node)
 
     def _name(self, node: fx.Node) -> str:
@@ -168,7 +161,7 @@ class _Writer:
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
             )  # fmt: skip
-            tensor = WRITERS[self.partition.kinds[step]](call)
+            tensor = str(WRITERS[self.partition.context.kind(step)](call))
             self.done[step.name] = node.name
         return tensor, coding, name
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
 from qfunc.lowering.onnxruntime.session import Session
+
+if TYPE_CHECKING:
+    from qfunc.lowering.qdq_reader import QdqModel
 
 _INTEGER_TYPES = (2, 3)  # TensorProto.UINT8, INT8
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -34,7 +37,7 @@ class OptimizedModel:
         return frozenset(self.exposed.outputs) - frozenset(self.plain.outputs)
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(the outputs of the model as deployed, code tensor -> codes).
+        """Return (the outputs of the model as deployed, code tensor -> codes).
 
         Reading a tensor can move a layout change, and with it the order of a broadcast sum.  If an output
         shows that, the optimised graph itself is run with its inner tensors as outputs.
@@ -51,7 +54,7 @@ def optimized_model(model: bytes, threads: int = 0) -> OptimizedModel:
 
     A tensor that left the graph (of a slice over everything, of transposes that cancel) would come back if
     it were read, so it stays hidden; `units` calls it "gone".  Reading any other could still change what is
-    fused; `difference` says where the two optimised graphs differ, or is "".
+    fused; `difference` describes where the two optimised graphs differ, or is "".
     """
     import onnx
 
@@ -75,7 +78,7 @@ def _as_run(original: Any, optimised: Any, inputs: Sequence[Any]) -> dict[str, A
 
     graph, element = onnx.ModelProto(), _elements(optimised)
     graph.CopyFrom(optimised)
-    readers = _readers(original)
+    source = _reader(original)
     own = {n.name: n for n in original.graph.node}
     places: dict[str, tuple[str, list[int] | None]] = {}
     back: dict[str, list[int] | None] = {}  # how to transpose a tensor into the layout as written
@@ -88,7 +91,7 @@ def _as_run(original: Any, optimised: Any, inputs: Sequence[Any]) -> dict[str, A
             order = [turn.index(k) for k in order or range(len(turn))]
             order = None if order == sorted(order) else order
         elif name in own:
-            made = own[name].output if own[name].op_type == "QuantizeLinear" else _codes_of(own[name], readers)
+            made = own[name].output if own[name].op_type == "QuantizeLinear" else _codes_of(own[name], source)
             if element.get(node.output[0]) in _INTEGER_TYPES:
                 places |= {q: (tensor, order) for q, tensor in zip(made, node.output, strict=False)}
         back |= dict.fromkeys(node.output, order)
@@ -103,7 +106,8 @@ def _as_run(original: Any, optimised: Any, inputs: Sequence[Any]) -> dict[str, A
 
 def _difference(original: Any, units: dict[str, str], plain: Session, opened: Session) -> str:
     # Transposes come and go with the layout, and what is written around them too: their codes change in no way.
-    turned = {q for n in original.graph.node if n.op_type == "Transpose" for q in _codes_of(n, _readers(original))}
+    source = _reader(original)
+    turned = {q for n in original.graph.node if n.op_type == "Transpose" for q in _codes_of(n, source)}
     pairs = {n.name for n in original.graph.node if n.op_type in _PAIR and turned.intersection([*n.input[:1], *n.output])}
     own = {n.name for n in original.graph.node} - pairs
     left, right = (_kinds(s.optimised, own) for s in (plain, opened))
@@ -133,8 +137,8 @@ def _own(name: str) -> str:
 
 def _units(original: Any, optimised: Any) -> dict[str, str]:
     """Code tensor -> what became of the op that produces it, joined by node names."""
-    readers = _readers(original)
-    codes_of = {n.name: codes for n in original.graph.node if n.op_type not in _PAIR and (codes := _codes_of(n, readers))}
+    source = _reader(original)
+    codes_of = {n.name: codes for n in original.graph.node if n.op_type not in _PAIR and (codes := _codes_of(n, source))}
     own = {n.name for n in original.graph.node}
     element = _elements(optimised)
     found: dict[str, str] = {}
@@ -156,36 +160,34 @@ def _idle(model: Any) -> set[str]:
     """Pairs that dequantize and quantize by the same qparams: between the two stood a transpose that is gone."""
     import onnx
 
-    makers = {o: n for n in model.graph.node for o in n.output}
-    values = {i.name: onnx.numpy_helper.to_array(i).tolist() for i in model.graph.initializer if not i.dims}
+    source = _reader(model)
+    values = {name: onnx.numpy_helper.to_array(i).tolist() for name, i in source.initializers.items() if not i.dims}
     found = set()
     for node in model.graph.node:
-        before = makers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
-        if before is not None and before.op_type == "DequantizeLinear":
+        before = source.dequantizer(node.input[0]) if node.op_type == "QuantizeLinear" else None
+        if before is not None:
             qparams = [[values.get(name, name) for name in n.input[1:]] for n in (before, node)]
             if qparams[0] == qparams[1]:
                 found.add(node.name)
-    readers = _readers(model)
-    alone = [n for n in model.graph.node if n.op_type == "DequantizeLinear" and (r := readers.get(n.output[0], []))
-             and all(reader.name in found for reader in r)]  # fmt: skip
+    dequantizers = [n for n in model.graph.node if n.op_type == "DequantizeLinear"]
+    alone = [n for n in dequantizers if (r := source.readers.get(n.output[0])) and all(reader.name in found for reader in r)]
     return found.union(n.name for n in alone)
 
 
-def _readers(model: Any) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for node in model.graph.node:
-        for tensor in node.input:
-            found.setdefault(tensor, []).append(node)
-    return found
+def _reader(model: Any) -> QdqModel:
+    # onnx is imported here, where it is first needed.
+    from qfunc.lowering.qdq_reader import QdqModel
+
+    return QdqModel(model)
 
 
-def _codes_of(node: Any, readers: dict[str, list[Any]]) -> list[str]:
-    """The code tensors made of an op's values, perhaps behind an activation; the first of each value."""
+def _codes_of(node: Any, source: QdqModel) -> list[str]:
+    """Return the code tensor of each of an op's results, the first one, also after an activation."""
     found = []
     for output in node.output:
-        following = readers.get(output, [])
+        following = source.readers.get(output, [])
         while len(following) == 1 and following[0].op_type in ("Relu", "Clip"):
-            following = readers.get(following[0].output[0], [])
+            following = source.readers.get(following[0].output[0], [])
         found += [r.output[0] for r in following if r.op_type == "QuantizeLinear"][:1]
     return found
 

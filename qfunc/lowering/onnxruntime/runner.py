@@ -28,15 +28,15 @@ class OnnxRuntimeRunner:
     threads: int = field(default=0, validator=integer(0))
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch of inputs, in the model's order."""
+        """Return the outputs for one batch of inputs, in the model's order."""
         return self.session(artifact.files["model.onnx"]).run(inputs)
 
     def session(self, model: bytes) -> Session:
-        """A loaded model, for many batches."""
+        """Return a loaded model, for many batches."""
         return Session(model, optimise=self.optimise, threads=self.threads)
 
     def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel:
-        """A view of the tensors of codes inside: those that stay in the optimised graph, or all as written."""
+        """Return a view of the tensors of codes inside: those that stay in the optimised graph, or all as written."""
         view = optimized_model if self.optimise else unoptimized_model
         return view(artifact.files["model.onnx"], self.threads)
 
@@ -51,7 +51,7 @@ class OnnxRuntimeRunner:
         return other_kernels() or ("" if exact else SATURATES)
 
     def unlike(self) -> tuple[str, ...]:
-        """The kinds of ops that this CPU computes in float in another order than is emulated: curves of AVX-512."""
+        """Return the kinds of ops that this CPU computes in float in another order than is emulated: curves of AVX-512."""
         return () if has("avx512f") else ("softmax", "gelu", "erf", "silu")
 
 

@@ -31,6 +31,6 @@ class Session:
         self.outputs = [o.name for o in self.ort.get_outputs()]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch."""
+        """Return the outputs for one batch."""
         feeds = {n: v.numpy() if hasattr(v, "numpy") else v for n, v in zip(self.names, inputs, strict=True)}
         return list(self.ort.run(None, feeds))

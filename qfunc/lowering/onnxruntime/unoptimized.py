@@ -24,7 +24,7 @@ class UnoptimizedModel:
     difference: str = ""
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(the outputs, code tensor -> codes)."""
+        """Return (the outputs, code tensor -> codes)."""
         values = dict(zip(self.session.outputs, self.session.run(inputs), strict=True))
         codes = {name: values.pop(f"{name}.seen") for name in self.tensors}
         return list(values.values()), codes

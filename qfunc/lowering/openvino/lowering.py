@@ -7,10 +7,9 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.format_checks import require
 from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.openvino.constraints import require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Int
 from qfunc.specs._values import readable
 
 
@@ -25,13 +24,13 @@ class OpenVinoLowering:
 
     with x clamped to [low, high], the index of the level rounded half to even.  Here levels = qmax - qmin + 1,
     high = s (qmax - z), low = high - s (qmax - qmin), input and output alike; a weight with a scale a channel has
-    ranges of the weight's rank.  The weights in front of the nodes are the quantized ones.  OpenVINO makes integers
+    ranges of the weight's rank.  The weights that the nodes read are the quantized ones.  OpenVINO makes integers
     only of 256 or 255 levels: a weight of fewer, as MQBench's [-64, 63] for CPUs whose products can overflow, is
     written with the same step and all levels of its byte.  Biases stay float constants, those with a scheme at the
     values of their codes.
 
     MQBench differs: it shapes the ranges of any weight along its first axis, where that of a transposed
-    convolution lies on the second; writes weights that are clipped and not quantized, so that the runtime rounds them.
+    convolution is the second; writes weights that are clipped and not quantized, so that the runtime rounds them.
 
     `opset` is the version of ONNX's operators, 13 to 21.
 
@@ -44,7 +43,7 @@ class OpenVinoLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The model's bytes.
+        """Return the model's bytes.
 
         Raises:
             DeployError: a tensor that is not in integers of 16 bits at most.
@@ -55,16 +54,10 @@ class OpenVinoLowering:
 
         sites = tuple(sites)
         for site in sites:
-            _require(site)
+            require_site(site)
         made = float_model(model, sites, kept=[s.name for s in sites if s.role == "activation"])
         insert(made, sites)
         return {"model.onnx": made.SerializeToString(deterministic=True)}
-
-
-def _require(site: QuantizedTensor) -> None:
-    said = isinstance(site.format, Int) and (site.format.bits <= 16 or site.role == "bias")
-    do = "Use such a format, or edit.deploy(QdqLowering())."
-    require(site, said, repr(site.format), "integers of 16 bits at most, as FakeQuantize has them", do)
 
 
 __all__ = ["OpenVinoLowering"]

@@ -16,10 +16,10 @@ DOMAIN = "org.openvinotoolkit"
 
 def insert(model: onnx.ModelProto, sites: tuple[QuantizedTensor, ...]) -> None:
     """Puts a node in place of each quantizer, and one between a weight and its readers, in a model that the caller owns."""
-    behind = {p.real: (p.tensor, s) for s in sites if s.role == "activation" for p in s.places}
+    quantizers = {p.real: (p.tensor, s) for s in sites if s.role == "activation" for p in s.places}
     weights = {t: s for s in sites if s.role not in ("activation", "bias") for t in s.tensors}
     rank = {i.name: len(i.dims) for i in model.graph.initializer}
-    rank |= _ranks(model) if any(len(s.scale) > 1 for _, s in behind.values()) else {}
+    rank |= _ranks(model) if any(len(s.scale) > 1 for _, s in quantizers.values()) else {}
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
     read: set[str] = set()
@@ -30,8 +30,8 @@ def insert(model: onnx.ModelProto, sites: tuple[QuantizedTensor, ...]) -> None:
                     read.add(name)
                     nodes.append(_node(constants, weights[name], name, f"{name}.real", rank[name]))
                 node.input[index] = f"{name}.real"
-        if node.output[0] in behind:
-            tensor, site = behind[node.output[0]]
+        if node.output[0] in quantizers:
+            tensor, site = quantizers[node.output[0]]
             node = _node(constants, site, tensor, node.output[0], rank.get(tensor, 0))
         nodes.append(node)
     del model.graph.node[:]

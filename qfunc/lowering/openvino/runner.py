@@ -34,7 +34,7 @@ class OpenVinoRunner:
         return not_installed("openvino", "openvino")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch of inputs, in the model's order.
+        """Return the outputs for one batch of inputs, in the model's order.
 
         Raises:
             VerifyError: OpenVINO is not installed.
@@ -42,7 +42,7 @@ class OpenVinoRunner:
         return _values(self.compiled(artifact.files["model.onnx"]), inputs)
 
     def inside(self, artifact: Any) -> ObservedModel:
-        """A view of the activations behind each FakeQuantize, as codes.
+        """Return a view of the activations after each FakeQuantize, as codes.
 
         Raises:
             VerifyError: OpenVINO is not installed.
@@ -66,7 +66,7 @@ class OpenVinoRunner:
         return other_kernels() or ("" if exact or has("vnni") else SATURATES)
 
     def compiled(self, model: bytes, read: Sequence[str] = ()) -> Any:
-        """A compiled model, for many batches; the quantized values of the tensors in `read` are outputs too.
+        """Return a compiled model, for many batches; the quantized values of the tensors in `read` are outputs too.
 
         Raises:
             VerifyError: OpenVINO is not installed.
@@ -81,7 +81,7 @@ class OpenVinoRunner:
 
 @frozen(eq=False)
 class ObservedModel:
-    """A compiled model, and the same with the values behind each FakeQuantize as outputs.
+    """A compiled model, and the same with the values after each FakeQuantize as outputs.
 
     `sites`: tensor -> what the quantized value is called, and its qparams.
 
@@ -100,7 +100,7 @@ class ObservedModel:
         return frozenset(f"{t}.codes" for t in self.sites)
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(the outputs of the model as deployed, code tensor -> codes)."""
+        """Return (the outputs of the model as deployed, code tensor -> codes)."""
         found = self.exposed(_arrays(inputs))
         codes = {}
         for name, (output, site) in self.sites.items():

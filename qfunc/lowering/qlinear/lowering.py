@@ -7,10 +7,9 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.qlinear.constraints import require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Int
 from qfunc.specs._values import readable
 
 
@@ -22,7 +21,7 @@ class QLinearLowering:
 
     Conv becomes QLinearConv and MatMul QLinearMatMul; Gemm, Add, Concat and average pools become QGemm, QLinearAdd,
     QLinearConcat, QLinearAveragePool and QLinearGlobalAveragePool of the domain com.microsoft; MaxPool, reshaping,
-    transposing, slicing and nearest Resize run on codes.  A Relu or Clip behind such an op is dropped where its
+    transposing, slicing and nearest Resize run on codes.  A Relu or Clip after such an op is dropped if its
     bounds are the ends of the codes, or beyond.  Weights are the simulation's codes, biases int32 of scale s_x*s_w,
     rounded half to even.  What has no such operator, or an input or output that is not quantized, stays in float.
 
@@ -42,7 +41,7 @@ class QLinearLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The model's bytes.
+        """Return the model's bytes.
 
         Raises:
             DeployError: a tensor that is not in bytes.
@@ -52,23 +51,9 @@ class QLinearLowering:
 
         sites = tuple(sites)
         for site in sites:
-            _require(site)
-        made = on_codes(model, {p.real for s in sites for p in s.places})
-        return {"model.onnx": made.SerializeToString(deterministic=True)}
-
-
-def _held(fmt: Any, constant: bool) -> bool:
-    # Constants are written offline, so that narrower codes fit; an operator saturates at the ends of its type.
-    return isinstance(fmt, Int) and (fmt.bits <= 8 if constant else fmt in (Int(8), Int(8, signed=False)))
-
-
-def _require(site: QuantizedTensor) -> None:
-    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(QdqLowering())."
-    said = site.format == Int(32) if site.role == "bias" else _held(site.format, site.role != "activation")
-    wanted = "Int(8) or Int(8, signed=False), biases Int(32), as QLinear operators have them"
-    require(site, said, repr(site.format), wanted, do)
-    if site.role == "activation":
-        require_one_scale(site, "a QLinear operator")
+            require_site(site)
+        rewritten = on_codes(model, {p.real for s in sites for p in s.places})
+        return {"model.onnx": rewritten.SerializeToString(deterministic=True)}
 
 
 __all__ = ["QLinearLowering"]

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 from onnx import helper
 
 from qfunc.lowering.onnx.remove_quantizers import prune
-from qfunc.lowering.qlinear.code_graph import MICROSOFT, CodeGraph, Codes
-
-_MOVES = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand")
-_POOLS = {"AveragePool": "QLinearAveragePool", "GlobalAveragePool": "QLinearGlobalAveragePool"}
+from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel, is_copy
+from qfunc.lowering.qlinear.ops import MICROSOFT, MOVES, WITH_BIAS, WRITERS, Codes
 
 
 def on_codes(model: onnx.ModelProto, sites: set[str]) -> onnx.ModelProto:
-    """A new model with QLinear operators where there are such; `sites` are the tensors that quantizers made."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    _Rewrite(made, sites).run()
-    return made
+    """Return a new model with QLinear operators where they exist; `sites` are the results of the model's quantizers."""
+    rewritten = onnx.ModelProto()
+    rewritten.CopyFrom(model)
+    _Rewrite(rewritten, sites).run()
+    return rewritten
 
 
 class _Rewrite:
     """Replaces ops on dequantized tensors by ops on codes, in a model that it owns."""
 
     def __init__(self, model: onnx.ModelProto, sites: set[str]) -> None:
-        self.model, self.graph = model, CodeGraph(model, sites)
+        self.model, self.sites, self.source = model, sites, QdqModel(model)
 
     def run(self) -> None:
-        made: dict[str, onnx.NodeProto] = {}  # op -> the op on codes in its place
-        gone: set[str] = set()  # QuantizeLinear whose codes that op makes
+        replaced: dict[str, onnx.NodeProto] = {}  # output of an op -> the op on codes in its place
+        computed: set[str] = set()  # codes that such an op computes: their QuantizeLinear is dropped
         for node in self.model.graph.node:
-            found = self._moved(node) if node.op_type in (*_MOVES, "Resize") else self._computed(node)
+            found = self._moved(node) if node.op_type in MOVES else self._computed(node)
             if found is not None:
-                made[node.output[0]] = found
-                gone.update(found.output)
-        nodes = [made.get(n.output[0], n) for n in self.model.graph.node if n.output[0] not in gone]
+                replaced[node.output[0]] = found
+                computed.update(found.output)
+        nodes = [replaced.get(n.output[0], n) for n in self.model.graph.node if n.output[0] not in computed]
         del self.model.graph.node[:]
         self.model.graph.node.extend(nodes)
         prune(self.model)
@@ -42,52 +41,61 @@ class _Rewrite:
             self.model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
     def _moved(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        # The same op, on codes, where both sides have the same qparams.
-        source = self.graph.codes(node.input[0])
-        results = [self.graph.result(name) for name in node.output]
-        if source is None or any(r is None or not self.graph.same(source, r) for r in results):
+        # The same op on codes, if both sides have the same qparams.
+        source = self._codes(node.input[0])
+        results = [self._result(name) for name in node.output]
+        if source is None or any(r is None or not self._same(source, r) for r in results):
             return None
-        if node.op_type == "Resize" and not any(a.name == "mode" and a.s == b"nearest" for a in node.attribute):
+        if node.op_type == "Resize" and self.source.attribute(node, "mode") != b"nearest":
             return None
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        made.input[0] = source.tensor
-        made.output[:] = [r.tensor for r in results if r is not None]
-        return made
+        moved = onnx.NodeProto()
+        moved.CopyFrom(node)
+        moved.input[0] = source.tensor
+        moved.output[:] = [r.tensor for r in results if r is not None]
+        return moved
 
     def _computed(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        inputs = [self.graph.codes(name) for name in node.input]
-        result = self.graph.result(node.output[0], through=("Relu", "Clip")) if node.output else None
-        if result is None or not inputs or any(i is None for i in inputs):
+        inputs = [codes for name in node.input if (codes := self._codes(name)) is not None]
+        result = self._result(node.output[0], through=ACTIVATIONS) if node.output else None
+        if result is None or not inputs or len(inputs) < len(node.input) or node.op_type not in WRITERS:
             return None
-        return self._operator(node, [i for i in inputs if i is not None], result)
+        if node.op_type in WITH_BIAS and len(inputs) == 3 and not self._has_product_scale(*inputs):
+            return None
+        return WRITERS[node.op_type](node, inputs, result)
 
-    def _operator(self, node: onnx.NodeProto, inputs: list[Codes], y: Codes) -> onnx.NodeProto | None:
-        pairs = [name for i in inputs[:2] for name in i.names]
-        match node.op_type:
-            case "Conv" | "Gemm":
-                if len(inputs) == 3 and not self.graph.bias(*inputs):
-                    return None
-                bias = [i.tensor for i in inputs[2:]]
-                if node.op_type == "Conv":
-                    return _like(node, "QLinearConv", [*pairs, y.scale, y.zero_point, *bias], y)
-                return _like(node, "QGemm", [*pairs, *(bias or [""]), y.scale, y.zero_point], y, MICROSOFT)
-            case "MatMul":
-                return _like(node, "QLinearMatMul", [*pairs, y.scale, y.zero_point], y)
-            case "Add":
-                return _like(node, "QLinearAdd", [*pairs, y.scale, y.zero_point], y, MICROSOFT)
-            case "AveragePool" | "GlobalAveragePool":
-                return _like(node, _POOLS[node.op_type], [*inputs[0].names, y.scale, y.zero_point], y, MICROSOFT)
-            case "Concat":
-                tensors = [name for i in inputs for name in i.names]
-                return _like(node, "QLinearConcat", [y.scale, y.zero_point, *tensors], y, MICROSOFT)
-        return None
+    def _codes(self, real: str) -> Codes | None:
+        # The codes from which a tensor was dequantized, perhaps followed by copies.
+        node = self.source.producers.get(real)
+        while node is not None and is_copy(node):
+            node = self.source.producers.get(node.input[0])
+        if node is None or node.op_type != "DequantizeLinear" or node.output[0] not in self.sites:
+            return None
+        return Codes(*node.input) if len(node.input) == 3 else None
 
+    def _result(self, tensor: str, through: tuple[str, ...] = ()) -> Codes | None:
+        # The codes to which a tensor's only reader quantizes it, perhaps after activations that the codes imply.
+        steps, quantizer = self.source.result(tensor)
+        clamps = [step for step in steps if not is_copy(step)]
+        if quantizer is None or any(clamp.op_type not in through for clamp in clamps):
+            return None
+        result = Codes(quantizer.output[0], quantizer.input[1], quantizer.input[2])
+        return result if all(self._implied(clamp, quantizer) for clamp in clamps) else None
 
-def _like(node: onnx.NodeProto, op: str, inputs: list[str], y: Codes, domain: str = "") -> onnx.NodeProto:
-    made = helper.make_node(op, inputs, [y.tensor], name=node.name, domain=domain)
-    made.attribute.extend(node.attribute)
-    return made
+    def _implied(self, clamp: onnx.NodeProto, quantizer: onnx.NodeProto) -> bool:
+        ends = np.iinfo(self.source.constants[quantizer.input[2]].dtype)
+        return self.source.qparams(quantizer).imply(self.source.bounds(clamp), (int(ends.min), int(ends.max)))
+
+    def _same(self, a: Codes, b: Codes | None) -> bool:
+        constants = self.source.constants
+        return b is not None and all(
+            np.array_equal(constants[x], constants[y]) for x, y in zip(a.names[1:], b.names[1:], strict=True)
+        )
+
+    def _has_product_scale(self, x: Codes, w: Codes, b: Codes) -> bool:
+        # Operators take a bias to have the scale s_x s_w.
+        constants = self.source.constants
+        product = constants[x.scale] * constants[w.scale]
+        return bool(np.all(constants[b.scale] == product) and not constants[b.zero_point].any())
 
 
 __all__ = ["on_codes"]

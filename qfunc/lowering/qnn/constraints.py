@@ -1,9 +1,12 @@
-"""Windows that the HTP does not take, or of which it computes something else, by attributes: `quantize` refuses them."""
+"""Constraints of the HTP: windows that `quantize` refuses by their attributes, and scales that `deploy` refuses."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from qfunc.errors import DeployError
 from qfunc.specs import Op, Refuse, Where
 
 MEASURED = "onnxruntime-qnn 2.7, measured: the HTP takes other values there"
@@ -11,7 +14,7 @@ LEFT = "onnxruntime-qnn 2.7, measured: the provider leaves it to the CPU"
 
 
 def tiles_over_the_border(op: Any) -> bool:
-    """Whether the windows of a pool lie side by side, and may reach beyond the image.
+    """Return True if the windows of a pool are side by side and may reach beyond the image.
 
     >>> from types import SimpleNamespace
     >>> pool = {"kernel_size": 2, "stride": (2, 2), "count_include_pad": True, "ceil_mode": False}
@@ -27,7 +30,7 @@ def tiles_over_the_border(op: Any) -> bool:
 
 
 def sees_nothing(op: Any) -> bool:
-    """Whether a convolution has windows that lie in the padding alone.
+    """Return True if a convolution has windows of padding alone.
 
     >>> from types import SimpleNamespace
     >>> conv = {"kernel": (3, 2), "dilation": (1, 1)}
@@ -40,7 +43,7 @@ def sees_nothing(op: Any) -> bool:
 
 
 def reaches_nothing(op: Any) -> bool:
-    """Whether a transposed convolution has entries at its border that no window reaches.
+    """Return True if a transposed convolution has entries at its border that no window reaches.
 
     >>> from types import SimpleNamespace
     >>> conv = {"padding": (1, 0)}
@@ -52,12 +55,12 @@ def reaches_nothing(op: Any) -> bool:
 
 
 def one_output_a_channel(has: Any) -> bool:
-    """Whether a convolution, by its attributes, makes one channel of each."""
+    """Return True if a depthwise convolution has one output channel for each input channel."""
     return bool(has["depthwise"]) and has["out_channels"] == has["groups"]
 
 
 def strides_over_holes(op: Any) -> bool:
-    """Whether a depthwise convolution has strides and dilations, which of one output a channel only 3x3 by 2 and 2 may.
+    """Return True if a depthwise convolution of one output a channel has strides and dilations, other than 3x3 by 2 and 2.
 
     >>> from types import SimpleNamespace
     >>> conv = {"kernel": (3, 1), "dilation": (2, 2), "depthwise": True, "groups": 4, "out_channels": 4}
@@ -70,7 +73,7 @@ def strides_over_holes(op: Any) -> bool:
 
 
 def small_windows_by_two(op: Any) -> bool:
-    """Whether a depthwise convolution of 2 to 4 channels takes every second window of 1x1 or 2x2.
+    """Return True if a depthwise convolution of 2 to 4 channels has windows of 1x1 or 2x2 at a stride of 2.
 
     >>> from types import SimpleNamespace
     >>> conv = {"kernel": (2, 2), "stride": (2, 2), "dilation": (1, 1), "depthwise": True}
@@ -94,7 +97,38 @@ LEGALITY = (
     Refuse(Op("conv_transpose") & Where(reaches_nothing), because=MEASURED, do="Let output_padding be at most the padding."),
 )
 
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+LIMIT = 2.0**8
+
+
+def require_scales(model: Any) -> None:
+    """Raise if s_x s_w / s_y of a product is 2^8 or more in a channel: the HTP then returns the zero point for any sum.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    # onnx is imported here, where it is first needed.
+    from qfunc.lowering.qdq_reader import QdqModel
+
+    source = QdqModel(model)
+    for node in source.graph.node:
+        if node.op_type not in PRODUCTS:
+            continue
+        quantizers = [n for n in source.readers.get(node.output[0], ()) if n.op_type == "QuantizeLinear"]
+        dequantizers = [source.dequantizer(name) for name in node.input[:2]]
+        if quantizers and None not in dequantizers:
+            _require_scale(source, node.output[0], [*dequantizers, quantizers[-1]])
+
+
+def _require_scale(source: Any, tensor: str, qdq: list[Any]) -> None:
+    x, weight, y = (np.max(source.constants[n.input[1]]).astype(np.float64) for n in qdq)
+    if source.constants[qdq[2].input[2]].itemsize == 1 and (ratio := x * weight / y) >= LIMIT:
+        do = "Calibrate on values near those it meets."
+        found = f"s_x * s_w / s_y of {ratio:g}"
+        raise DeployError(where=f"tensor {tensor!r}", found=found, wanted="one below 2^8", do=do)
+
+
 __all__ = [
-    "LEGALITY", "one_output_a_channel", "reaches_nothing", "sees_nothing", "small_windows_by_two", "strides_over_holes",
-    "tiles_over_the_border",
+    "LEGALITY", "one_output_a_channel", "reaches_nothing", "require_scales", "sees_nothing", "small_windows_by_two",
+    "strides_over_holes", "tiles_over_the_border",
 ]  # fmt: skip

@@ -35,7 +35,7 @@ class QnnHtpRunner:
         return not_installed("onnxruntime_qnn", "onnxruntime-qnn")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch of inputs, in the model's order.
+        """Return the outputs for one batch of inputs, in the model's order.
 
         Raises:
             VerifyError: onnxruntime-qnn is not installed, or the HTP does not take the model.
@@ -47,7 +47,7 @@ class QnnHtpRunner:
         return NOT_PUBLIC
 
     def opened(self, files: Mapping[str, bytes]) -> Opened:
-        """A model, for many batches.
+        """Return a model, for many batches.
 
         Raises:
             VerifyError: onnxruntime-qnn is not installed.
@@ -71,7 +71,7 @@ class Opened:
     compiled: dict[tuple[tuple[int, ...], ...], Any] = field(factory=dict, init=False, repr=False)
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch, one example after the other where the first axis may vary.
+        """Return the outputs for one batch, one example after the other where the first axis may vary.
 
         Raises:
             VerifyError: the HTP does not take the model.

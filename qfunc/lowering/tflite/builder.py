@@ -31,7 +31,7 @@ _VERSIONS = {
 
 
 def schema() -> Any:
-    """The classes of the flatbuffer.
+    """Return the classes of the flatbuffer.
 
     Raises:
         DeployError: the package that has them is not installed.
@@ -39,7 +39,7 @@ def schema() -> Any:
     if importlib.util.find_spec("ai_edge_litert") is None:
         do = "pip install qfunc-torch[litert], or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
         found = "the package ai-edge-litert is not installed"
-        raise DeployError(where="lowering Tflite", found=found, wanted="ai-edge-litert 2.3 or later", do=do)
+        raise DeployError(where="TfliteLowering", found=found, wanted="ai-edge-litert 2.3 or later", do=do)
     return importlib.import_module("ai_edge_litert.schema_py_generated")
 
 
@@ -49,9 +49,10 @@ _CHOICES = {"padding": "Padding", "fusedActivationFunction": "ActivationFunction
 
 
 class TfliteBuilder:
-    """Writes one subgraph; tensors and operators stand in the order in which they were asked for."""
+    """Writes one subgraph, with its tensors and operators in the order of the calls."""
 
-    lowering, any_padding = "Tflite", False
+    lowering, any_padding = "TfliteLowering", False
+    hard_swish_ratio: float | None = 128.0  # its multiplier, of 16 bits, is at most 1
 
     def __init__(self) -> None:
         self.schema = schema()
@@ -63,7 +64,7 @@ class TfliteBuilder:
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
-        """A new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's, `dtype` that of
+        """Return a new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's, `dtype` that of
         neither codes nor float32."""
         made = self.schema.TensorT()
         unique = unique_name(name, self.names)
@@ -87,7 +88,7 @@ class TfliteBuilder:
         return NhwcTensor(len(self.tensors) - 1, unique, tuple(shape), qparams, value=value, **place)
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
-        """A constant of int32: shapes, axes, pads."""
+        """Return a constant of int32: shapes, axes, pads."""
         array = np.array(values, np.int32)
         return self.tensor(name, array.shape, value=array)
 
@@ -118,7 +119,7 @@ class TfliteBuilder:
         return len(self.codes) - 1
 
     def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
-        """The file."""
+        """Return the file."""
         flatbuffers: Any = importlib.import_module("flatbuffers")
         graph, model = self.schema.SubGraphT(), self.schema.ModelT()
         graph.name, graph.tensors, graph.operators = b"main", self.tensors, self.operators

@@ -18,8 +18,8 @@ class TfliteLowering:
     """`model.tflite`: int8 operators with the model's own scales and zero points, weights and biases as stored codes.
 
     Written with the flatbuffer classes of the package ai-edge-litert, the extra `litert`; no TensorFlow is needed.
-    Inputs and outputs are float32 in the model's own layout, behind and before QUANTIZE and DEQUANTIZE.  Between them
-    images lie with their channels last and the weights of convolutions as OHWI; a linear layer behind a flattened image
+    Inputs and outputs are float32 in the model's own layout, before QUANTIZE and after DEQUANTIZE.  Between them
+    images have their channels last and the weights of convolutions as OHWI; a linear layer after a flattened image
     has its columns in that order.  Relu, relu6 and clip(-1, 1) are fused into the op before them; ops that are not
     surrounded by quantizers compute in float32.  The first axis of the inputs can be resized.
 
@@ -30,7 +30,7 @@ class TfliteLowering:
     """
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The file's bytes.
+        """Return the file's bytes.
 
         Raises:
             DeployError: a tensor that is not in int8, an op that TFLite does not have, or no ai-edge-litert.

@@ -20,7 +20,7 @@ _RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILT
 class LiteRtRunner:
     """LiteRT on the CPU, with one of its three kernel sets, which round differently.
 
-    "xnnpack": the default, the XNNPACK delegate with the optimised kernels behind it; "reference": the plain loops;
+    "xnnpack": the default, the XNNPACK delegate, then the optimised kernels; "reference": the plain loops;
     "optimised": the optimised kernels alone.  It is the extra `litert`, imported where it runs.  `threads=0` leaves
     their number to the runtime.  Needs the artifact's "model.tflite".
 
@@ -36,7 +36,7 @@ class LiteRtRunner:
         return not_installed("ai_edge_litert", "ai-edge-litert")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch of inputs, in the model's order.
+        """Return the outputs for one batch of inputs, in the model's order.
 
         Raises:
             VerifyError: LiteRT is not installed.
@@ -44,7 +44,7 @@ class LiteRtRunner:
         return self.opened(artifact.files["model.tflite"]).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
-        """A view of the tensors of codes inside.
+        """Return a view of the tensors of codes inside.
 
         Raises:
             VerifyError: LiteRT is not installed.
@@ -58,7 +58,7 @@ class LiteRtRunner:
         return other_kernels()
 
     def opened(self, model: bytes) -> Opened:
-        """A loaded model, for many batches.
+        """Return a loaded model, for many batches.
 
         Raises:
             VerifyError: LiteRT is not installed.
@@ -79,7 +79,7 @@ class Opened:
     interpreter: Any
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch, each read once."""
+        """Return the outputs for one batch, each read once."""
         places = self.interpreter.get_input_details()
         arrays = [np.ascontiguousarray(i.numpy() if hasattr(i, "numpy") else i) for i in inputs]
         for place, array in zip(places, arrays, strict=True):
@@ -92,7 +92,7 @@ class Opened:
 
 
 def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
-    # The file with its tensors of codes as outputs behind its own, and of each whether its channels lie last.
+    # The file with its tensors of codes as further outputs, and for each True if its channels are last.
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
     held = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)

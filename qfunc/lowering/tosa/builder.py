@@ -39,6 +39,7 @@ class TosaBuilder:
     """
 
     lowering, any_padding = "TosaLowering", True
+    hard_swish_ratio: float | None = None
 
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:
         self.ops = ops
@@ -58,10 +59,10 @@ class TosaBuilder:
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
-        """A new tensor; `value` makes it a constant.
+        """Return a new tensor; `value` makes it a constant.
 
         Raises:
-            DeployError: the examples do not lie along the first axis, or are no real numbers.
+            DeployError: an input whose batch axis is not the first, or that is not float32.
         """
         require_input(name, dtype, varies)
         made = NhwcTensor(self.count, self._unique(name), tuple(int(n) for n in shape), qparams, value=value, **place)
@@ -78,18 +79,18 @@ class TosaBuilder:
         return unique
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
-        """A constant that is no tensor of the graph: shapes, axes, pads."""
+        """Return a constant that is no tensor of the graph: shapes, axes, pads."""
         return NhwcTensor(-1, name, np.shape(values), value=np.array(values, np.int64))
 
     def wide(self, name: str, shape: Sequence[int]) -> NhwcTensor:
-        """A new tensor of int32."""
+        """Return a new tensor of int32."""
         made = NhwcTensor(self.count, self._unique(name), tuple(int(n) for n in shape))
         self.count += 1
         self._declare(made, INT32)
         return made
 
     def inner(self, held: NhwcTensor, name: str, shape: Sequence[int] | None = None) -> NhwcTensor:
-        """A new tensor with the qparams of another."""
+        """Return a new tensor with the qparams of another."""
         return self.tensor(f"{held.name}.{name}", held.shape if shape is None else shape, held.qparams)
 
     def operator(
@@ -122,7 +123,7 @@ class TosaBuilder:
         return DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
 
     def coded(self, held: NhwcTensor, qparams: QParams | None = None) -> NhwcTensor:
-        """The codes of real values, with those qparams or with those that they already have.
+        """Return the codes of real values, with those qparams or with those that they already have.
 
         Raises:
             DeployError: they are computed from real values.
@@ -155,7 +156,7 @@ class TosaBuilder:
         self.operators.append(operator(op, read, out.name, **attributes))
 
     def read(self, held: NhwcTensor) -> str:
-        """The name of a tensor that an operator reads; constants are written when they are first read."""
+        """Return the name of a tensor that an operator reads; constants are written when they are first read."""
         while held.index in self.same:
             held = self.same[held.index]
         if held.value is None or held.name in self.tensors:
@@ -172,7 +173,7 @@ class TosaBuilder:
         return name
 
     def constant(self, value: Any, dtype: Any, name: str = "") -> str:
-        """The name of a constant; those of one number without a name are written once."""
+        """Return the name of a constant; those of one number without a name are written once."""
         array = np.atleast_1d(np.asarray(value, dtype))
         if name:
             return self._constant(array, self._unique(name))
@@ -180,7 +181,7 @@ class TosaBuilder:
         return name if name in self.tensors else self._constant(array, name)
 
     def shape(self, values: Sequence[int]) -> str:
-        """The name of a constant shape."""
+        """Return the name of a constant shape."""
         numbers = [int(v) for v in values]
         name = "shape." + ".".join(map(str, numbers))
         if name not in self.shapes:
@@ -190,7 +191,7 @@ class TosaBuilder:
         return name
 
     def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
-        """The .tosa file.
+        """Return the .tosa file.
 
         Raises:
             DeployError: an output of real values that no codes stand for.

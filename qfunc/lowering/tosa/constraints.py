@@ -1,4 +1,4 @@
-"""What the file of TOSA has no operator for, by kind and attributes: `quantize` says it, sizes are left to `deploy`."""
+"""Constraints of TOSA: ops without an operator, which `quantize` refuses by kind and attributes; `deploy` checks sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEAREST = Op("resize") & Attr("mode", "nearest")
 
 
 def by_a_fraction(op: Any) -> bool:
-    """Whether an image is resized by a factor that is no whole number.
+    """Return True if an image is resized by a factor that is no whole number.
 
     >>> from types import SimpleNamespace
     >>> [by_a_fraction(SimpleNamespace(attributes={"scale_factor": f})) for f in (None, 2.0, (2.0, 1.5))]
@@ -23,7 +23,7 @@ def by_a_fraction(op: Any) -> bool:
 
 
 def cut_by_a_window(op: Any) -> bool:
-    """Whether a transposed convolution cuts as much off its border as a window covers, or more.
+    """Return True if a transposed convolution is padded by the size of its window, or more.
 
     >>> from types import SimpleNamespace
     >>> [cut_by_a_window(SimpleNamespace(attributes={"kernel": (3, 2), "padding": (p, p)})) for p in (1, 2)]

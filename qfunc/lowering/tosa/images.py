@@ -10,7 +10,7 @@ from qfunc.lowering.tosa.builder import TosaBuilder
 
 
 def around(fields: dict[str, Any]) -> list[int]:
-    """How much stands above, below, left and right of an image."""
+    """Return the padding above, below, left and right of an image."""
     if fields["padding"] == "VALID":
         return [0, 0, 0, 0]
     top, right, bottom, left = fields["padding"]
@@ -20,10 +20,10 @@ def around(fields: dict[str, Any]) -> list[int]:
 def fit_windows(
     graph: TosaBuilder, x: NhwcTensor, kernel: Sequence[int], fields: dict[str, Any], name: str
 ) -> tuple[NhwcTensor, list[int]]:
-    """(the image, what stands around it) such that the last window ends where the image does.
+    """Return (the image, its padding) such that the last window ends where the image does.
 
     Args:
-        kernel: The sizes of a window as it lies, dilated.
+        kernel: The dilated sizes of a window.
     """
     pad, sizes = around(fields), list(x.shape)
     for i, stride in enumerate((fields["strideH"], fields["strideW"])):

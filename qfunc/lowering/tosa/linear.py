@@ -1,4 +1,4 @@
-"""Convolutions, linear layers and products of TFLite as TOSA's, each with the RESCALE behind it."""
+"""Convolutions, linear layers and products of TFLite as TOSA's, each with the RESCALE after it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def product(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields
 
 
 def with_rank(graph: TosaBuilder, held: NhwcTensor, rank: int, name: str) -> NhwcTensor:
-    """A tensor with axes of one entry in front, for TOSA broadcasts between as many axes."""
+    """Return a tensor with axes of one entry in front, for TOSA broadcasts between as many axes."""
     if len(held.shape) == rank:
         return held
     return reshaped(graph, held, (*[1] * (rank - len(held.shape)), *held.shape), name)
@@ -157,12 +157,12 @@ def requantized(
 
 
 def zeros(graph: TosaBuilder, a: int, b: int) -> list[str]:
-    """The zero points of two operands of codes."""
+    """Return the zero points of two operands of codes."""
     return [graph.constant(z, np.int8) for z in (a, b)]
 
 
 def max_magnitude(held: NhwcTensor) -> int:
-    """The largest size of a code minus its zero point."""
+    """Return the largest size of a code minus its zero point."""
     zero = qparams_of(held)[1]
     return max(127 - zero, zero + 128)
 

@@ -19,9 +19,9 @@ from qfunc.specs._values import readable
 class TosaLowering:
     """`model.tosa`: TOSA 1.0 by the profile PRO-INT, of one example, with the model's own zero points, weights and biases.
 
-    The flatbuffer is written here, as its schema says: no package of TOSA's is needed.  Its inputs and outputs are int8 codes
-    in the model's own layout; `model.values.json` has their scales and zero points, and says which tensor is which.  Inside,
-    images lie with their channels last.  Scales are multipliers of 31 bits in RESCALE with one rounding; functions of one
+    The flatbuffer is written here, by its schema: no package of TOSA's is needed.  Its inputs and outputs are int8 codes
+    in the model's own layout; `model.values.json` has their scales and zero points, and names the tensors.  Inside,
+    images have their channels last.  Scales are multipliers of 31 bits in RESCALE with one rounding; functions of one
     tensor are TABLE; groups of convolutions are convolutions by themselves.
 
     Source: TOSA specification 1.0; tosa.fbs of tosa-tools 2026.8.
@@ -33,7 +33,7 @@ class TosaLowering:
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The files' bytes.
+        """Return the files' bytes.
 
         Raises:
             DeployError: a tensor that is not in int8, or an op that has no form on integers.

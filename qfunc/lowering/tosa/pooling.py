@@ -17,7 +17,7 @@ from qfunc.lowering.tosa.schema import INT32, PROPAGATE
 
 Fields = dict[str, Any]
 SHIFT = 20
-"""So many bits stand behind the point of a sum's terms."""
+"""The fractional bits of a sum's terms."""
 
 
 def max_pool(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
@@ -68,7 +68,7 @@ def mean(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: F
 
 
 def summed(op: str) -> Any:
-    """ADD or SUB of two tensors at twice the larger scale, with 20 bits behind the point, then a RESCALE."""
+    """ADD or SUB of two tensors at twice the larger scale, with 20 fractional bits, then a RESCALE."""
 
     def write(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
         parts = [with_rank(graph, h, len(out.shape), f"{out.name}.{n}") for h, n in zip(given, ("a", "b"), strict=True)]

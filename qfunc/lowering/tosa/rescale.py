@@ -20,13 +20,13 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
 
 
 def qparams_of(held: NhwcTensor) -> tuple[float, int]:
-    """(scale, zero point) of a tensor of codes."""
+    """Return (scale, zero point) of a tensor of codes."""
     assert held.qparams is not None
     return held.qparams.scale[0], held.qparams.zero_point[0]
 
 
 def scale_ratio(qparams: QParams, *factors: float) -> Array:
-    """The scales of a tensor times factors, in float64."""
+    """Return the scales of a tensor times factors, in float64."""
     found = np.asarray(qparams.scale, np.float64)
     for factor in factors:
         found = found * np.float64(factor)
@@ -34,7 +34,7 @@ def scale_ratio(qparams: QParams, *factors: float) -> Array:
 
 
 def multiplier(real: Array) -> tuple[Array, Array]:
-    """(m, e) with real ~ m * 2^-e, m of 31 bits: see `specs.FixedPoint`."""
+    """Return (m, e) with real ~ m * 2^-e, m of 31 bits: see `specs.FixedPoint`."""
     m, e = fixed_multiplier(torch.from_numpy(np.atleast_1d(np.asarray(real, np.float64))))
     return m.numpy(), e.numpy()
 
@@ -57,7 +57,7 @@ def to_codes(
 
 
 def clamp_fused(graph: TosaBuilder, out: NhwcTensor, fields: Any, made: NhwcTensor | None = None) -> NhwcTensor:
-    """The tensor in front of the CLAMP of a fused activation, or `out` without one; from `made`, the CLAMP is written."""
+    """Return the input of a fused activation's CLAMP, or `out` without an activation; from `made`, write the CLAMP."""
     bounds = BOUNDS.get(fields.get("fusedActivationFunction", "NONE"))
     if bounds is None:
         return out
@@ -103,7 +103,7 @@ def rescale(
 
 
 def widened(graph: TosaBuilder, x: NhwcTensor, name: str, real: float = 1.0, bits: int = 0) -> NhwcTensor:
-    """(q - z) * real * 2^bits in int32, rounded half up."""
+    """Return (q - z) * real * 2^bits in int32, rounded half up."""
     made = graph.wide(name, x.shape)
     m, e = multiplier(np.asarray(real))
     rescale(graph, x, made, (m, e - bits), given=qparams_of(x)[1])

@@ -38,7 +38,7 @@ class TosaRunner:
         return not_installed("tosa_reference_model", "tosa-tools")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch of inputs, in the model's order.
+        """Return the outputs for one batch of inputs, in the model's order.
 
         Raises:
             VerifyError: the reference model is not installed, or does not take the file.
@@ -46,7 +46,7 @@ class TosaRunner:
         return self.opened(artifact.files).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
-        """A view of the tensors of codes inside.
+        """Return a view of the tensors of codes inside.
 
         Raises:
             VerifyError: the reference model is not installed.
@@ -63,7 +63,7 @@ class TosaRunner:
         return ""
 
     def opened(self, files: Mapping[str, bytes]) -> Opened:
-        """A model, for many batches.
+        """Return a model, for many batches.
 
         Raises:
             VerifyError: the reference model is not installed.
@@ -100,14 +100,14 @@ def _said() -> Iterator[list[str]]:
 
 @frozen(eq=False)
 class Opened:
-    """The reference model, a file, and what its codes stand for."""
+    """The reference model, a file, and the qparams of its inputs and outputs."""
 
     model: Any
     file: bytes
     values: dict[str, Any]
 
     def codes(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs of the file for one batch of real inputs, one example after the other.
+        """Return the outputs of the file for one batch of real inputs, one example after the other.
 
         Raises:
             VerifyError: the reference model does not take the file, or calls what it computes unpredictable.
@@ -130,11 +130,11 @@ class Opened:
         return [np.concatenate(each) for each in zip(*found, strict=True)]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch, in real values."""
+        """Return the outputs for one batch, in real values."""
         return self.real(self.codes(inputs))
 
     def real(self, codes: Sequence[Any]) -> list[Any]:
-        """What the codes of outputs stand for."""
+        """Return the real values of the outputs' codes."""
         ends = self.values["outputs"]
         return [(c.astype(np.float32) - e["zero_point"]) * np.float32(e["scale"]) for c, e in zip(codes, ends, strict=False)]
 

@@ -50,21 +50,21 @@ GRAPH: Schema = {
 
 
 def operator(op: str, inputs: Sequence[str], output: str, **attributes: object) -> Table:
-    """One operator of one output."""
+    """Return one operator of one output."""
     return table(
         "Operator", op=OPS.index(op) + 1, attribute=table(op, **attributes), inputs=list(inputs), outputs=[output]
     )  # fmt: skip
 
 
 def serialize_block(block: Table) -> bytes:
-    """The file of one block, of TOSA 1.0."""
+    """Return the file of one block, of TOSA 1.0."""
     version = table("Version", major=1, minor=0, patch=0, draft=0)
     region = table("Region", name="main", blocks=[block])
     return serialize(GRAPH, table("TosaGraph", version=version, regions=[region]), "TOSA")
 
 
 def block_of(file: bytes) -> Table:
-    """The block of a file that `serialize_block` wrote."""
+    """Return the block of a file that `serialize_block` wrote."""
     block: Table = parse(GRAPH, "TosaGraph", file)["regions"][0]["blocks"][0]
     return block
 

@@ -43,7 +43,7 @@ def table_function(step: OpContext) -> None:
 
 
 def sigmoid(step: OpContext) -> None:
-    """A sigmoid, or with the product behind it SiLU, x * sigmoid(x), which ONNX has no operator for."""
+    """Write a sigmoid, or, with the product after it, SiLU: x * sigmoid(x), for which ONNX has no operator."""
     x, product = str(step.node.input[0]), step.source.only_reader(step.output)
     if product is None or product.op_type != "Mul" or {*product.input} != {x, step.output}:
         return table_function(step)

@@ -47,7 +47,7 @@ class NnieLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The two files.
+        """Return the two files.
 
         Raises:
             DeployError: a tensor that is not in NNIE's format, or a resizing that is not Upsample's.
@@ -73,7 +73,7 @@ class NnieLowering:
 
 
 def clip(site: QuantizedTensor) -> float:
-    """The vendor's c = 2^((z + 127) / 16), with z = 16 log2 s.
+    """Return the vendor's c = 2^((z + 127) / 16), with z = 16 log2 s.
 
     >>> from qfunc.lowering.quantized_tensor import Place
     >>> places = (Place("x", "x.real"),)

@@ -21,7 +21,7 @@ _ARTIFACT = "PPL-CUDA's text"
 class PplCudaLowering:
     """`model.onnx` (float, with the quantized weights) and `clip_ranges.txt`, lines of "tensor: max(|low|, |high|)".
 
-    The number is s max(|qmin|, |qmax|).  Weights with a scale a channel have no line, for one number cannot say
+    The number is s max(|qmin|, |qmax|).  Weights with a scale a channel have no line, because one number cannot represent
     them: the runtime takes them from the float model; so it does with derived biases.
 
     MQBench trains with zero points, which the text drops, and names the file .json, which it is not; its
@@ -38,7 +38,7 @@ class PplCudaLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The float model and its lines.
+        """Return the float model and its lines.
 
         Raises:
             DeployError: a zero point, an activation with several scales, a format that is no integer, a name

@@ -32,7 +32,7 @@ class PplDspLowering:
     """
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The float model and its entries.
+        """Return the float model and its entries.
 
         Raises:
             DeployError: a format that is no integer; names the tensor.
@@ -50,9 +50,9 @@ class PplDspLowering:
 
 def _entry(site: QuantizedTensor, tensor: str) -> dict[str, Any]:
     bits = require_integers(site, tensor, "PPL's JSON").bits
-    said: dict[str, Any] = {
+    content: dict[str, Any] = {
         "step": site.scale, "zero_point": site.zero_point, "min": site.minimum, "max": site.maximum,
     }  # fmt: skip
     if site.axis is None:
-        said = {key: values[0] for key, values in said.items()}
-    return said | {"bit": bits, "type": "biased"}
+        content = {key: values[0] for key, values in content.items()}
+    return content | {"bit": bits, "type": "biased"}

@@ -12,16 +12,16 @@ from qfunc.specs import Int
 
 
 def tensors_of(model: Any) -> set[str]:
-    """The names of all tensors of a model: inputs, constants and what its nodes write."""
+    """Return the names of all tensors of a model: inputs, constants and what its nodes write."""
     graph = model.graph
     return {v.name for v in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
 
 
 def by_tensor(model: Any, sites: Iterable[QuantizedTensor]) -> dict[str, QuantizedTensor]:
-    """The quantized tensors by each name that they have in the model, in the order of the sites.
+    """Return the quantized tensors by each name that they have in the model, in the order of the sites.
 
     Raises:
-        DeployError: two quantizers of different qparams on one tensor, which a file by names cannot say.
+        DeployError: two quantizers of different qparams on one tensor, which a file by names cannot represent.
     """
     there = tensors_of(model)
     found: dict[str, QuantizedTensor] = {}
@@ -41,7 +41,7 @@ def by_tensor(model: Any, sites: Iterable[QuantizedTensor]) -> dict[str, Quantiz
 
 
 def derived(site: QuantizedTensor) -> bool:
-    """Whether this is a bias at the scale of its accumulator, which toolchains derive by themselves."""
+    """Return True for a bias at the scale of its accumulator, which toolchains derive by themselves."""
     return site.role == "bias" and isinstance(site.format, Int) and site.format.bits == 32
 
 

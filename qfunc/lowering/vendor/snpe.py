@@ -49,7 +49,7 @@ class SnpeEncodings:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The float model and its encodings.
+        """Return the float model and its encodings.
 
         Raises:
             DeployError: a format that encodings do not have, or an activation with narrow codes or a scale a channel; names

@@ -22,7 +22,7 @@ class StpuLowering:
     * "emin" beside the range of what a node writes: Conv e(max(sqrt(N) i w, o)) - 10, with N products a sum and i,
       w, o the largest input, weight and output; Resize e(o) - 20; Gemm 128.  e(v) is the biased exponent of v as
       a float32: 0 of 0, 1 below 2^-126.
-    * A product by one constant behind a convolution is folded into its weights, bias and range; the inputs of
+    * A product by one constant after a convolution is folded into its weights, bias and range; the inputs of
       a Concat have its output's range; a Sigmoid of scale 1/127 writes [-1, 1].
 
     Not as MQBench: it takes a folded factor's sign into the range (then min > max) and fails on a factor a channel
@@ -41,7 +41,7 @@ class StpuLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The float model and its ranges.
+        """Return the float model and its ranges.
 
         Raises:
             DeployError: codes other than symmetric int8 with one scale a tensor, a folded product of several

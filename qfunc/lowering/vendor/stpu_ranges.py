@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ from onnx import numpy_helper
 from qfunc.errors import DeployError
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
 from qfunc.lowering.onnx.remove_quantizers import prune
+from qfunc.lowering.qdq_reader import QdqModel
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.vendor.side_file import by_tensor, derived, tensors_of
 from qfunc.specs import Int
@@ -29,7 +29,8 @@ class StpuRanges:
 
     def __init__(self, model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) -> None:
         self.model, self.graph = model, model.graph
-        self.constants = {i.name: i for i in self.graph.initializer}
+        self.source = QdqModel(model)
+        self.constants = self.source.initializers
         self.largest: dict[str, float] = {}
         self.weights: dict[str, float] = {}
         for tensor, site in by_tensor(model, sites).items():
@@ -39,7 +40,7 @@ class StpuRanges:
         self._pass_on()
 
     def entries(self) -> dict[str, dict[str, float]]:
-        """The content of the file."""
+        """Return the content of the file."""
         there = tensors_of(self.model)
         made = {t: {"min": -v, "max": v} for t, v in self.largest.items() if t in there}
         for node in self.graph.node:
@@ -104,22 +105,21 @@ class StpuRanges:
             )
 
     def _fold(self) -> None:
-        writers = {o: n for n in self.graph.node for o in n.output}
-        readers = Counter([*(i for n in self.graph.node for i in n.input), *(o.name for o in self.graph.output)])
+        producers = self.source.producers
         for mul in [n for n in self.graph.node if n.op_type == "Mul"]:
             for factor, name in (mul.input, reversed(mul.input)):
-                conv = writers.get(name)
+                conv = producers.get(name)
                 if factor not in self.constants or conv is None or conv.op_type not in _CONVS:
                     continue
-                if name in self.largest or readers[name] > 1 or conv.input[1] not in self.weights:
+                if name in self.largest or self.source.uses(name) > 1 or conv.input[1] not in self.weights:
                     continue
                 by = self._factor(factor, mul.name)
                 largest = self.weights[conv.input[1]] * abs(by)
                 for index in range(1, len(conv.input)):
-                    conv.input[index] = self._multiplied(conv.input[index], by, conv.name, readers)
+                    conv.input[index] = self._multiplied(conv.input[index], by, conv.name)
                 self.weights[conv.input[1]] = largest
                 conv.output[0] = mul.output[0]
-                writers[conv.output[0]] = conv
+                producers[conv.output[0]] = conv
                 self.graph.node.remove(mul)
                 break
         prune(self.model)
@@ -135,9 +135,9 @@ class StpuRanges:
             )
         return float(values[0])
 
-    def _multiplied(self, name: str, by: float, node: str, readers: Counter[str]) -> str:
+    def _multiplied(self, name: str, by: float, node: str) -> str:
         value: np.ndarray[Any, Any] = numpy_helper.to_array(self.constants[name]) * np.float32(by)
-        made = name if readers[name] == 1 else f"{name}.of.{node}"
+        made = name if self.source.uses(name) == 1 else f"{name}.of.{node}"
         proto = numpy_helper.from_array(value, made)
         if made == name:
             self.constants[name].CopyFrom(proto)

@@ -11,39 +11,16 @@ from attrs import frozen
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.vendor.side_file import by_tensor
 from qfunc.specs import Int
 from qfunc.specs._values import readable
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["TengineLowering", "is_fused"]
+    from qfunc.lowering.qdq_reader import QdqModel
 
-
-def is_fused(graph: onnx.GraphProto) -> dict[str, str]:
-    """Output of a convolution -> output of the relu or relu6 that alone reads it."""
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    constants = {i.name: i for i in graph.initializer}
-    outputs, found = {o.name for o in graph.output}, {}
-    for node in graph.node:
-        after = readers.get(node.output[0], [])
-        alone = len(after) == 1 and node.output[0] not in outputs
-        if node.op_type == "Conv" and alone and _clamps(after[0], constants):
-            found[node.output[0]] = after[0].output[0]
-    return found
-
-
-def _clamps(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> bool:
-    # Clip has its bounds as inputs; a bound that is not given, or not a constant, is not relu6's.
-    if node.op_type != "Clip":
-        return bool(node.op_type == "Relu")
-    from onnx import numpy_helper
-
-    bounds = [numpy_helper.to_array(constants[n]) for n in node.input[1:] if n in constants]
-    return len(bounds) == 2 and bool(np.array_equal(bounds, [0, 6]))
+__all__ = ["TengineLowering", "fusions"]
 
 
 BYTE = Int(8, signed=False)
@@ -56,7 +33,7 @@ class TengineLowering:
 
     `model.scale` is text, a line `tensor scale zero_point` for each quantized activation, with the tensors' names in
     `model.onnx`, which computes in float with the quantized weights.  Tengine fuses a convolution with the relu or
-    relu6 behind it, and the fused op has the name of either: the convolution's output is given the activation's qparams.
+    relu6 after it, and the fused op has the name of either: the convolution's output is given the activation's qparams.
 
         tm_convert_tool -f onnx -m model.onnx -o float.tmfile
         quant_tool_uint8 -m float.tmfile -f model.scale -i . -o uint8.tmfile
@@ -82,16 +59,14 @@ class TengineLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The two files.
+        """Return the two files.
 
         Raises:
             DeployError: a tensor that is not uint8 with one scale, or whose name has spaces.
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.vendor.side_file import by_tensor
-
-        pass
+        from qfunc.lowering.qdq_reader import QdqModel
 
         sites = tuple(sites)
         for site in sites:
@@ -99,10 +74,27 @@ class TengineLowering:
         made = float_model(model, sites)
         found = by_tensor(made, (s for s in sites if s.role == "activation"))
         qparams = {tensor: (site.scale[0], site.zero_point[0]) for tensor, site in found.items()}
-        fusions = is_fused(made.graph)
-        qparams |= {c: qparams[a] for c, a in fusions.items() if a in qparams}
+        qparams |= {c: qparams[a] for c, a in fusions(QdqModel(made)).items() if a in qparams}
         lines = "".join(f"{tensor} {scale!r} {zero}\n" for tensor, (scale, zero) in qparams.items())
         return {"model.onnx": made.SerializeToString(deterministic=True), "model.scale": lines.encode()}
+
+
+def fusions(source: QdqModel) -> dict[str, str]:
+    """Return, for each convolution whose only reader is a relu or relu6: its output -> the activation's output."""
+    found = {}
+    for node in source.graph.node:
+        reader = source.only_reader(node.output[0]) if node.op_type == "Conv" else None
+        if reader is not None and _clamps(reader, source):
+            found[node.output[0]] = reader.output[0]
+    return found
+
+
+def _clamps(node: onnx.NodeProto, source: QdqModel) -> bool:
+    # Clip has its bounds as inputs; a bound that is not given, or not a constant, is not relu6's.
+    if node.op_type != "Clip":
+        return bool(node.op_type == "Relu")
+    bounds = [source.constants[n] for n in node.input[1:] if n in source.constants]
+    return len(bounds) == 2 and bool(np.array_equal(bounds, [0, 6]))
 
 
 def _require(site: QuantizedTensor) -> None:

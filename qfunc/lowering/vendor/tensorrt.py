@@ -39,7 +39,7 @@ class TensorRtRanges:
     """
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """The float model and the ranges of its activations.
+        """Return the float model and the ranges of its activations.
 
         Raises:
             DeployError: an activation with a zero point, several scales, or other codes than int8; names the tensor.

@@ -47,7 +47,7 @@ class VitisLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The three files.
+        """Return the three files.
 
         Raises:
             DeployError: a tensor that the DPU has no one fix position for.

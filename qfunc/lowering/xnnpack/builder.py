@@ -30,7 +30,8 @@ class XnnpackBuilder:
         ops: By the name of an operator of TFLite, the function that writes it (`xnnpack/ops.py`).
     """
 
-    lowering, any_padding = "Pte", True
+    lowering, any_padding = "XnnpackLowering", True
+    hard_swish_ratio: float | None = None
 
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:
         self.ops = ops
@@ -40,10 +41,10 @@ class XnnpackBuilder:
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
-        """A new tensor; `value` makes it a constant.
+        """Return a new tensor; `value` makes it a constant.
 
         Raises:
-            DeployError: the examples do not lie along the first axis, or are no real numbers.
+            DeployError: an input whose batch axis is not the first, or that is not float32.
         """
         require_input(name, dtype, varies)
         made = NhwcTensor(len(self.held), name, tuple(int(n) for n in shape), qparams, value=value, **place)
@@ -51,7 +52,7 @@ class XnnpackBuilder:
         return made
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
-        """A constant that a node holds in its fields."""
+        """Return a constant that a node holds in its fields."""
         return self.tensor(name, np.shape(values), value=np.array(values, np.int64))
 
     def operator(
@@ -79,7 +80,7 @@ class XnnpackBuilder:
         return held.index
 
     def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
-        """The .pte file."""
+        """Return the .pte file."""
         last: list[NhwcTensor] = []
         for held in outputs:
             if held.value is not None or held.index in {t.index for t in (*inputs, *last)}:
@@ -119,7 +120,7 @@ class XnnpackBuilder:
         return table("XValue", xvalue_union=table("XNNQuantizedTensorValue", tensor_value=value, quant_params=shared))
 
     def listed(self) -> bytes:
-        """Of each tensor of codes that is computed: its number in the graph, its shape, whether its channels lie last."""
+        """Return JSON: for each computed tensor of codes its number in the graph, its shape and whether channels are last."""
         shown = [t for t in self.held if t.qparams is not None and t.value is None and t.index in self.used]
         entries = {t.name: {"value": t.index, "shape": list(t.shape), "last": t.last} for t in reversed(shown)}
         return json.dumps(dict(sorted(entries.items())), indent=1).encode()

@@ -17,11 +17,11 @@ from qfunc.specs._values import readable
 class XnnpackLowering:
     """`model.pte`: one method, "forward", that is one graph of XNNPACK with the model's own scales, zero points and codes.
 
-    The file is written here, byte by byte as ExecuTorch's schemas say: nothing is exported again, and ExecuTorch is needed
-    only where it runs.  Inputs and outputs are float32 in the model's own layout, of one example.  Inside, images lie with
+    The file is written here, byte by byte by ExecuTorch's schemas: nothing is exported again, and ExecuTorch is needed
+    only to run it.  Inputs and outputs are float32 in the model's own layout, of one example.  Inside, images have
     their channels last.  Relu, relu6 and clip(-1, 1) are fused into the op before them; average pools and softmax, which
     XNNPACK has in float32 only, and ops that are not surrounded by quantizers compute in float32.  `model.values.json`
-    says which value of the graph is which tensor.
+    maps tensors to values of the graph.
 
     Source: ExecuTorch 1.5, schema/program.fbs and backends/xnnpack/serialization/schema.fbs.
 
@@ -30,7 +30,7 @@ class XnnpackLowering:
     """
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
-        """The files' bytes.
+        """Return the files' bytes.
 
         Raises:
             DeployError: a tensor that is not in int8, or an op that XNNPACK does not have.

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.xnnpack.builder import OpWriter, XnnpackBuilder
+from qfunc.lowering.xnnpack.constraints import require_exact_gelu, require_multiplier, require_slope
 from qfunc.lowering.xnnpack.schema import NONE
 from qfunc.lowering.xnnpack.shape import concatenate, nearest, pad, reshape, resize, slices, tile, transpose
 
 _INFINITE = math.inf
 _BOUNDS = {"NONE": None, "RELU": (0.0, _INFINITE), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
-_LIMIT = np.float32(2.0**8)
 _KEEP_DIMS = 0x40  # XNN_FLAG_KEEP_DIMS
 
 
@@ -78,7 +77,7 @@ def _convolution(
     kind: str, graph: XnnpackBuilder, x: NhwcTensor, weight: NhwcTensor, bias: NhwcTensor, out: NhwcTensor,
     fields: dict[str, Any], kernel: tuple[int, int], groups: tuple[int, int, int],
 ) -> None:  # fmt: skip
-    _scaled(x, weight, out)
+    require_multiplier(x, weight, out)
     more = fields.get("adjustment", (0, 0))
     graph.node(
         kind, out, _BOUNDS[fields["fusedActivationFunction"]], **_around(fields), input1_id=x, filter_id=weight, bias_id=bias,
@@ -90,24 +89,13 @@ def _convolution(
     )  # fmt: skip
 
 
-def _scaled(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor) -> None:
-    # XNNPACK has no multiplier of 2^8 or more.
-    if x.qparams is None or weight.qparams is None or out.qparams is None:
-        return
-    ratio = np.float32(x.qparams.scale[0]) * np.float32(max(weight.qparams.scale)) / np.float32(out.qparams.scale[0])
-    if ratio >= _LIMIT:
-        do = "Calibrate on values near those it meets."
-        found = f"s_x * s_w / s_y of {ratio:g}"
-        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="one below 2^8", do=do)
-
-
 def _around(fields: dict[str, Any]) -> dict[str, int]:
     padding = (0, 0, 0, 0) if fields["padding"] == "VALID" else fields["padding"]
     return dict(zip(("padding_top", "padding_right", "padding_bottom", "padding_left"), padding, strict=True))
 
 
 def _linear(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    _scaled(given[0], given[1], out)
+    require_multiplier(given[0], given[1], out)
     bias = given[2] if len(given) > 2 else NONE
     bounds = _BOUNDS[fields["fusedActivationFunction"]]
     graph.node("XNNFullyConnected", out, bounds, input1_id=given[0], filter_id=given[1], bias_id=bias)
@@ -148,12 +136,7 @@ def _matmul(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fie
 
 
 def _leaky_relu(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    # Its multipliers have 16 bits, 8 of them behind the point.
-    x, slope = given[0], max(1.0, abs(float(fields["alpha"])))
-    if x.qparams is not None and out.qparams is not None and slope * x.qparams.scale[0] / out.qparams.scale[0] > 2.0**7:
-        do = "Calibrate on values near those it meets."
-        found = f"scales {x.qparams.scale[0]:g} and {out.qparams.scale[0]:g}"
-        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="an input's of at most 2^7 times it", do=do)
+    require_slope(given[0], out, float(fields["alpha"]))
     graph.node("XNNLeakyReLU", out, input_id=given[0], negative_slope=fields["alpha"])
 
 
@@ -162,9 +145,7 @@ def _reshape(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fi
 
 
 def _gelu(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    if fields["approximate"]:
-        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
-        raise DeployError(where=f"tensor {out.name!r}", found="GELU by tanh", wanted="that of the error function", do=do)
+    require_exact_gelu(out, bool(fields["approximate"]))
     graph.node("XNNGelu", out, input_id=given[0])
 
 

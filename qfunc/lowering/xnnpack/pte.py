@@ -39,7 +39,7 @@ _REAL, _CODES = 6, 1  # ScalarType FLOAT and CHAR
 
 
 def program(delegate: bytes, inputs: Sequence[Sequence[int]], outputs: Sequence[tuple[Sequence[int], bool]]) -> bytes:
-    """The file.
+    """Return the file.
 
     Args:
         delegate: What XNNPACK's delegate reads.

@@ -35,7 +35,7 @@ class ExecuTorchRunner:
         return not_installed("executorch", "executorch")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch of inputs, in the model's order.
+        """Return the outputs for one batch of inputs, in the model's order.
 
         Raises:
             VerifyError: ExecuTorch is not installed.
@@ -43,7 +43,7 @@ class ExecuTorchRunner:
         return self.opened(artifact.files["model.pte"]).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
-        """A view of the tensors of codes inside.
+        """Return a view of the tensors of codes inside.
 
         Raises:
             VerifyError: ExecuTorch is not installed.
@@ -58,7 +58,7 @@ class ExecuTorchRunner:
         return other_kernels()
 
     def opened(self, file: bytes) -> Opened:
-        """A loaded program, for many batches.
+        """Return a loaded program, for many batches.
 
         Raises:
             VerifyError: ExecuTorch is not installed.
@@ -83,7 +83,7 @@ class Opened:
     held: tuple[Any, bytes]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for one batch, one example after the other."""
+        """Return the outputs for one batch, one example after the other."""
         batches = [torch.as_tensor(i) for i in inputs]
         found = []
         for place in range(len(batches[0])):
@@ -93,7 +93,7 @@ class Opened:
 
 
 def _with_outputs(file: bytes, chosen: Sequence[dict[str, Any]]) -> bytes:
-    # The file with those of its values as outputs behind its own.
+    # The file with those of its values as further outputs.
     graph, constants = read(delegate_of(file))
     plan: Any = parse(PROGRAM, "Program", file)["execution_plan"][0]
     tensors = [v["val"] for v in plan["values"]]

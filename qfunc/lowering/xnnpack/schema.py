@@ -79,7 +79,7 @@ def delegate(graph: Table, constants: Sequence[bytes]) -> bytes:
 
 
 def read(data: bytes) -> tuple[Table, list[bytes]]:
-    """(the graph, its constants) of what `delegate` wrote."""
+    """Return (the graph, its constants) of what `delegate` wrote."""
     _, _, start, length, constants, _ = _HEADER.unpack(data[: _HEADER.size])
     graph = parse(GRAPH, "XNNGraph", data[start : start + length])
     places = graph["constant_data"][1:]

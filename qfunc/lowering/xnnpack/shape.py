@@ -17,7 +17,7 @@ _JOINED = 5  # how many tensors one node joins
 
 
 def reshape(graph: XnnpackBuilder, x: NhwcTensor, shape: Sequence[int], out: NhwcTensor | str) -> NhwcTensor:
-    """The same entries in another shape, as an existing tensor or a new one of that name."""
+    """Return the same entries in another shape, as an existing tensor or a new one of that name."""
     made = graph.tensor(out, shape, x.qparams) if isinstance(out, str) else out
     graph.node("XNNStaticReshape", made, num_dims=len(shape), new_shape=list(shape), input_id=x)
     return made
@@ -74,7 +74,7 @@ def concatenate(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor,
 
 
 def join(graph: XnnpackBuilder, given: Sequence[NhwcTensor], out: NhwcTensor, axis: int) -> None:
-    """Tensors of the same qparams behind one another."""
+    """Concatenate tensors of the same qparams."""
     parts = list(given)
     while len(parts) > _JOINED:
         first = parts[:_JOINED]
@@ -122,7 +122,7 @@ def resize(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fiel
 
 
 def nearest(graph: XnnpackBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    """Each row and column as often as the factor says.
+    """Repeat each row and column by the factor.
 
     Raises:
         DeployError: a factor that is no whole number.

@@ -176,8 +176,8 @@ class Erf(nn.Module):
     ("make", "shape", "message"),
     [
         (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Erf()), (1, 3, 5, 4),
-         "op '1.erf': found Erf, wanted an op that Tflite writes. Keep it out of the deployed model, or deploy Q/DQ ONNX by "
-         "edit.deploy(QdqLowering())."),
+         "op '1.erf': found Erf, wanted an op that TfliteLowering writes. Keep it out of the deployed model, or deploy Q/DQ "
+         "ONNX by edit.deploy(QdqLowering())."),
         INTEGER["avg_pool no pad count"] + (
             "op 'avg_pool2d': found an average of (3, 2) entries, fewer at the border, padded by (1, 1) and (1, 1), wanted "
             "SAME or no padding. Use count_include_pad=True and ceil_mode=False.",),

@@ -1,0 +1,21 @@
+"""Tensors that FakeQuantize does not take."""
+
+from __future__ import annotations
+
+from qfunc.lowering.format_checks import require
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Int
+
+
+def require_site(site: QuantizedTensor) -> None:
+    """Raise unless a tensor has an integer format of at most 16 bits, or is a bias.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    fits = isinstance(site.format, Int) and (site.format.bits <= 16 or site.role == "bias")
+    do = "Use such a format, or edit.deploy(QdqLowering())."
+    require(site, fits, repr(site.format), "integers of 16 bits at most, as FakeQuantize has them", do)
+
+
+__all__ = ["require_site"]

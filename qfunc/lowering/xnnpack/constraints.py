@@ -1,0 +1,55 @@
+"""Scales and functions that XNNPACK's nodes do not take, as `deploy` refuses them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qfunc.errors import DeployError
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+
+_LIMIT = np.float32(2.0**8)
+
+
+def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor) -> None:
+    """Raise if s_x s_w / s_y of a product on codes is 2^8 or more: XNNPACK has no such multiplier.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    if x.qparams is None or weight.qparams is None or out.qparams is None:
+        return
+    ratio = np.float32(x.qparams.scale[0]) * np.float32(max(weight.qparams.scale)) / np.float32(out.qparams.scale[0])
+    if ratio >= _LIMIT:
+        do = "Calibrate on values near those it meets."
+        found = f"s_x * s_w / s_y of {ratio:g}"
+        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="one below 2^8", do=do)
+
+
+def require_slope(x: NhwcTensor, out: NhwcTensor, alpha: float) -> None:
+    """Raise if max(1, |alpha|) s_x / s_y of a leaky relu on codes is above 2^7.
+
+    XNNPACK's multipliers have 16 bits there, 8 of them fractional.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    if x.qparams is None or out.qparams is None:
+        return
+    if max(1.0, abs(alpha)) * x.qparams.scale[0] / out.qparams.scale[0] > 2.0**7:
+        do = "Calibrate on values near those it meets."
+        found = f"scales {x.qparams.scale[0]:g} and {out.qparams.scale[0]:g}"
+        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="an input's of at most 2^7 times it", do=do)
+
+
+def require_exact_gelu(out: NhwcTensor, approximate: bool) -> None:
+    """Raise if a GELU is the approximation by tanh: XNNPACK has that of the error function alone.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    if approximate:
+        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+        raise DeployError(where=f"tensor {out.name!r}", found="GELU by tanh", wanted="that of the error function", do=do)
+
+
+__all__ = ["require_exact_gelu", "require_multiplier", "require_slope"]
