@@ -21,8 +21,7 @@ from custom_target import chip
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.testing.small_models import Block, SmallNet
-from qfunc.testing.target_check import check_target
+from qfunc.testing import Block, SmallNet, check_target
 
 Shifter = Callable[[Tensor, int], Tensor]
 

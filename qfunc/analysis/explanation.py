@@ -43,8 +43,8 @@ class FloatRow:
 
 @frozen
 class Explanation:
-    """The report of `explain`: sites, rules by their index in the target, float ops with reasons, and fusions that almost
-    matched.  `print` shows tables, `html` returns a page.
+    """The report of `explain`: sites, rules by their index in the target, float ops with reasons, and fusions and rewrites
+    that almost matched.  `print` shows tables, `html` returns a page.
     """
 
     target: str
@@ -52,9 +52,10 @@ class Explanation:
     rules: tuple[tuple[int, str], ...]
     floats: tuple[FloatRow, ...]
     misses: tuple[tuple[str, str, str], ...] = field(default=())
+    unmatched: tuple[tuple[str, str, str], ...] = field(default=())
 
     def sections(self) -> tuple[Section, ...]:
-        """Return the tables: quantized tensors, rules, float ops, and fusions that almost matched."""
+        """Return the tables: quantized tensors, rules, float ops, and fusions and rewrites that almost matched."""
         names, float_names = [f.name for f in fields(SiteRow) if f.repr], [f.name for f in fields(FloatRow)]
         head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
         rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
@@ -64,6 +65,7 @@ class Explanation:
             Section("rules", ("rule", "selects"), tuple((str(i), text) for i, text in self.rules)),
             Section("in float", tuple(float_names), floats),
             Section("not fused", ("op", "with", "why"), self.misses),
+            Section("not rewritten", ("op", "as", "why"), self.unmatched),
         )
 
     def __str__(self) -> str:

@@ -18,7 +18,8 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import path_of
 from qfunc.ops.node import attribute
-from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.rewrite import rewrite
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -64,7 +65,7 @@ def smooth_quant(
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network, all_of = fuse_norms(capture_for_equalization(model, "smooth")), ranks(group)
+            network, all_of = rewrite(capture_for_equalization(model, "smooth"), *NORMS), ranks(group)
             links, misses = equalization_links(network, gains=True)
             links = tuple(link for link in links if all(end.op.kind == "linear" for end in link.ends))
             require_links(links, misses, "smooth", "linear layers that are the only readers of a norm or an op with weights")

@@ -1,4 +1,4 @@
-"""How a calibration batch becomes the arguments of a captured model."""
+"""Convert calibration batches to the arguments of a captured model."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from qfunc.graph.static_shapes import require_sizes
 
 
 class Binder:
-    """Turns tensors, tuples and dicts into positional arguments; says once what it leaves out."""
+    """Convert tensors, tuples and dicts to positional arguments; warn once about ignored elements."""
 
     def __init__(self, network: fx.GraphModule) -> None:
         self.network = network
-        # The graphs of torch.export know the structure of their inputs; traced ones only their names.
+        # Graphs of torch.export record the structure of their inputs; traced graphs only the names.
         info = getattr(network.graph._codegen, "pytree_info", None)
-        # Arguments that were exported by keyword follow those by position.
+        # Arguments that were exported by keyword follow the positional ones.
         given = () if info is None or info.in_spec is None else info.in_spec.children()
         self.spec = None if not given else [part for spec in given for part in spec.children()]
         nodes = [n for n in network.graph.nodes if n.op == "placeholder"]
         self.names = [str(n.target) for n in nodes] if info is None else [n for n in info.orig_args if n != "self"]
         needed = sum(not n.args for n in nodes) if self.spec is None else len(self.spec)
         self.required = max(needed, 1)
-        self.fixed = fixed_arguments(network)  # batches may leave it out
-        self.asked = max(needed - len(self.fixed), 1)
+        self.fixed = fixed_arguments(network)  # batches may omit these
+        self.required_count = max(needed - len(self.fixed), 1)
         if self.spec is not None:
-            self.takes_dict = self.asked == 1 and self.spec[0].type is dict
+            self.takes_dict = self.required_count == 1 and self.spec[0].type is dict
         else:
             self.takes_dict = needed == 1 and any(isinstance(key, str) for user in nodes[0].users for key in user.args)
-        self.said = False
+        self.warned = False
 
     def __call__(self, batch: Any, step: str) -> tuple[Any, ...]:
-        """The positional arguments of one batch.
+        """Return the positional arguments of one batch.
 
         Raises:
             CalibrationError: too few inputs, unknown or missing keys, or another structure.
@@ -50,17 +50,17 @@ class Binder:
             _, named = free_arguments(self.network, (), dict(batch))
             return self._like_the_model(self._named(named, step, batch), step)
         if not isinstance(batch, tuple | list):
-            raise self._wrong(step, a_or_an(type(batch)))
+            raise self._error(step, a_or_an(type(batch)))
         if self.fixed:  # refuses other values
             free_arguments(self.network, tuple(batch[: self.required]), {})
         rest = self.names[len(batch) : self.required]
         if rest and all(name in self.fixed for name in rest) and len(batch):
             batch = (*batch, *map(self.fixed.__getitem__, rest))
         if len(batch) < self.required:
-            raise self._wrong(step, f"{len(batch)} input{'s' * (len(batch) != 1)}")
-        if len(batch) > self.required and not self.said:
-            self.said = True
-            text = f"{step}: batches of {len(batch)} entries for {self.required} required inputs; the leading ones are kept."
+            raise self._error(step, f"{len(batch)} input{'s' * (len(batch) != 1)}")
+        if len(batch) > self.required and not self.warned:
+            self.warned = True
+            text = f"{step}: batches of {len(batch)} elements for {self.required} required inputs; extra elements are ignored."
             warnings.warn(text, UserWarning, stacklevel=5)
         return self._like_the_model(tuple(batch[: self.required]), step)
 
@@ -69,7 +69,7 @@ class Binder:
         last = max((self.names.index(k) for k in batch if k in self.names), default=-1)
         positional = self.names[: max(last + 1, self.required)]
         if any(k not in self.names for k in batch) or any(n not in batch for n in positional):
-            raise self._wrong(step, f"a dict with keys {as_list(given)}")
+            raise self._error(step, f"a dict with keys {as_list(given)}")
         return tuple(batch[n] for n in positional)
 
     def _like_the_model(self, arguments: tuple[Any, ...], step: str) -> tuple[Any, ...]:
@@ -81,38 +81,38 @@ class Binder:
         return ordered
 
     def _ordered(self, value: Any, spec: Any, step: str, place: str) -> Any:
-        # A dict in another order of keys is the same dict, but would be flattened into other inputs.
+        # The order of keys does not matter in a dict, but it does in the flattened inputs.
         if spec.is_leaf():
             return value
         count = spec.num_children
         if spec.type is dict:
             if not isinstance(value, Mapping) or set(value) != set(spec.context):
                 found = f"keys {as_list(value)}" if isinstance(value, Mapping) else a_or_an(type(value))
-                raise self._wrong(step, f"{found} for input {place!r}", f"a dict with keys {as_list(spec.context)}")
+                raise self._error(step, f"{found} for input {place!r}", f"a dict with keys {as_list(spec.context)}")
             return {k: self._ordered(value[k], spec.child(i), step, f"{place}[{k!r}]") for i, k in enumerate(spec.context)}
         if spec.type in (tuple, list):
             if not isinstance(value, tuple | list) or len(value) != count:
-                raise self._wrong(step, f"{a_or_an(type(value))} for input {place!r}", f"{count} entries")
+                raise self._error(step, f"{a_or_an(type(value))} for input {place!r}", f"{count} entries")
             return spec.type(self._ordered(v, spec.child(i), step, f"{place}[{i}]") for i, v in enumerate(value))
         return value
 
-    def _wrong(self, step: str, found: str, wanted: str = "") -> CalibrationError:
-        wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.asked} required)"
-        do = "Give batches as the model's forward takes them."
+    def _error(self, step: str, found: str, wanted: str = "") -> CalibrationError:
+        wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required_count} required)"
+        do = "Pass batches with the arguments of the model's forward."
         do = "Convert arrays: torch.from_numpy(array)." if found == "an ndarray" else do
         return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)
 
 
 def as_list(keys: Iterable[Any]) -> str:
-    """Keys for messages."""
+    """Format keys for messages."""
     return ", ".join(sorted(map(repr, keys))) or "none"
 
 
 def require_batches(batches: Any, step: str, progress: Any = True) -> None:
-    """Refuses what is no iterable of batches; a single tensor would be read row by row.
+    """Refuse a value that is not an iterable of batches; a single tensor would be iterated row by row.
 
     Raises:
-        CalibrationError: a tensor, a dict, a model, or no iterable; a model in place of `progress`.
+        CalibrationError: `batches` is a tensor, a dict, a model or not iterable; or `progress` is a model.
     """
     if isinstance(batches, nn.Module) or isinstance(progress, nn.Module):
         model = batches if isinstance(batches, nn.Module) else progress
@@ -120,22 +120,22 @@ def require_batches(batches: Any, step: str, progress: Any = True) -> None:
         found = a_or_an(type(model))
         raise CalibrationError(where=step, found=found, wanted="batches first, and then the model", do=do)
     if isinstance(batches, Tensor | Mapping | str) or not isinstance(batches, Iterable):
-        do = "Call it, and pass what it returns." if callable(batches) else "Put a single batch into a list: [batch]."
+        do = "Call it, and pass its result." if callable(batches) else "Put a single batch into a list: [batch]."
         raise CalibrationError(where=step, found=a_or_an(type(batches)), wanted="an iterable of batches", do=do)
 
 
 def infos(arguments: Any) -> tuple[TensorInfo, ...]:
-    """Shape and dtype of every tensor of some arguments."""
+    """Return shape and dtype of every tensor in the arguments."""
     return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in tensors_of(arguments))
 
 
 def with_batch_size(model: fx.GraphModule, arguments: tuple[Any, ...]) -> fx.GraphModule:
-    """A copy of a quantized model that has the shapes of its inputs from these arguments, as calibration gives them."""
+    """Return a copy of a quantized model that records the input shapes of these arguments, as calibration does."""
     record = record_of(model)
     assert record is not None
     return attach(copy.deepcopy(model), evolve(record, inputs=infos(arguments)))
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors in nested tuples, lists and dicts, in order."""
+    """Return the tensors in nested tuples, lists and dicts, in order."""
     return [v for v in flatten(value) if isinstance(v, Tensor)]

@@ -1,4 +1,4 @@
-"""Calibration by several processes: each reads its own batches, and their statistics become one, in order of rank."""
+"""Distributed calibration: each process reads its own batches, and the statistics are merged in order of rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Statistic(Protocol):
-    """What one estimator serves."""
+    """The statistic of one estimator."""
 
     @property
     def site(self) -> Site:
@@ -31,7 +31,7 @@ class Statistic(Protocol):
 
 
 class Observer(Protocol):
-    """The statistics of one network, their states (None before any value), and the shapes of scales that they saw."""
+    """The statistics of one network, their states (None before any value) and the observed shapes of scales."""
 
     states: list[Any]
     shapes: dict[int, tuple[int, ...]]
@@ -40,12 +40,12 @@ class Observer(Protocol):
 
     @property
     def statistics(self) -> Sequence[Statistic]:
-        """One for each state."""
+        """The statistics, one for each state."""
         ...
 
 
 class _Report(NamedTuple):
-    """What a rank tells the others before any state: its failure, or how many batches it read and of what."""
+    """Sent to the other ranks before any state: a failure, or the number of batches and the statistics of this rank."""
 
     failure: str = ""
     batches: int = 0
@@ -55,21 +55,21 @@ class _Report(NamedTuple):
 
 
 def require_group(group: Any, step: str = "calibrate") -> None:
-    """Refuses what is no group of this process.
+    """Refuse a value that is not a group of this process.
 
     Raises:
-        SpecError: such a value.
+        SpecError: `group` is neither None nor a group of this process.
     """
     import torch.distributed as dist
 
     if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
         wanted = "a torch.distributed.ProcessGroup that this process is in, or None"
-        do = "Give what dist.new_group returns in its members, or mesh.get_group()."
+        do = "Pass the result of dist.new_group in a member process, or mesh.get_group()."
         raise SpecError(where=f"{step}, group", found=repr(group), wanted=wanted, do=do)
 
 
 def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
-    """The group whose statistics are merged: the default group for None; None if this process is alone."""
+    """Return the group with statistics to merge: the default group for None; None if this process is alone."""
     import torch.distributed as dist
 
     if group is None:
@@ -79,92 +79,92 @@ def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
 
 @contextmanager
 def propagate_errors(group: ProcessGroup | None) -> Iterator[None]:
-    """A failure inside is told to the other ranks, which would wait for this one's statistics otherwise."""
+    """Propagate an exception to the other ranks, which would otherwise block on the gather."""
     try:
         yield
     except Exception as error:
         if group is not None:
             text = str(error) if isinstance(error, QfuncError) else f"{type(error).__name__}: {error}"
-            _gathered(_Report(failure=text), group)
+            _gather(_Report(failure=text), group)
         raise
 
 
 def require_mergeable(observers: Sequence[Observer], group: ProcessGroup | None) -> None:
-    """Refuses estimators whose statistics stay where they are.
+    """Refuse estimators without `merge` if there are several processes.
 
     Raises:
-        CalibrationError: names the site and the estimator.
+        CalibrationError: an estimator has no `merge`; the message names the site and the estimator.
     """
     for site in (s.site for o in observers for s in o.statistics if group is not None):
-        if not _merges(site.estimator):
+        if not _has_merge(site.estimator):
             raise CalibrationError(
                 where=f"site {site.name!r}",
                 found=f"{_text(site.estimator)}, which has no merge, in {group.size() if group else 1} processes",
                 wanted="an estimator with merge(a, b) -> state",
-                do="Use another, such as Mse(), or calibrate in a group of one process and load its state_dict in the others.",
+                do="Use another estimator, such as Mse(), or calibrate in one process and load its state_dict in the others.",
             )
 
 
 def merge(observers: Sequence[Observer], batches: int, group: ProcessGroup | None) -> int:
-    """Gives the observers the states of all ranks merged in order of rank; returns how many batches all ranks read.
+    """Merge the states of all ranks, in order of rank, into the observers; return the total number of batches.
 
-    One state at a time, on the CPU: memory does not grow with the number of sites.
+    States are merged one at a time on the CPU, so that memory does not grow with the number of sites.
 
     Raises:
-        CalibrationError: another rank failed, calibrates another model, or has another number of scales somewhere.
+        CalibrationError: another rank failed, calibrates another model, or has another number of scales at a site.
     """
     if group is None:
         return batches
-    reports = _told(_report(observers, batches), group, "calibrate")
+    reports = _gather_reports(_report(observers, batches), group, "calibrate")
     for number, observer in enumerate(observers):
         for index, statistic in enumerate(observer.statistics):
             _require_same_scales(statistic.site.name, [r.shapes[number].get(index) for r in reports])
     for number, observer in enumerate(observers):
-        observer.inputs = functools.reduce(_first, (r.inputs[number] for r in reports))
+        observer.inputs = functools.reduce(_first_nonempty, (r.inputs[number] for r in reports))
         for index, statistic in enumerate(observer.statistics):
-            observer.states[index] = _merged(observer.states[index], statistic.site.estimator, observer.device, group)
+            observer.states[index] = _merge_state(observer.states[index], statistic.site.estimator, observer.device, group)
     return sum(r.batches for r in reports)
 
 
 def of_ranks(own: Any, batches: int, sites: Sequence[str], group: ProcessGroup | None, step: str) -> tuple[list[Any], int]:
-    """What each rank counted, in order of rank, its tensors on the CPU; and how many batches all ranks read.
+    """Return the counts of all ranks, in order of rank, with tensors on the CPU, and the total number of batches.
 
     Args:
-        own: Of this rank, in tuples and dicts.
-        batches: How many this rank read.
-        sites: What was counted, equal on all ranks.
-        group: As `ranks` gives it; None for this process alone.
-        step: For messages.
+        own: The counts of this rank, in tuples and dicts.
+        batches: The number of batches of this rank.
+        sites: The names of the counted sites, equal on all ranks.
+        group: The result of `ranks`; None for this process alone.
+        step: The name of the step, for messages.
     Raises:
         CalibrationError: another rank failed, or has another model; or no rank has a batch.
     """
     reports = [_Report(batches=batches)]
     if group is not None:
-        reports = _told(_Report(batches=batches, statistics=tuple(("", name) for name in sites)), group, step)
+        reports = _gather_reports(_Report(batches=batches, statistics=tuple(("", name) for name in sites)), group, step)
     total = sum(r.batches for r in reports)
     if not total:
         do = "Pass a non-empty iterable, not one already used up."
         raise CalibrationError(where=step, found="no batches", wanted="at least one", do=do)
-    return ([own] if group is None else _gathered(_mapped(own, lambda t: t.detach().cpu()), group)), total
+    return ([own] if group is None else _gather(_map_tensors(own, lambda t: t.detach().cpu()), group)), total
 
 
-def _told(own: _Report, group: ProcessGroup, step: str) -> list[_Report]:
-    # The reports of all ranks, each of which has passed all its batches.
-    reports = _gathered(own, group)
+def _gather_reports(own: _Report, group: ProcessGroup, step: str) -> list[_Report]:
+    # Gather the reports of all ranks, after each has read all its batches.
+    reports = _gather(own, group)
     for rank, report in enumerate(reports):
         if report.failure:
-            do = "Cure that one; every rank needs the whole pass."
+            do = "Fix the failure on that rank; every rank must finish the pass."
             found = f"a failure: {report.failure!r}"
             raise CalibrationError(where=f"{step}, rank {rank}", found=found, wanted="statistics of all ranks", do=do)
         _require_same(reports[0], report, rank, step)
     return reports
 
 
-def _merged(own: Any, estimator: Any, device: torch.device | None, group: ProcessGroup) -> Any:
-    seen = [s for s in _gathered(_mapped(own, lambda t: t.detach().cpu().clone()), group) if s is not None]
+def _merge_state(own: Any, estimator: Any, device: torch.device | None, group: ProcessGroup) -> Any:
+    seen = [s for s in _gather(_map_tensors(own, lambda t: t.detach().cpu().clone()), group) if s is not None]
     if not seen:
         return None
-    return _mapped(functools.reduce(estimator.merge, seen), lambda t: t.to(device))
+    return _map_tensors(functools.reduce(estimator.merge, seen), lambda t: t.to(device))
 
 
 def _report(observers: Sequence[Observer], batches: int) -> _Report:
@@ -190,18 +190,18 @@ def _require_same_scales(name: str, shapes: Sequence[tuple[int, ...] | None]) ->
     for rank, shape in known:
         if shape != known[0][1]:
             found = f"scales of shape {known[0][1]} on rank {known[0][0]} and {shape} on rank {rank}"
-            do = "Give batches that differ in the axes that share a scale only, or use a scale per tensor."
+            do = "Pass batches that differ only in the axes that share a scale, or use a scale per tensor."
             raise CalibrationError(where=f"site {name!r}", found=found, wanted="one shape on all ranks", do=do)
 
 
-def _first(a: tuple[TensorInfo, ...], b: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-    # As if b's first batch that is not empty had come after a's.
+def _first_nonempty(a: tuple[TensorInfo, ...], b: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
+    # As if the first non-empty batch of b had followed those of a.
     return b if b and (not a or any(0 in i.shape for i in a)) else a
 
 
-def _merges(estimator: Any) -> bool:
+def _has_merge(estimator: Any) -> bool:
     if isinstance(estimator, PowerOfTwo):  # its merge is the inner estimator's
-        return _merges(estimator.inner)
+        return _has_merge(estimator.inner)
     return isinstance(estimator, MergeableEstimator)
 
 
@@ -209,7 +209,7 @@ def _text(estimator: Any) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(estimator))  # addresses differ between processes
 
 
-def _gathered(value: Any, group: ProcessGroup) -> list[Any]:
+def _gather(value: Any, group: ProcessGroup) -> list[Any]:
     import torch.distributed as dist
 
     every: list[Any] = [None] * group.size()
@@ -217,14 +217,14 @@ def _gathered(value: Any, group: ProcessGroup) -> list[Any]:
     return every
 
 
-def _mapped(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    # The same structure with other tensors.
+def _map_tensors(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    # Map the tensors of a nested structure.
     if isinstance(state, Tensor):
         return function(state)
     if isinstance(state, Mapping):
-        return {k: _mapped(v, function) for k, v in state.items()}
+        return {k: _map_tensors(v, function) for k, v in state.items()}
     if isinstance(state, tuple | list):
-        parts = [_mapped(v, function) for v in state]
+        parts = [_map_tensors(v, function) for v in state]
         return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
     return state
 

@@ -1,4 +1,4 @@
-"""A model's values in evaluation mode, whatever mode it is in."""
+"""Run a model in evaluation mode without changing its own mode."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from qfunc.specs.protocols import OnnxFunction
 
 
 def run_in_evaluation_mode(model: fx.GraphModule, leaves: list[Tensor], as_written: bool = False) -> list[Tensor]:
-    """The output leaves of a model in evaluation mode; its own mode is untouched.
+    """Return the output leaves of a model in evaluation mode; its own mode does not change.
 
     Args:
-        as_written: Whether activations round as ONNX's quantizers do, half to even.
+        as_written: Round activations half to even, as ONNX's quantizers do.
     """
     return tensors_of(_value((RoundHalfEven if as_written else _Evaluated)(model), leaves))
 
 
 def evaluated_value(model: fx.GraphModule, leaves: list[Tensor], where: str) -> Any:
-    """As `run_in_evaluation_mode`, before outputs are put into the structure that `model.graph.process_outputs` makes.
+    """Return the outputs as `run_in_evaluation_mode` does, before `model.graph.process_outputs` restores their structure.
 
     Raises:
-        CalibrationError: an op cannot take the inputs.
+        CalibrationError: an op does not accept the inputs.
     """
     interpreter = _Evaluated(model)
     interpreter.extra_traceback = False
@@ -39,7 +39,7 @@ def evaluated_value(model: fx.GraphModule, leaves: list[Tensor], where: str) -> 
     except QfuncError:
         raise
     except Exception as e:
-        raise run_error(model, interpreter.at, where, e) from e
+        raise run_error(model, interpreter.current, where, e) from e
 
 
 def _value(interpreter: fx.Interpreter, leaves: list[Tensor]) -> Any:
@@ -50,12 +50,12 @@ def _value(interpreter: fx.Interpreter, leaves: list[Tensor]) -> Any:
 
 
 class _Evaluated(fx.Interpreter):
-    """Runs every submodule in evaluation mode, by copies that share its tensors."""
+    """Run every submodule in evaluation mode, as a copy that shares its tensors."""
 
-    at: fx.Node | None = None
+    current: fx.Node | None = None
 
     def run_node(self, n: fx.Node) -> Any:
-        self.at = n
+        self.current = n
         return super().run_node(n)
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -66,7 +66,7 @@ class _Evaluated(fx.Interpreter):
 
 
 class RoundHalfEven(_Evaluated):
-    """As `_Evaluated`, with activations rounded half to even; constants are written as codes already rounded."""
+    """As `_Evaluated`, with activations rounded half to even; the file stores constants as rounded codes."""
 
     def evaluated(self, target: Any) -> Any:
         module = super().evaluated(target)

@@ -1,4 +1,4 @@
-"""Batches on their way to a quantized model, or through an outer module to its quantized submodules."""
+"""Feed batches to a quantized model, or through an outer module to its quantized submodules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qfunc.execution.batches import Binder, as_list
 from qfunc.graph.submodules import run_submodules
 
 Observe = Callable[[tuple[Any, ...], int], Any]
-"""A function of a quantized model's positional arguments and of the number of the batch: what the model returns."""
+"""(positional arguments of a quantized model, number of the batch) -> the model's value."""
 
 
 def feed_all(model: nn.Module, see: Mapping[str, Observe], batches: Iterable[Any], step: str, progress: bool) -> int:
@@ -53,7 +53,7 @@ def feeder(model: nn.Module, see: Mapping[str, Observe], step: str) -> Callable[
 
 class _Outer:
     def __init__(self, model: nn.Module, see: Mapping[str, Observe], step: str) -> None:
-        self.step, self.number, self.said = step, 0, False
+        self.step, self.number, self.warned = step, 0, False
         parts = {path: model.get_submodule(path) for path in see}
         self.outer = run_submodules(model, {path: self._seeing(path, part, see[path]) for path, part in parts.items()})
         parameters = inspect.signature(self.outer.forward).parameters.values()
@@ -71,7 +71,7 @@ class _Outer:
             except TypeError as e:
                 raise CalibrationError(
                     where=f"{self.step}, batch {self.number}, submodule {path!r}",
-                    found=f"a call that it does not take: {e}",
+                    found=f"a call with wrong arguments: {e}",
                     wanted=f"{path}{signature}",
                     do="Call it as its forward is declared.",
                 ) from e
@@ -92,7 +92,7 @@ class _Outer:
                 where=f"{self.step}, batch {number}, {type(self.outer).__name__}.forward",
                 found=first_line(e),
                 wanted="inputs on which the model runs",
-                do="Give batches as the model's forward takes them.",
+                do="Pass batches with the arguments of the model's forward.",
             ) from e
 
     def _arguments(self, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -103,22 +103,22 @@ class _Outer:
                 return (), dict(batch)
             if self.required == 1:
                 return (batch,), {}
-            raise self._wrong(f"a dict with keys {as_list(batch)}")
+            raise self._error(f"a dict with keys {as_list(batch)}")
         if not isinstance(batch, tuple | list):
-            raise self._wrong(a_or_an(type(batch)))
+            raise self._error(a_or_an(type(batch)))
         if len(batch) < self.required and not self.variadic:
-            raise self._wrong(f"{len(batch)} input{'s' * (len(batch) != 1)}")
+            raise self._error(f"{len(batch)} input{'s' * (len(batch) != 1)}")
         if self.variadic or len(batch) == self.required:
             return tuple(batch), {}
-        if not self.said:
-            self.said = True
-            entries = f"batches of {len(batch)} entries for {self.required} required inputs"
-            warnings.warn(f"{self.step}: {entries}; the leading ones are kept.", UserWarning, stacklevel=6)
+        if not self.warned:
+            self.warned = True
+            found = f"batches of {len(batch)} elements for {self.required} required inputs"
+            warnings.warn(f"{self.step}: {found}; extra elements are ignored.", UserWarning, stacklevel=6)
         return tuple(batch[: self.required]), {}
 
-    def _wrong(self, found: str) -> CalibrationError:
+    def _error(self, found: str) -> CalibrationError:
         wanted = f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required} required)"
-        do = "Give batches as the model's forward takes them."
+        do = "Pass batches with the arguments of the model's forward."
         return CalibrationError(where=f"{self.step}, batch", found=found, wanted=wanted, do=do)
 
 
@@ -132,7 +132,7 @@ def positional(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict
         TypeError: the function does not take them.
     """
     bound = signature.bind(*args, **kwargs)
-    if bound.kwargs:  # by name, behind others that are left out
+    if bound.kwargs:  # passed by name after arguments that were omitted
         bound.apply_defaults()
     return bound.args
 

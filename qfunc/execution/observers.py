@@ -1,4 +1,4 @@
-"""The statistics of a calibration pass: which tensors each estimator sees, and its state while the network runs."""
+"""Statistics of a calibration pass: the tensors that each estimator observes, and its state while the network runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Observer", "Statistic", "require_float", "statistics"]
 
 @frozen(eq=False)
 class Statistic:
-    """One estimator, the (model, path) of the sites that it serves, and the tensors it sees, each with its site's name."""
+    """One estimator: the (model, path) of its sites, and the names of its tensors, each with its site's name."""
 
     site: Site
     owners: tuple[tuple[int, str], ...]
@@ -33,22 +33,24 @@ class Statistic:
 
 
 def statistics(placed: list[tuple[QuantizerNode, ...]]) -> list[Statistic]:
-    """What to estimate for some models' sites: those of one tensor, scheme and estimator share their statistics."""
-    made: dict[Any, Statistic] = {}
+    """Return the statistics to estimate for the sites of some models; sites with the same tensor, scheme and estimator
+    share one.
+    """
+    merged: dict[Any, Statistic] = {}
     for index, seats_of_model in enumerate(placed):
         for seat in seats_of_model:
             site = seat.module.site
             if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):
-                continue  # weights are known from the start; fixed, derived and dynamic qparams are never estimated
+                continue  # weights need no batches; fixed, derived and dynamic qparams are never estimated
             tensor = (index, site.tie) if site.tie and site.leader == "union" else seat.tensor
             key = (tensor, site.estimator, site.scheme)
-            old = made.get(key, Statistic(site, (), {}))
-            made[key] = Statistic(old.site, (*old.owners, (index, seat.path)), {seat.tensor: site.name, **old.tensors})
-    return list(made.values())
+            old = merged.get(key, Statistic(site, (), {}))
+            merged[key] = Statistic(old.site, (*old.owners, (index, seat.path)), {seat.tensor: site.name, **old.tensors})
+    return list(merged.values())
 
 
 class Observer:
-    """The states of all statistics while a network runs."""
+    """States of all statistics while a network runs."""
 
     def __init__(self, network: fx.GraphModule, served: tuple[int, ...], statistics: list[Statistic]) -> None:
         self.served, self.statistics = served, statistics
@@ -67,35 +69,35 @@ class Observer:
         self.device = next((t.device for t in itertools.chain(network.parameters(), network.buffers())), None)
 
     def read(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """Updates all statistics; `inputs` are the shapes of the first call that is not empty.  The network's value."""
+        """Update all statistics and return the network's value; `inputs` are the shapes of the first non-empty call."""
         self.batch = number
         if not self.inputs or any(0 in i.shape for i in self.inputs):
             self.inputs = infos(arguments)
         return self.walk.guarded(arguments, f"calibrate, batch {number}")
 
     def see(self, name: str, value: Any) -> None:
-        """Updates the statistics that read a tensor."""
+        """Update the statistics that read a tensor."""
         if name in self.rank_two and value.ndim != 2:
             raise CalibrationError(
                 where=f"op {self.rank_two[name]!r}",
                 found=f"values of rank {value.ndim} before its BatchNorm1d",
                 wanted="rank 2, where a BatchNorm1d can be folded into the linear layer",
-                do="Flatten the leading axes before this layer, or put the BatchNorm1d elsewhere.",
+                do="Flatten the leading axes before this layer, or move the BatchNorm1d.",
             )
         for index in self.readers.get(name, ()):
             statistic = self.statistics[index]
             require_float(value, statistic.tensors[name])
             if len(statistic.tensors) == 1:
                 self._update(index, value)
-                # NaN and infinity show in the statistics; only then is the tensor read once more, to be sure.
+                # NaN and infinity appear in the statistics; only then check the tensor itself.
                 if not _finite(self.states[index]):
                     self._require_finite(index, name, value)
                 continue
             self._require_finite(index, name, value)
-            # Tied tensors are one tensor to their estimator, once a batch.
-            together = self.waiting.setdefault(index, [])
-            together.append(value.flatten())
-            if len(together) == len(statistic.tensors):
+            # The estimator gets tied tensors as one tensor, once a batch.
+            chunks = self.waiting.setdefault(index, [])
+            chunks.append(value.flatten())
+            if len(chunks) == len(statistic.tensors):
                 self._update(index, torch.cat(self.waiting.pop(index)))
 
     def _require_finite(self, index: int, name: str, value: Tensor) -> None:
@@ -115,28 +117,28 @@ class Observer:
             scales = qparams_shape(site.scheme, shape)
             wanted = f"scales of shape {self.shapes.setdefault(index, scales)}, as in the batches before"
         except SpecError:  # not an axis of it
-            do = f"Name another axis than that of {site.scheme.scale.shared!r}, by a rule for this op if others have it."
+            do = f"Replace the axis of {site.scheme.scale.shared!r}, in a rule for this op if other ops have that axis."
         else:
-            do = "Give batches that differ in the axes that share a scale only, or use a scale per tensor."
+            do = "Pass batches that differ only in the axes that share a scale, or use a scale per tensor."
         if scales is None or scales != self.shapes[index]:
             found = f"a tensor of shape {shape} in batch {self.batch}"
             raise CalibrationError(where=f"site {site.name!r}", found=found, wanted=wanted, do=do)
 
     def qparams(self, part: str = "") -> list[dict[str, Any]]:
-        """For each model that is served, path -> qparams.
+        """Return a dict from path to qparams for each model.
 
         Raises:
-            CalibrationError: a site has seen no values, or the outer module has never called this `part`.
+            CalibrationError: a site has observed no values, or the outer module has never called the submodule `part`.
         """
         found: list[dict[str, Any]] = [{} for _ in self.served]
         if part and not self.batch and self.statistics and all(state is None for state in self.states):
-            do = "Give batches for which it runs, or leave it out of `at`."
+            do = "Pass batches for which it runs, or leave it out of `submodules`."
             where, wanted = f"calibrate, submodule {part!r}", "at least one"
             raise CalibrationError(where=where, found="no call of it in any batch", wanted=wanted, do=do)
         for statistic, state in zip(self.statistics, self.states, strict=True):
             site = statistic.site
             if state is None:
-                do = "Give batches of size 1 or more."
+                do = "Pass batches of size 1 or more."
                 raise CalibrationError(where=f"site {site.name!r}", found="only empty tensors", wanted="some values", do=do)
             for owner, path in statistic.owners:
                 found[owner][path] = site.estimator.finalize(state, site.scheme)
@@ -149,10 +151,10 @@ def _finite(state: Any) -> bool:
 
 
 def require_float(value: Any, name: str) -> None:
-    """Refuses values that have no scale.
+    """Refuse values that cannot have a scale.
 
     Raises:
-        CalibrationError: names the site.
+        CalibrationError: the value is not a float tensor; the message names the site.
     """
     if not isinstance(value, Tensor) or not value.is_floating_point():
         found = f"{value.dtype} values" if isinstance(value, Tensor) else a_or_an(type(value))
@@ -161,17 +163,17 @@ def require_float(value: Any, name: str) -> None:
         raise CalibrationError(where=f"site {name!r}", found=found, wanted="a float tensor", do=do)
 
 
-_SEVERAL = "Give quantize example_inputs=(...,), whose tensors are then inputs of their own; edit.skip leaves an op in float."
-
-
+_SEVERAL = (
+    "Pass example_inputs=(...,) to quantize, so that each tensor is a separate input, or leave the op in float by edit.skip."
+)
 _SKIP = "Use edit.skip for ops on such values."
 
 
 def require_finite(value: Tensor, name: str, what: str) -> None:
-    """Refuses NaN and infinite values, in one pass that allocates nothing.
+    """Refuse NaN and infinite values, in one pass without allocations of the tensor's size.
 
     Raises:
-        CalibrationError: names the site.
+        CalibrationError: a value is not finite; the message names the site.
     """
     ends = torch.stack(torch.aminmax(value.detach())) if value.numel() and value.is_floating_point() else torch.zeros(1)
     if not bool(ends.isfinite().all()):
@@ -179,5 +181,5 @@ def require_finite(value: Tensor, name: str, what: str) -> None:
             where=f"site {name!r}",
             found=f"{'NaN' if bool(ends.isnan().any()) else 'infinite'} values in {what}",
             wanted="finite values",
-            do="Repair the weights or leave out the batch; edit.skip leaves the op in float.",
+            do="Repair the weights, omit the batch, or leave the op in float by edit.skip.",
         )

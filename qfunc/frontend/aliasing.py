@@ -1,4 +1,4 @@
-"""Which traced values share storage, so that writes in place can be made pure."""
+"""Alias analysis of a traced graph: find the values that share storage, so that in-place writes become pure ops."""
 
 from __future__ import annotations
 
@@ -33,42 +33,42 @@ SEVERAL = names(results=(2, 3)) | {
 
 
 class Storage:
-    """The views and aliases met so far in a traced graph, in order."""
+    """The views and aliases among the nodes of a traced graph that were visited so far."""
 
     def __init__(self, traced: fx.Graph) -> None:
         self.order = {n: i for i, n in enumerate(traced.nodes)}
-        self.base: dict[fx.Node, fx.Node] = {}  # a value -> the one whose storage it may share
-        self.same: dict[fx.Node, fx.Node] = {}  # a value -> the very tensor that it is
-        self.part: dict[fx.Node, Any] = {}  # a view -> the index that makes it of its base
+        self.base: dict[fx.Node, fx.Node] = {}  # value -> the value with which it may share storage
+        self.same: dict[fx.Node, fx.Node] = {}  # value -> another name of the same tensor
+        self.part: dict[fx.Node, Any] = {}  # view -> the index such that view = base[index]
 
     def view(self, node: fx.Node, of: fx.Node, part: Any = None) -> None:
-        """Notes that `node` may look into `of`; with an index `part` that it is of[part]."""
+        """Record that `node` may be a view of `of`; with an index `part`, that it is `of[part]`."""
         self.base[node] = of
         if part is not None:
             self.part[node] = part
 
     def wholes(self, node: fx.Node) -> list[tuple[fx.Node, Any]]:
-        """(whole, index) of what a view is a part of, outwards, as far as indices are known: each part is whole[index]."""
-        found = []
+        """Return pairs (whole, index) from the inside out, as far as the indices are known; each part is whole[index]."""
+        pairs = []
         while (node := self._first(node)) in self.part:
-            found.append((self.base[node], self.part[node]))
+            pairs.append((self.base[node], self.part[node]))
             node = self.base[node]
-        return found
+        return pairs
 
     def is_part(self, node: fx.Node, of: fx.Node, index: Any) -> bool:
-        """Whether a value is the part `index` of a tensor."""
+        """Return True if `node` is the view `of[index]`."""
         node = self._first(node)
         return self.part.get(node) == index and node in self.part and self._first(self.base[node]) is self._first(of)
 
     def identical(self, node: fx.Node, to: fx.Node) -> None:
-        """Notes that `node` is `to`, the same tensor under another name."""
+        """Record that `node` and `to` are the same tensor."""
         self.same[node] = self.base[node] = to
 
     def write(self, node: fx.Node, target: fx.Node, through: Sequence[fx.Node]) -> dict[fx.Node, set[fx.Node]]:
-        """All names of each tensor that `node` writes into: `target`, and what it is a part of.
+        """Return all names of each tensor that `node` writes into: of `target`, and of the tensors that it is a part of.
 
         Raises:
-            CaptureError: a value that shares storage with it, but is not it, is read later; or it is a
+            CaptureError: a different tensor that shares storage with `target` is read later, or `target` belongs to a
                 parameter or buffer.
         """
         names = {tensor: self._names(tensor) for tensor in through}
@@ -79,17 +79,17 @@ class Storage:
             raise aliasing_error(
                 node,
                 "an in-place write to a parameter or buffer",
-                "a forward that leaves the model as it is",
+                "a forward that does not change the model",
                 "Return the new value instead of storing it.",
             )
-        late = self.order[node]
+        position = self.order[node]
         for relative in sorted(family - known, key=self.order.__getitem__):
-            if any(self.order[user] > late for user in relative.users):
+            if any(self.order[user] > position for user in relative.users):
                 raise aliasing_error(
                     node,
                     f"an in-place write to {target.name!r}, which shares storage with {relative.name!r} that is read later",
                     "a pure operation",
-                    "Write it without the in-place op, or clone() what is read later.",
+                    "Use an out-of-place op, or clone() the tensor that is read later.",
                 )
         self.identical(node, target)
         return names
@@ -117,5 +117,5 @@ class Storage:
 
 
 def aliasing_error(node: fx.Node, found: str, wanted: str, do: str) -> CaptureError:
-    """The error for a traced call that has no pure form."""
+    """Return the error for a traced call that has no pure form."""
     return CaptureError(where=source_line(node) or f"node {node.name!r}", found=found, wanted=wanted, do=do)

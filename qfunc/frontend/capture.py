@@ -1,4 +1,4 @@
-"""Capture: any accepted model becomes one functional graph of canonical ops."""
+"""capture: convert a model into one functional graph of canonical ops."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from qfunc.frontend.mode_dependence import norms_as_modules, prepare, take_modes
 from qfunc.frontend.options import (
     Leaves,
     bind,
+    custom_tracer,
     leaf_classes,
-    own_tracer,
     require_arguments,
     require_inputs,
     require_leaves,
@@ -38,7 +38,7 @@ from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.graph.wrappers import unwrap, unwrap_inside
 from qfunc.ops.canonicalize import DROPOUTS, canonical, short_name
 
-_LOCK = threading.RLock()  # tracing patches torch's globals
+_LOCK = threading.RLock()  # tracing patches globals of torch
 
 
 def capture(
@@ -48,35 +48,36 @@ def capture(
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
 ) -> Callable[[nn.Module | torch.export.ExportedProgram], fx.GraphModule]:
-    """A transform that turns a model into a functional `fx.GraphModule` of canonical ops.
+    """Return a transform that converts a model into a functional `fx.GraphModule` of canonical ops.
 
-    Without `example_inputs` the model is traced symbolically (fx); with them, or given an
-    `ExportedProgram` or its `.module()`, it goes through `torch.export`, which also takes control flow on shapes and inputs of
-    any structure.  The result owns copies of the tensors, computes what the model computes and
-    names its nodes by the model's module paths; the model itself is not changed.  On the fx road arguments
-    whose default is None, a bool or a string keep it.
+    Without `example_inputs` the model is traced symbolically by torch.fx.  With them, or given an
+    `ExportedProgram` or its `.module()`, it is captured by `torch.export`, which also supports control flow on
+    shapes and inputs of any structure.  The result owns copies of the tensors, computes the same function as the
+    model, and names its nodes by the model's module paths.  The model itself is not changed.  With torch.fx,
+    arguments that default to None, a bool or a string keep the default.
 
-    The result keeps the model's attributes, methods and properties, those of its submodules too
+    The result keeps the attributes, methods and properties of the model and of its submodules
     (`captured.config`, `captured.backbone.width`).  Attributes are deep copies.  Methods are bound to the
-    result; one that reaches a float submodule is a CaptureError that names both.  What `nn.Module` or
-    `fx.GraphModule` define themselves (`train`, `graph`) stays theirs, and special methods (`__len__`) are
-    not kept.  A submodule that takes no part in the forward and has no tensors (a loss) is kept as it is.
-    Pickles leave out what pickle refuses: attributes such as lambdas, methods of local classes.
+    result; a method that calls a float submodule raises a CaptureError that names both.  Members that `nn.Module` or
+    `fx.GraphModule` define (`train`, `graph`) are not replaced, and special methods (`__len__`) are
+    not kept.  A submodule without tensors that the forward does not use (a loss) is kept unchanged.
+    Pickles omit whatever pickle refuses: attributes such as lambdas, methods of local classes.
 
-    Dropout and BatchNorm stay modules, which know both modes.  So do modules of your own that in evaluation return
-    their input (stochastic depth), and the norms inside subclasses of BatchNorm, with what their forward does beside.
+    Dropout and BatchNorm stay modules, because they compute differently in training and in evaluation.  So do
+    user-defined modules that return their input in evaluation (stochastic depth), and the norms inside subclasses
+    of BatchNorm; the other ops in the forward of such a subclass are traced.
 
     Args:
-        example_inputs: The positional inputs of one call, any batch size; None for the fx road.
+        example_inputs: The positional inputs of one call, any batch size; None to trace with torch.fx.
         leaves: Classes of modules that stay one op each, or their names, with or without the package.  They
-            compute in float; selectors see their class (`edit.module("MyBlock")`).  For the fx road.
-        concrete_args: Values of arguments of `forward` by name, which are no inputs any more.
-        tracer: A `torch.fx.Tracer` of your own for the fx road, a class or an instance.  Modules of torch.nn
-            are leaves as without it; for all others its `is_leaf_module` is asked.
+            compute in float; selectors match their class (`edit.module("MyBlock")`).  For torch.fx only.
+        concrete_args: Values for arguments of `forward`, by name; these arguments are no longer inputs.
+        tracer: A custom `torch.fx.Tracer`, as a class or an instance.  For torch.fx only.  Modules of torch.nn
+            are leaves as without it; its `is_leaf_module` decides for all others.
     Raises:
-        CaptureError: control flow on values, writing through a view, a leaf that hides weights; the
-            message gives the file and line of the model's code and the road that would work.  Also a leaf
-            that is no submodule's class, or an argument that forward does not have.
+        CaptureError: control flow on values, a write through a view, a leaf that hides weights; the
+            message gives the file and line of the model's code and an alternative that works.  Also a leaf
+            that is not the class of any submodule, or an argument that forward does not have.
 
     >>> graph = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True))).graph
     >>> [n.name for n in graph.nodes]
@@ -89,7 +90,7 @@ def capture(
         raise CaptureError(
             where="capture",
             found=f"{given} together with example_inputs",
-            wanted="one road: torch.export opens every module",
+            wanted="one of the two: torch.export inlines every module",
             do="Leave out example_inputs, or leave ops in float by edit.skip(edit.module(...)).",
         )
     require_inputs(example_inputs, "capture")
@@ -105,39 +106,41 @@ def capture(
         if is_module_of_a_program(model):
             exported: Any = model
             specs = [s for s in map(vars(model).get, ("_in_spec", "_out_spec")) if s is not None]
-            own: Any = own_copy(model, {id(s): s for s in specs} | {id(exported.graph): copy_module(exported.graph)})
-            return from_program_module(own)
+            owned: Any = own_copy(model, {id(s): s for s in specs} | {id(exported.graph): copy_module(exported.graph)})
+            return from_program_module(owned)
         require_arguments(concrete, model)
         with _LOCK:
-            mine, shown = own_copy(model), model
+            owned, shell_source = own_copy(model), model
             if any(
-                [unwrap_inside(mine), remove_parametrizations(mine)]
-            ):  # what is kept of the model's modules is then that of the plain ones
-                unwrap_inside(shown := own_copy(model))
-                remove_parametrizations(shown)
+                [unwrap_inside(owned), remove_parametrizations(owned)]
+            ):  # attributes are then copied from a model without parametrizations
+                unwrap_inside(shell_source := own_copy(model))
+                remove_parametrizations(shell_source)
             if example_inputs is not None:
-                program, batch = program_of(with_forward_bound(mine, concrete), example_inputs)
+                program, batch = program_of(with_forward_bound(owned, concrete), example_inputs)
                 opened = store_fixed_arguments(from_program(program, modes_of=model), model, concrete, example_inputs, batch)
-                return copy_user_attributes(opened, shown, module_call(program.graph))
-            require_no_hooks(mine)
-            kinds = leaf_classes(leaves, mine)
-            prepare(mine, kinds)
-            around = qualified(type(mine))  # of a parametrized module, that without the parametrization
+                return copy_user_attributes(opened, shell_source, module_call(program.graph))
+            require_no_hooks(owned)
+            kinds = leaf_classes(leaves, owned)
+            prepare(owned, kinds)
+            root_class = qualified(type(owned))  # without the class that a parametrization generates
 
             def trace(root: nn.Module) -> fx.Graph:
-                ours = Tracer(kinds)
-                made = ours if tracer is None else own_tracer(tracer, ours.is_leaf_module)
-                return _trace(root, bind(made, concrete))
+                default = Tracer(kinds)
+                chosen = default if tracer is None else custom_tracer(tracer, default.is_leaf_module)
+                return _trace(root, bind(chosen, concrete))
 
-            evaluated, dropouts = _traced(mine, trace, shown)
-            made = within_module(functionalize(mine, evaluated, dropouts), (around,))
-            return copy_user_attributes(store_fixed_arguments(made, model, concrete, None), shown, module_call(evaluated))
+            evaluated, dropouts = _traced(owned, trace, shell_source)
+            captured = within_module(functionalize(owned, evaluated, dropouts), (root_class,))
+            return copy_user_attributes(
+                store_fixed_arguments(captured, model, concrete, None), shell_source, module_call(evaluated)
+            )
 
     return transform
 
 
 def _traced(owned: nn.Module, trace: Callable[[nn.Module], fx.Graph], model: nn.Module) -> tuple[fx.Graph, set[str]]:
-    # Both modes are traced: what differs depends on `self.training`, and only dropout may.
+    # Trace both modes: any difference depends on `self.training`, and only dropout may differ.
     trained = trace(train(copy.deepcopy(owned)))
     evaluated = trace(owned.eval())
     take_modes(owned, model)
@@ -155,8 +158,8 @@ def _trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
         raise tracing_error(e, model) from e
 
 
-def _dropping(evaluated: fx.Node, trained: fx.Node) -> tuple[Any, ...] | None:
-    # The arguments of attention that drops in training and not in evaluation, or None where more differs.
+def _dropout_arguments(evaluated: fx.Node, trained: fx.Node) -> tuple[Any, ...] | None:
+    # Return the arguments of an attention with dropout in training only, or None if the two calls differ in more.
     if not short_name(evaluated) == short_name(trained) == "scaled_dot_product_attention":
         return None
     calls = canonical(evaluated), canonical(trained)
@@ -168,11 +171,11 @@ def _dropping(evaluated: fx.Node, trained: fx.Node) -> tuple[Any, ...] | None:
 
 
 _P = 4
-"""The place of dropout_p among the arguments of attention."""
+"""The position of dropout_p among the arguments of scaled_dot_product_attention."""
 
 
 def _dropouts(evaluated: fx.Graph, trained: fx.Graph) -> set[str]:
-    # The dropout calls that training switches; any other difference is refused.
+    # Return the names of the dropout calls that are active in training only; refuse any other difference.
     a, b = list(evaluated.nodes), list(trained.nodes)
     found = set()
     for x, y in zip(a, b, strict=False):
@@ -181,7 +184,7 @@ def _dropouts(evaluated: fx.Graph, trained: fx.Graph) -> set[str]:
         if x.target == y.target and short_name(x) in DROPOUTS:
             found.add(x.name)
             continue
-        if (dropping := _dropping(x, y)) is not None:
+        if (dropping := _dropout_arguments(x, y)) is not None:
             x.args, x.kwargs = dropping, {}
             found.add(x.name)
             continue

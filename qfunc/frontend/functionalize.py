@@ -1,4 +1,4 @@
-"""From a traced graph to the functional form: canonical ops, no in-place writes, the user's names."""
+"""Convert a traced graph to the functional form: canonical ops, no in-place writes, the user's names."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from qfunc.ops.creation import casts_nothing, stays
 from qfunc.ops.decompositions import attend
 from qfunc.ops.indexing import element, picked
 
-_MADE_OF_PARTS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
+_USE_PURE_OPS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
 
 
 def functionalize(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None = None) -> CapturedModule:
-    """The functional form of a traced graph over `owned`, a module that the result may keep.
+    """Return the functional form of a traced graph over `owned`, a module that the result may keep.
 
     Args:
-        owned: Holds the tensors and leaves that the graph names.
-        traced: As it came from a tracer.
+        owned: The module with the tensors and leaves that the graph names.
+        traced: The graph from a tracer.
         dropouts: Names of the dropout calls that are active in training only; None if all are.
     Raises:
-        CaptureError: a write in place that has no pure form.
+        CaptureError: an in-place write has no pure form.
 
     >>> from torch import nn
     >>> [str(n.target) for n in functionalize(nn.Module(), fx.symbolic_trace(lambda x: x.sigmoid_()).graph).graph.nodes][0]
@@ -55,12 +55,12 @@ def functionalize(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None 
 
 
 class _Builder:
-    """Copies a graph node by node; `env` maps each traced node to the value it has *now*."""
+    """Copy a graph node by node; `env` maps each traced node to its *current* value."""
 
     def __init__(self, owner: nn.Module, traced: fx.Graph, dropouts: set[str] | None) -> None:
         self.owner, self.graph, self.dropouts = owner, fx.Graph(), dropouts
         self.graph.set_codegen(traced._codegen)
-        self.env: dict[fx.Node, Any] = {}  # of torch.meshgrid, a tuple
+        self.env: dict[fx.Node, Any] = {}  # a tuple for torch.meshgrid
         self.storage = Storage(traced)
         self.facts: dict[str, NodeInfo] = {}
         self.paths: set[str] = set()
@@ -68,19 +68,19 @@ class _Builder:
         self.last = {stack[-1][0]: n for n, stack in self.stacks.items() if n.op.startswith("call") and stack}
 
     def require(self, node: fx.Node) -> None:
-        """Emits one traced node and what it reads, unless that is done."""
+        """Emit one traced node after its inputs, unless it was emitted before."""
         if node not in self.env:
             for source in node.all_input_nodes:
                 self.require(source)
             self.step(node)
 
     def step(self, node: fx.Node) -> None:
-        """Emits one traced node."""
+        """Emit one traced node."""
         if node.op == "output":
             self.graph.output(fx.map_arg(node.args[0], self.env.__getitem__))
             return
         if node.op == "placeholder" and str(node.target).startswith("*") and not node.users:
-            return  # **kwargs that the forward takes and leaves alone
+            return  # **kwargs that the forward does not use
         self.env[node] = self._value(node)
         source = argument(node, 0, "input", "self")
         if not isinstance(source, fx.Node):
@@ -99,13 +99,13 @@ class _Builder:
             self.storage.view(node, source, _index(node, source, source in self.storage.part))
 
     def _written(self, node: fx.Node, target: fx.Node) -> None:
-        # Of the whole that a view shows a part of, what was written is a part, too.
-        held = self.env[node]
-        now = {target: held}
+        # A write into a view also writes into the tensors that the view is a part of.
+        value = self.env[node]
+        current = {target: value}
         for whole, index in self.storage.wholes(target):
-            held = now[whole] = write_slice(self._emitter(node, self._path(node)), self.env[whole], index, held)
-        for tensor, names in self.storage.write(node, target, tuple(now)).items():
-            self.env.update(dict.fromkeys(names, now[tensor]))
+            value = current[whole] = write_slice(self._emitter(node, self._path(node)), self.env[whole], index, value)
+        for tensor, names in self.storage.write(node, target, tuple(current)).items():
+            self.env.update(dict.fromkeys(names, current[tensor]))
 
     def _value(self, node: fx.Node) -> Any:
         if node.op in ("placeholder", "get_attr", "call_module"):
@@ -115,8 +115,8 @@ class _Builder:
             return self.env[argument(node, 0, "input", "self")]
         if node.kwargs.get("out") is not None:
             raise aliasing_error(node, "out=, a write into another tensor", "a pure operation", "Use the returned value.")
-        if (name or "").removesuffix("_") in DROPOUTS and (made := self._dropout(node)) is not None:
-            return made
+        if (name or "").removesuffix("_") in DROPOUTS and (value := self._dropout(node)) is not None:
+            return value
         if name == "scaled_dot_product_attention" and node.name in (self.dropouts or ()):
             return self._attention(node)
         if (started := is_sum_start(node, self.owner)) is not None:
@@ -126,14 +126,18 @@ class _Builder:
         if name == "meshgrid" and (given := meshgrid_arguments(node)) is not None:
             emit = self._emitter(node, self._path(node))
             return meshgrid(emit, [self.env[n] for n in given[0]], given[1])
-        if name == "getitem" and isinstance(held := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
-            return held[node.args[1]]  # type: ignore[index]
-        call = on_input_device(_part(canonical(node)), node.graph)
+        if name == "getitem" and isinstance(results := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
+            return results[node.args[1]]  # type: ignore[index]
+        call = on_input_device(_canonical_part(canonical(node)), node.graph)
         if call is not None:
             fx.map_arg(call[1], self.require)
-            made = self._emit(node, "call_function", call[0], call[1], {})
-            return tuple(self._create(node, "call_function", operator.getitem, (made, i), {}, self._unique(f"{made.name}.{i}"))
-                         for i in range(output_count(node, call))) if reads_tuple(node) else made  # fmt: skip
+            value = self._emit(node, "call_function", call[0], call[1], {})
+            if not reads_tuple(node):
+                return value
+            return tuple(
+                self._create(node, "call_function", operator.getitem, (value, i), {}, self._unique(f"{value.name}.{i}"))
+                for i in range(output_count(node, call))
+            )
         if name == "detach_":
             return self._emit(node, "call_function", torch.detach, node.args, {})
         if is_in_place(node):
@@ -141,19 +145,19 @@ class _Builder:
         return self._emit(node, node.op, node.target, node.args, node.kwargs)
 
     def _write(self, node: fx.Node, name: str) -> fx.Node:
-        # The new value of what is written, where the vocabulary has no op of that name.
+        # Return the value after a write for which the op vocabulary has no op of that name.
         target: Any = node.args[0]
-        held, given = self.env[target], [fx.map_arg(v, self.env.__getitem__) for v in node.args[1:]]
-        made: fx.Node | None = None
+        current, given = self.env[target], [fx.map_arg(v, self.env.__getitem__) for v in node.args[1:]]
+        value: fx.Node | None = None
         if name in ("copy_", "fill_", "zero_"):
-            made = filled_slice(self._emitter(node, self._path(node)), held, given[0] if given else 0)
+            value = filled_slice(self._emitter(node, self._path(node)), current, given[0] if given else 0)
         elif name in ("setitem", "__setitem__") and slice_indices(node.args[1]) is not None:
-            # x[i] += 1 writes into the part, and then the part into x.
-            there = isinstance(node.args[2], fx.Node) and self.storage.is_part(node.args[2], target, node.args[1])
-            made = held if there else write_slice(self._emitter(node, self._path(node)), held, *given)
-        if made is not None:
-            return made
-        found, do = f"{name}, an in-place write that has no pure form in the op vocabulary", _MADE_OF_PARTS
+            # x[i] += 1 writes into the slice first, and then writes the slice into x.
+            is_written = isinstance(node.args[2], fx.Node) and self.storage.is_part(node.args[2], target, node.args[1])
+            value = current if is_written else write_slice(self._emitter(node, self._path(node)), current, *given)
+        if value is not None:
+            return value
+        found, do = f"{name}, an in-place write that has no pure form in the op vocabulary", _USE_PURE_OPS
         if "setitem" in name:
             found = "x[...] = value, an in-place write into a part of a tensor"
         elif hasattr(torch.Tensor, name.strip("_")):
@@ -167,7 +171,7 @@ class _Builder:
         return emit
 
     def _dropout(self, node: fx.Node) -> fx.Node | None:
-        # Active in both modes: an op of its own.  In neither: nothing.  In training only: a leaf module.
+        # Active in both modes: a separate op.  In neither: nothing.  In training only: a leaf module.
         training = argument(node, 2, "training", "train")
         if training is not False:
             return None
@@ -175,11 +179,11 @@ class _Builder:
         if self.dropouts is not None and node.name not in self.dropouts:
             return self.env[source]  # type: ignore[no-any-return]
         given = argument(node, 1, "p")
-        made = DROPOUTS[str(short_name(node)).removesuffix("_")](0.5 if given is None else float(given))
-        return self._module(node, self._path(node), made, self.env[source])
+        module = DROPOUTS[str(short_name(node)).removesuffix("_")](0.5 if given is None else float(given))
+        return self._module(node, self._path(node), module, self.env[source])
 
     def _attention(self, node: fx.Node) -> fx.Node:
-        # Its dropout, which is active in training only, stands behind the softmax: so that must be an op.
+        # Its dropout is active in training only and follows the softmax, so the softmax must be a separate op.
         call = canonical(node)
         assert call is not None
         query, key, value, mask, p, causal, factor, grouped = fx.map_arg(call[1], self.env.__getitem__)
@@ -191,15 +195,15 @@ class _Builder:
 
         if grouped:
             key, value = (emit(repeat_heads, t, query) for t in (key, value))
-        made: fx.Node = attend(emit, query, key, value, (mask,), causal, factor, dropped)[0]
-        fact = self.facts.pop(made.name)
-        made.name = re.sub(r"\W", "_", path)  # the last product bears the name of the whole
-        self.facts[made.name] = evolve(fact, path=path)
-        return made
+        product: fx.Node = attend(emit, query, key, value, (mask,), causal, factor, dropped)[0]
+        fact = self.facts.pop(product.name)
+        product.name = re.sub(r"\W", "_", path)  # the last product gets the name of the attention op
+        self.facts[product.name] = evolve(fact, path=path)
+        return product
 
     def _module(self, node: fx.Node, path: str, module: nn.Module, source: fx.Node) -> fx.Node:
         holder, _, name = path.rpartition(".")
-        while hasattr(ensure_submodule(self.owner, holder), name):  # the user's own
+        while hasattr(ensure_submodule(self.owner, holder), name):  # an attribute of the user's module
             path = self._unique(path)
             name = path.rpartition(".")[2]
         ensure_submodule(self.owner, holder).add_module(name, module.train(ensure_submodule(self.owner, holder).training))
@@ -235,13 +239,13 @@ class _Builder:
         return self.stacks.get(node, [])
 
     def _unique(self, path: str) -> str:
-        free = unique_name(path, self.paths)
-        self.paths.add(free)
-        return free
+        unused = unique_name(path, self.paths)
+        self.paths.add(unused)
+        return unused
 
 
-def _part(call: Any) -> Any:
-    # x.unbind(dim)[i] is x[..., i], which reads one tensor and gives one; x.topk(k)[0] is no slice.
+def _canonical_part(call: Any) -> Any:
+    # x.unbind(dim)[i] is x[..., i], an op with one result; x.topk(k)[0] is not a slice.
     if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
         return call
     if not isinstance(call[1][1], int):
@@ -256,7 +260,7 @@ def _part(call: Any) -> Any:
 
 
 def _index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
-    # The index that makes a view of a tensor, if it is known; x[0] may pick one of several tensors.
+    # Return the index that selects a view of a tensor, or None if it is unknown; x[0] may pick one of several tensors.
     call = canonical(node)
     if call is None or call[0] is not operator.getitem or call[1][0] is not source or slice_indices(call[1][1]) is None:
         return None

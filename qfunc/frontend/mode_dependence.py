@@ -1,4 +1,4 @@
-"""Modules of the user's own that compute otherwise in training, as dropout and BatchNorm do, made leaves that still do."""
+"""User-defined modules that depend on the mode, as dropout and BatchNorm do: convert them to leaves that still do."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def prepare(model: nn.Module, leaves: frozenset[type[nn.Module]] = frozenset()) -> None:
-    """Puts a `TrainingOnly` in the place of each submodule that in evaluation returns its input itself.
+    """Replace each submodule that returns its input in evaluation by a `TrainingOnly` around it.
 
-    So stochastic depth writes itself.  Such a module has no tensors and its forward reads `self.training`; what it does
-    in evaluation is found by a call.  Modules of a class in `leaves` stay.
+    Stochastic depth is such a module.  It has no tensors and its forward reads `self.training`; a call shows that it
+    returns its input in evaluation.  Modules of a class in `leaves` stay.
 
     >>> class Noise(nn.Module):
     ...     def forward(self, x):
@@ -31,51 +31,51 @@ def prepare(model: nn.Module, leaves: frozenset[type[nn.Module]] = frozenset()) 
       (inner): Noise()
     )
     """
-    made: dict[nn.Module, TrainingOnly] = {}
+    wrappers: dict[nn.Module, TrainingOnly] = {}
     for path, module in list(model.named_modules(remove_duplicate=False)):
-        if path and module not in made and type(module) not in leaves and _returns_its_input(module):
-            made[module] = TrainingOnly(module)
-        if path and module in made:
-            model.set_submodule(path, made[module])
+        if path and module not in wrappers and type(module) not in leaves and _returns_input_in_evaluation(module):
+            wrappers[module] = TrainingOnly(module)
+        if path and module in wrappers:
+            model.set_submodule(path, wrappers[module])
 
 
-def _returns_its_input(module: nn.Module) -> bool:
+def _returns_input_in_evaluation(module: nn.Module) -> bool:
     code = getattr(type(module).forward, "__code__", None)
-    own = not type(module).__module__.startswith("torch.") and not isinstance(module, TrainingOnly)
-    if not own or code is None or "training" not in code.co_names or [*module.children(), *module.state_dict()]:
+    user_defined = not type(module).__module__.startswith("torch.") and not isinstance(module, TrainingOnly)
+    if not user_defined or code is None or "training" not in code.co_names or [*module.children(), *module.state_dict()]:
         return False
     x, mode = torch.zeros(1), module.training
     try:
         with torch.random.fork_rng(devices=()), torch.no_grad():
             return module.eval()(x) is x
-    except Exception:  # it takes something else than one tensor
+    except Exception:  # the module does not accept a single tensor
         return False
     finally:
         module.train(mode)
 
 
 def train(model: nn.Module) -> nn.Module:
-    """The model in training, but for the norms that `norms_as_modules` makes leaves, which know both modes."""
+    """Set the model to training, except the norms that `norms_as_modules` converts to leaves, and return it."""
     model.train()
     for module in model.modules():
-        if _is_own_norm(module):
+        if _is_norm_subclass(module):
             module.training = False
     return model
 
 
 def take_modes(model: nn.Module, original: nn.Module) -> None:
-    """Sets the modes of a prepared model to those of the one that it was copied from, submodule by submodule."""
+    """Set the mode of each submodule of a prepared model to the mode of the same submodule of the original."""
     for path, module in original.named_modules():
-        twin = model.get_submodule(path)
-        twin.training = module.training
-        if isinstance(twin, TrainingOnly):
-            twin.inner.training = module.training
+        copied = model.get_submodule(path)
+        copied.training = module.training
+        if isinstance(copied, TrainingOnly):
+            copied.inner.training = module.training
 
 
 def norms_as_modules(graph: fx.Graph, owner: nn.Module) -> None:
-    """F.batch_norm in the forward of a subclass of torch's BatchNorm becomes a call of the plain class, with its tensors.
+    """Replace F.batch_norm in the forward of a subclass of torch's BatchNorm by a call of the plain class, with its tensors.
 
-    What else the subclass does, an activation say, stays as it was traced.  In training the plain class computes with
+    The other ops of the subclass, such as an activation, stay as they were traced.  In training the plain class uses
     the statistics of the batch.
     """
     made: dict[str, nn.Module] = {}
@@ -86,9 +86,9 @@ def norms_as_modules(graph: fx.Graph, owner: nn.Module) -> None:
             continue
         path = str(mean.target).rpartition(".")[0]
         norm = owner.get_submodule(path)
-        if path in made or (path and _is_own_norm(norm) and _all_of(path, given)):
+        if path in made or (path and _is_norm_subclass(norm) and _reads_tensors_of(path, given)):
             if path not in made:
-                made[path] = _plain(norm)
+                made[path] = _plain_norm(norm)
                 owner.set_submodule(path, made[path])
             with graph.inserting_before(node):
                 call = graph.call_module(path, (given["input"],))
@@ -97,34 +97,34 @@ def norms_as_modules(graph: fx.Graph, owner: nn.Module) -> None:
             graph.erase_node(node)
 
 
-def _is_own_norm(module: nn.Module) -> bool:
+def _is_norm_subclass(module: nn.Module) -> bool:
     return isinstance(module, _NORMS) and not type(module).__module__.startswith("torch.") and module.running_mean is not None
 
 
-def _all_of(path: str, given: dict[str, Any]) -> bool:
-    # The norm's own tensors, each in its place.
+def _reads_tensors_of(path: str, given: dict[str, Any]) -> bool:
+    # Return True if each tensor argument is the norm's own attribute of that name.
     tensors = ((name, given[name]) for name in ("weight", "bias", "running_mean", "running_var"))
     return given["training"] is False and all(
         v is None or (isinstance(v, fx.Node) and v.op == "get_attr" and v.target == f"{path}.{name}") for name, v in tensors
     )
 
 
-def _plain(norm: Any) -> nn.Module:
+def _plain_norm(norm: Any) -> nn.Module:
     kind: Any = next(k for k in _NORMS if isinstance(norm, k))
-    made: nn.Module = kind(norm.num_features, norm.eps, norm.momentum, norm.affine, device=norm.running_mean.device)  # pyright: ignore[reportOptionalMemberAccess]
+    norm_copy: nn.Module = kind(norm.num_features, norm.eps, norm.momentum, norm.affine, device=norm.running_mean.device)  # pyright: ignore[reportOptionalMemberAccess]
     for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
         value = getattr(norm, name)
-        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and name in made._parameters:
-            delattr(made, name)  # a frozen norm's are buffers
-            made.register_buffer(name, value)
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and name in norm_copy._parameters:
+            delattr(norm_copy, name)  # a frozen norm stores them as buffers
+            norm_copy.register_buffer(name, value)
         else:
-            setattr(made, name, value)
-    made.training = norm.training
-    return with_missing_members(made, norm)
+            setattr(norm_copy, name, value)
+    norm_copy.training = norm.training
+    return with_missing_members(norm_copy, norm)
 
 
 def with_missing_members(made: nn.Module, of: nn.Module) -> nn.Module:
-    """The module with the submodules and tensors of another that it does not have by those names.
+    """Add the submodules and tensors of another module for which this one has no value, and return this one.
 
     >>> sorted(n for n, _ in with_missing_members(nn.Linear(1, 1, bias=False), nn.Linear(1, 1)).named_parameters())
     ['bias', 'weight']
@@ -142,7 +142,7 @@ def with_missing_members(made: nn.Module, of: nn.Module) -> nn.Module:
 
 
 class TrainingOnly(nn.Module):
-    """A module of the user's own that in evaluation returns its input, as dropout does.
+    """Wrapper of a user-defined module that returns its input in evaluation, as dropout does.
 
     >>> TrainingOnly(nn.Dropout(1.0)).eval()(3)
     3
@@ -154,5 +154,5 @@ class TrainingOnly(nn.Module):
         self.training = inner.training
 
     def forward(self, input: Any) -> Any:
-        """What the inner module makes of the input in training; in evaluation the input."""
+        """Return the inner module's output in training, and the input in evaluation."""
         return self.inner(input) if self.training else input

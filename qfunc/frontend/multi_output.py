@@ -1,4 +1,4 @@
-"""Ops that return several parts of a tensor: how many, where they are read as one tuple."""
+"""Ops that return several parts of a tensor: the number of parts, and uses of the whole tuple."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from qfunc.ops.canonicalize import canonical, short_name
 
 
 def reads_tuple(node: fx.Node) -> bool:
-    """Whether an op reads the tuple of a split, or some of it, as in torch.cat(x.chunk(2)[::-1]).
+    """Return True if an op reads the tuple of a split or a slice of it, as in torch.cat(x.chunk(2)[::-1]).
 
     >>> g = fx.symbolic_trace(lambda x: x.chunk(2)[::-1]).graph
     >>> [reads_tuple(n) for n in g.nodes]
     [False, True, False, False]
     """
-    return short_name(node) in SPLITS and any(_as_a_whole(node, user) for user in node.users)
+    return short_name(node) in SPLITS and any(_uses_tuple(node, user) for user in node.users)
 
 
-def _as_a_whole(node: fx.Node, user: fx.Node) -> bool:
+def _uses_tuple(node: fx.Node, user: fx.Node) -> bool:
     if user.target is operator.getitem:
         return isinstance(user.args[1], slice)
     return user.op.startswith("call_") and canonical(user) is not None
 
 
 def output_count(node: fx.Node, call: Any) -> int:
-    """How many parts a split gives, whatever the size of its input.
+    """Return the number of parts of a split, for any size of its input.
 
     Raises:
-        CaptureError: the size decides.
+        CaptureError: the number depends on the size.
 
     >>> node = [*fx.symbolic_trace(lambda x: x.split([1, 2])).graph.nodes][1]
     >>> output_count(node, canonical(node))
@@ -46,8 +46,8 @@ def output_count(node: fx.Node, call: Any) -> int:
         return len(given)
     raise CaptureError(
         where=source_line(node) or f"node {node.name!r}",
-        found=f"the parts of {name} as a whole, as many as the size says",
-        wanted="parts by their numbers",
+        found=f"all parts of {name} as one tuple, whose length depends on the size",
+        wanted="parts selected by index",
         do="Name the parts: a, b = x.unbind(0); or give example_inputs=(...,), so that the model is captured by torch.export.",
     )
 

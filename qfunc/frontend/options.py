@@ -1,4 +1,4 @@
-"""What the caller says about a capture: modules that stay one op, arguments with fixed values, another tracer."""
+"""Options of a capture: leaf modules, arguments with fixed values, a custom tracer."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _name(kind: type) -> str:
 
 
 def require_leaves(leaves: Any) -> tuple[str | type[nn.Module], ...]:
-    """The leaves one by one.
+    """Return the leaves as a tuple.
 
     Raises:
-        CaptureError: something else than classes and names.
+        CaptureError: a leaf is neither a class nor a name.
     """
     single = isinstance(leaves, str | type | nn.Module) or not isinstance(leaves, Iterable)
     given: tuple[Any, ...] = (leaves,) if single else tuple(leaves)  # pyright: ignore[reportArgumentType]
@@ -46,10 +46,10 @@ def require_leaves(leaves: Any) -> tuple[str | type[nn.Module], ...]:
 
 
 def require_inputs(example_inputs: Any, step: str) -> None:
-    """Refuses example inputs that are none.
+    """Refuse example inputs of a wrong type.
 
     Raises:
-        CaptureError: a model, a text, a dict.
+        CaptureError: a model, a string, a dict or a callable.
     """
     if isinstance(example_inputs, nn.Module | str | Mapping | torch.export.ExportedProgram) or callable(example_inputs):
         model = isinstance(example_inputs, nn.Module | torch.export.ExportedProgram)
@@ -62,47 +62,47 @@ def require_inputs(example_inputs: Any, step: str) -> None:
 
 
 def leaf_classes(leaves: Leaves, model: nn.Module) -> frozenset[type[nn.Module]]:
-    """The classes of the model's submodules that are given by class, by name or by qualified name.
+    """Return the classes of the model's submodules that are given by class, by name or by qualified name.
 
     Raises:
-        CaptureError: one that no submodule has; lists near names.
+        CaptureError: no submodule has such a class; the message lists similar names.
 
     >>> leaf_classes("ReLU", nn.Sequential(nn.ReLU()))
     frozenset({<class 'torch.nn.modules.activation.ReLU'>})
     """
     kinds = {type(m) for m in model.modules() if m is not model}
-    found: set[type[nn.Module]] = set()
+    selected: set[type[nn.Module]] = set()
     for leaf in require_leaves(leaves):
-        mine = {k for k in kinds if k is leaf or (isinstance(leaf, str) and leaf in (k.__name__, k.__qualname__, _name(k)))}
-        if not mine:
+        matches = {k for k in kinds if k is leaf or (isinstance(leaf, str) and leaf in (k.__name__, k.__qualname__, _name(k)))}
+        if not matches:
             names = sorted({k.__name__ for k in kinds})
             word = leaf.rpartition(".")[2] if isinstance(leaf, str) else getattr(leaf, "__name__", str(leaf))
             near = difflib.get_close_matches(word, names, 3, 0.4) or names[:6]
             raise CaptureError(
                 where="capture, leaves",
-                found=f"{leaf if isinstance(leaf, str) else word!r}, the class of no submodule",
+                found=f"{leaf if isinstance(leaf, str) else word!r}, which is not the class of any submodule",
                 wanted="classes of the model's submodules",
                 do=f"Near names: {', '.join(near) or 'none, the model has no submodules'}.",
             )
-        found |= mine
-    return frozenset(found)
+        selected |= matches
+    return frozenset(selected)
 
 
 def present_arguments(spellings: Iterable[str], model: object) -> tuple[str, ...]:
-    """Those of some qualified names that are classes of the model's submodules.
+    """Return those of the qualified names that are classes of the model's submodules.
 
     >>> present_arguments(("torch.relu", "torch.nn.modules.activation.ReLU"), nn.Sequential(nn.ReLU()))
     ('torch.nn.modules.activation.ReLU',)
     """
-    have = {_name(type(m)) for m in model.modules() if m is not model} if isinstance(model, nn.Module) else set()
-    return tuple(s for s in spellings if s in have)
+    present = {_name(type(m)) for m in model.modules() if m is not model} if isinstance(model, nn.Module) else set()
+    return tuple(s for s in spellings if s in present)
 
 
 def require_mapping(concrete: Any) -> dict[str, Any]:
-    """Values of arguments by name.
+    """Return the values of arguments by name, as a dict.
 
     Raises:
-        CaptureError: something else.
+        CaptureError: the value is not a mapping with strings as keys.
     """
     if concrete is not None and not (isinstance(concrete, Mapping) and all(isinstance(k, str) for k in concrete)):
         do = "Write concrete_args={'gain': 2.0}."
@@ -113,10 +113,10 @@ def require_mapping(concrete: Any) -> dict[str, Any]:
 
 
 def require_arguments(concrete: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuses values for arguments that the model's forward does not have.
+    """Refuse values for arguments that the model's forward does not have.
 
     Raises:
-        CaptureError: lists those that it has.
+        CaptureError: the message lists the arguments that it has.
     """
     names = [
         k for k, p in inspect.signature(model.forward).parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
@@ -125,21 +125,21 @@ def require_arguments(concrete: Mapping[str, Any], model: nn.Module) -> None:
         if name not in names:
             raise CaptureError(
                 where="capture, concrete_args",
-                found=f"{name!r}, which is no argument of {type(model).__name__}.forward",
+                found=f"{name!r}, which is not an argument of {type(model).__name__}.forward",
                 wanted="names of its arguments",
-                do=f"They are: {', '.join(names)}.",
+                do=f"Use one of: {', '.join(names)}.",
             )
         if isinstance(value, _PLACEHOLDER):
             raise CaptureError(
                 where="capture, concrete_args",
                 found=f"a placeholder for {name!r}",
-                wanted="a value that stays",
-                do="Give example_inputs=(...,), whose structure is that of the inputs.",
+                wanted="a fixed value",
+                do="Give example_inputs=(...,) with the structure of the inputs.",
             )
 
 
 def with_forward_bound(model: nn.Module, concrete: Mapping[str, Any]) -> nn.Module:
-    """The (own) model with some arguments of its forward fixed: they are no inputs any more."""
+    """Fix some arguments of the model's forward, in place, and return the model; they are no longer inputs."""
     if not concrete:
         return model
     forward, signature = model.forward, inspect.signature(model.forward)
@@ -161,7 +161,7 @@ class _Bound:
 
 
 def bind(tracer: fx.Tracer, concrete: Mapping[str, Any]) -> fx.Tracer:
-    """The (own) tracer, which gives some arguments of the root's forward their values instead of placeholders."""
+    """Make the tracer bind values to arguments of the root's forward, in place of placeholders, and return it."""
     proxy, arguments = tracer.create_proxy, tracer.create_args_for_root
 
     def create_proxy(kind: str, target: Any, *rest: Any, **more: Any) -> Any:
@@ -181,43 +181,43 @@ def bind(tracer: fx.Tracer, concrete: Mapping[str, Any]) -> fx.Tracer:
     return tracer
 
 
-def own_tracer(given: Any, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Tracer:
-    """A new tracer of the user's kind; modules of torch.nn, whose weights must be seen, are leaves as ever.
+def custom_tracer(given: Any, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Tracer:
+    """Return a new tracer of the user's class; modules of torch.nn stay leaves, so that their weights are visible.
 
     Raises:
-        CaptureError: no `torch.fx.Tracer`, neither a class nor an instance, or one that needs arguments.
+        CaptureError: `given` is not a `torch.fx.Tracer`, or is a class that needs arguments.
     """
     kind = given if isinstance(given, type) else type(given)
     if not issubclass(kind, fx.Tracer):
         do = "Derive it from torch.fx.Tracer."
         raise CaptureError(where="capture, tracer", found=a_or_an(kind), wanted="a torch.fx.Tracer", do=do)
     try:
-        made: fx.Tracer = given() if isinstance(given, type) else copy.copy(given)
+        tracer: fx.Tracer = given() if isinstance(given, type) else copy.copy(given)
     except TypeError as e:
         do = "Pass an instance."
         raise CaptureError(
             where="capture, tracer", found=f"{kind.__name__}: {e}", wanted="a class without arguments", do=do
         ) from e
-    theirs = made.is_leaf_module
+    user_is_leaf = tracer.is_leaf_module
 
     def is_leaf_module(m: nn.Module, module_qualified_name: str) -> bool:
         ours = is_leaf(m, module_qualified_name)
-        return ours or (not type(m).__module__.startswith("torch.nn") and theirs(m, module_qualified_name))
+        return ours or (not type(m).__module__.startswith("torch.nn") and user_is_leaf(m, module_qualified_name))
 
-    call_module = made.call_module
+    call_module = tracer.call_module
 
     def call(m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return call_module(m, forward_of(m) or forward, args, kwargs)
 
-    create_arg = made.create_arg
+    create_arg = tracer.create_arg
 
     def argument(a: Any) -> Any:
-        return rebuild_mapping(made, a) if is_user_mapping(a) else create_arg(a)
+        return rebuild_mapping(tracer, a) if is_user_mapping(a) else create_arg(a)
 
-    if type(made).proxy is fx.Tracer.proxy:  # x += y writes, for this tracer too
-        made.proxy = lambda node: Proxy(node, made)  # type: ignore[method-assign]
-    made.create_arg = argument  # type: ignore[method-assign]
-    made.is_leaf_module = is_leaf_module  # type: ignore[method-assign]
-    made.call_module = call  # type: ignore[method-assign]
-    made.record_stack_traces = True
-    return made
+    if type(tracer).proxy is fx.Tracer.proxy:  # so that x += y is recorded as a write
+        tracer.proxy = lambda node: Proxy(node, tracer)  # type: ignore[method-assign]
+    tracer.create_arg = argument  # type: ignore[method-assign]
+    tracer.is_leaf_module = is_leaf_module  # type: ignore[method-assign]
+    tracer.call_module = call  # type: ignore[method-assign]
+    tracer.record_stack_traces = True
+    return tracer

@@ -1,4 +1,4 @@
-"""Weights that modules of torch compute anew at each call (weight and spectral norms, parametrizations), made plain."""
+"""Replace parametrized weights (weight norm, spectral norm, parametrizations) by plain parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ __all__ = ["remove_parametrizations"]
 
 
 def remove_parametrizations(model: nn.Module) -> bool:
-    """Gives the (own) model's modules the weights that they have in evaluation, as parameters; whether there were any.
+    """Replace parametrized weights by plain parameters with their values in evaluation, in place.
+
+    Return True if there were any.
 
     >>> model = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
     >>> remove_parametrizations(model)
@@ -25,7 +27,7 @@ def remove_parametrizations(model: nn.Module) -> bool:
         training = module.training
         if parametrize.is_parametrized(module):
             changed = True
-            _plain(module)
+            _materialize(module)
         for hook in list(module._forward_pre_hooks.values()):
             if isinstance(hook, WeightNorm):
                 remove_weight_norm(module, hook.name)
@@ -36,14 +38,14 @@ def remove_parametrizations(model: nn.Module) -> bool:
     return changed
 
 
-def _plain(module: nn.Module) -> None:
-    # torch's remove_parametrizations would write to the module's class, which is that of the user's module, too.
+def _materialize(module: nn.Module) -> None:
+    # torch's remove_parametrizations would modify the module's class, which the user's module shares.
     for inner in module.modules():
         inner.training = False
-    held: nn.Module = module._modules["parametrizations"]  # type: ignore[assignment]
+    parametrizations: nn.Module = module._modules["parametrizations"]  # type: ignore[assignment]
     with torch.no_grad():
-        values = {name: getattr(module, name).clone() for name, _ in held.named_children()}
-    trained = any(p.requires_grad for p in held.parameters())
+        values = {name: getattr(module, name).clone() for name, _ in parametrizations.named_children()}
+    trained = any(p.requires_grad for p in parametrizations.parameters())
     module.__class__ = parametrize.type_before_parametrizations(module)
     del module._modules["parametrizations"]
     for name, value in values.items():

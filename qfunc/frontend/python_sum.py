@@ -1,4 +1,4 @@
-"""The 0 + x with which Python's sum begins, which is x."""
+"""Recognise the 0 + x with which Python's sum() begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.ops.opset import BY_TARGET
 
 
 def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:
-    """The x of a traced 0 + x that is x; None for all else, and where x may be a tensor of booleans.
+    """Return the x of a traced 0 + x, or None for any other node and where x may be a tensor of booleans.
 
     >>> g = fx.symbolic_trace(lambda x, y: sum([x.relu(), y])).graph
     >>> [str(is_sum_start(n, nn.Module())) for n in g.nodes]
@@ -31,7 +31,7 @@ def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:
 def _is_of_numbers(value: Any, owner: nn.Module) -> bool:
     if not isinstance(value, fx.Node):
         return isinstance(value, float)
-    if value.op == "call_module":  # a norm or a dropout, or a leaf of the user's
+    if value.op == "call_module":  # a norm, a dropout, or a leaf of the user
         return type(owner.get_submodule(str(value.target))).__module__.startswith(("torch.nn.", "qfunc."))
     call = canonical(value)
     op = None if call is None else BY_TARGET.get(call[0])

@@ -1,4 +1,4 @@
-"""A write into a part of a tensor as a value: what stands before the part, what is written, what stands behind it."""
+"""Express a write into a slice of a tensor as a pure op: concatenate the part before, the new values and the part after."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ SliceIndex = tuple[int, slice]
 
 
 def slice_indices(index: Any) -> list[SliceIndex] | None:
-    """The axes of which an index takes a part, and the parts; None if it is not one of ints and slices without steps.
+    """Return the axes that an index slices, with their slices; None unless it has only ints and slices without steps.
 
     >>> slice_indices((Ellipsis, slice(0, 2))), slice_indices((slice(None), -1)), slice_indices(slice(None, None, 2))
     ([(-1, slice(0, 2, None))], [(1, slice(-1, None, None))], None)
     """
     given = index if isinstance(index, tuple) else (index,)
-    found: list[SliceIndex] = []
-    behind = next((i for i, v in enumerate(given) if v is Ellipsis), len(given))
+    slices: list[SliceIndex] = []
+    ellipsis = next((i for i, v in enumerate(given) if v is Ellipsis), len(given))
     for i, item in enumerate(given):
-        if item is Ellipsis and i == behind:
+        if item is Ellipsis and i == ellipsis:
             continue
         part = slice(item, item + 1 if item != -1 else None) if type(item) is int else item
         if not isinstance(part, slice) or part.step not in (None, 1):
@@ -32,50 +32,51 @@ def slice_indices(index: Any) -> list[SliceIndex] | None:
         if any(type(end) is not int for end in (part.start or 0, part.stop or 0)) or (part.start or 0) < 0 < (part.stop or 0):
             return None
         if (part.start or 0, part.stop) != (0, None):
-            found.append((i if i < behind else i - len(given), part))
-    return found
+            slices.append((i if i < ellipsis else i - len(given), part))
+    return slices
 
 
 def write_slice(emit: Callable[..., Any], x: Any, index: Any, value: Any) -> Any:
-    """x after x[index] = value, for an index of which `slice_indices` are known; value broadcasts.
+    """Return x after x[index] = value; value broadcasts.
 
     Args:
         emit: (function, *arguments) -> the value of a call.
+        index: An index for which `slice_indices` is not None.
     """
-    where = slice_indices(index) or []
+    slices = slice_indices(index) or []
     part = emit(operator.getitem, x, index)
     new = filled_slice(emit, part, value)
-    if any(type(item) is int for item in (index if isinstance(index, tuple) else (index,))):  # axes that the part lacks
+    if any(type(item) is int for item in (index if isinstance(index, tuple) else (index,))):  # the slice lacks these axes
         whole = x
-        for place in where:
-            whole = emit(operator.getitem, whole, _at(*place))
+        for entry in slices:
+            whole = emit(operator.getitem, whole, _axis_index(*entry))
         new = emit(torch.Tensor.view_as, new, whole)
-    return _around(emit, x, where, new)
+    return _concatenate(emit, x, slices, new)
 
 
 def filled_slice(emit: Callable[..., Any], x: Any, value: Any) -> Any:
-    """A tensor of x's shape that holds value, a number or a tensor that broadcasts."""
+    """Return a tensor of x's shape filled with value, a number or a tensor that broadcasts."""
     return emit(full_like, x, value, None) if isinstance(value, int | float) else emit(Tensor.expand_as, value, x)
 
 
-def _around(emit: Callable[..., Any], x: Any, where: list[SliceIndex], new: Any) -> Any:
-    if not where:
+def _concatenate(emit: Callable[..., Any], x: Any, slices: list[SliceIndex], new: Any) -> Any:
+    if not slices:
         return new
-    (axis, part), *inner = where
+    (axis, part), *inner = slices
     start, stop = part.start or 0, part.stop
     if stop is not None and (start < 0) == (stop < 0) and start >= stop:
         return x  # nothing is written
-    new = _around(emit, emit(operator.getitem, x, _at(axis, part)), inner, new) if inner else new
-    pieces = [emit(operator.getitem, x, _at(axis, slice(None, start)))] if start else []
+    new = _concatenate(emit, emit(operator.getitem, x, _axis_index(axis, part)), inner, new) if inner else new
+    pieces = [emit(operator.getitem, x, _axis_index(axis, slice(None, start)))] if start else []
     pieces.append(new)
     if stop is not None:
-        # From the end it counts behind the part's start only: x[4:-5] of six elements is empty.
-        rest = emit(operator.getitem, x, _at(axis, slice(start, None))) if start > 0 > stop else x
-        pieces.append(emit(operator.getitem, rest, _at(axis, slice(stop, None))))
+        # A negative stop counts only the elements after start: x[4:-5] of six elements is empty.
+        rest = emit(operator.getitem, x, _axis_index(axis, slice(start, None))) if start > 0 > stop else x
+        pieces.append(emit(operator.getitem, rest, _axis_index(axis, slice(stop, None))))
     return emit(torch.cat, pieces, axis) if len(pieces) > 1 else new
 
 
-def _at(axis: int, part: slice) -> tuple[Any, ...]:
+def _axis_index(axis: int, part: slice) -> tuple[Any, ...]:
     return (slice(None),) * axis + (part,) if axis >= 0 else (Ellipsis, part, *(slice(None),) * (-axis - 1))
 
 

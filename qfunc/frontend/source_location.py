@@ -1,4 +1,4 @@
-"""Where a node comes from: the line of the user's code, the module's path and class."""
+"""Source location of a traced node: the line of the user's code, the module's path and class."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torch.nn.utils.rnn import PackedSequence
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PACKING = rnn.__file__
 _HERE = os.path.dirname(__file__) + os.sep
-_SEVERAL = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention", "Transformer", "TransformerEncoder",
+_COMPOSITE = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention", "Transformer", "TransformerEncoder",
              "TransformerDecoder", "TransformerEncoderLayer", "TransformerDecoderLayer")  # fmt: skip
-"""Modules of torch.nn made of several ops."""
+"""Modules of torch.nn that consist of several ops."""
 
 
 def source_line(node: fx.Node) -> str:
-    """file:line of the user's code that made a traced node, or ""."""
+    """Return file:line of the user's code that created a traced node, or ""."""
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
     return _last([(file, int(line)) for file, line in frames])
 
 
 def user_line(traceback: types.TracebackType | None) -> str:
-    """The last line of a traceback that is neither torch's nor ours, as file:line, or ""."""
+    """Return the last line of a traceback outside torch and qfunc's frontend, as file:line, or ""."""
     frames = []
     while traceback is not None:
         frames.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
@@ -36,7 +36,7 @@ def user_line(traceback: types.TracebackType | None) -> str:
 
 
 def packs_sequences(traceback: types.TracebackType | None) -> bool:
-    """Whether a failure came from packing a sequence, or from a layer that got a packed one."""
+    """Return True if a failure came from packing a sequence, or from a layer that was given a packed one."""
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code.co_filename == _PACKING or any(isinstance(v, PackedSequence) for v in frame.f_locals.values()):
@@ -46,17 +46,17 @@ def packs_sequences(traceback: types.TracebackType | None) -> bool:
 
 
 def _last(frames: list[tuple[str, int]]) -> str:
-    mine = [f"{file}:{line}" for file, line in frames if is_user_file(file)]
-    return mine[-1] if mine else ""
+    lines = [f"{file}:{line}" for file, line in frames if is_user_file(file)]
+    return lines[-1] if lines else ""
 
 
 def is_user_file(file: str) -> bool:
-    """Whether a source file is neither torch's nor ours."""
+    """Return True if a source file belongs neither to torch nor to qfunc's frontend."""
     return not file.startswith((_TORCH, _HERE, "<"))
 
 
 def module_stack(node: fx.Node) -> list[tuple[str, str, str]]:
-    """The modules around a traced node, outermost first: one key for each call, path, qualified class name."""
+    """Return (key, path, qualified class name) of the modules around a traced node, outermost first; one key a call."""
     stack = node.meta.get("nn_module_stack") or {}
     return [
         (str(key), _path(entry[0]), _class_name(entry[1])) for key, entry in stack.items() if not str(key).startswith("_empty_")
@@ -64,18 +64,18 @@ def module_stack(node: fx.Node) -> list[tuple[str, str, str]]:
 
 
 def module_call(graph: fx.Graph) -> set[str]:
-    """The paths of the modules that left ops in a traced graph."""
+    """Return the paths of the modules with ops in a traced graph."""
     return {path for node in graph.nodes for _, path, _ in module_stack(node)}
 
 
 def _path(path: Any) -> str:
-    # torch.export writes a module that is called twice as "conv@1", an entry of a list as "layers.slice(...).0".
+    # torch.export writes the second call of a module as "conv@1", and an entry of a list as "layers.slice(...).0".
     plain = str(path).removeprefix("L['self'].").removeprefix("L['self']").replace("slice(None, None, None)", "")
     return ".".join(part for part in re.sub(r"@\d+", "", plain).split(".") if part)
 
 
 def qualified(kind: type) -> str:
-    """A class by its module and name.
+    """Return the qualified name of a class.
 
     >>> qualified(torch.nn.Linear)
     'torch.nn.modules.linear.Linear'
@@ -88,9 +88,9 @@ def _class_name(kind: Any) -> str:
 
 
 def has_module_name(kind: str) -> bool:
-    """Whether the op that a module of this class ends in bears the module's name.
+    """Return True if the last op of a module of this class has the module's name.
 
     >>> has_module_name("torch.nn.modules.linear.Linear"), has_module_name("torch.nn.modules.rnn.LSTM")
     (True, False)
     """
-    return kind.startswith("torch.nn.") and kind.rpartition(".")[2] not in _SEVERAL
+    return kind.startswith("torch.nn.") and kind.rpartition(".")[2] not in _COMPOSITE

@@ -1,4 +1,4 @@
-"""Tensors that a model makes from numbers: where they stand, and the grids that it makes of them."""
+"""Tensors that a model creates from numbers: their device, and `torch.meshgrid`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["meshgrid_arguments", "meshgrid", "on_input_device"]
 
 
 def on_input_device(call: Any, traced: fx.Graph) -> Any:
-    """The call of an op that makes a tensor: the tensor stands where the model's first input does."""
+    """Return the call of an op that creates a tensor, with the device of the model's first input where it has none."""
     if call is None or call[0] not in (arange, full) or call[1][-1] is not None:
         return call
     first = next((n for n in traced.nodes if n.op == "placeholder" and not n.args and _may_be_tensor(n)), None)
-    return call[0], (*call[1][:-1], first and _entry(first))
+    return call[0], (*call[1][:-1], first and _first_entry(first))
 
 
 def _may_be_tensor(node: fx.Node) -> bool:
     return "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor)
 
 
-def _entry(node: fx.Node) -> fx.Node:
-    # Of a dict or list the first entry that the model reads; a tensor that is read by rows has them where it is.
+def _first_entry(node: fx.Node) -> fx.Node:
+    # Return the first entry of a dict or list that the model reads; the rows of a tensor are on the tensor's device.
     while node.users:
         reads = [user for user in node.users if _reads(user, node)]
         keyed = [user for user in reads if isinstance(user.args[1], str)]
@@ -38,7 +38,7 @@ def _entry(node: fx.Node) -> fx.Node:
 
 
 def meshgrid(emit: Callable[..., fx.Node], tensors: Sequence[fx.Node], indexing: str) -> tuple[fx.Node, ...]:
-    """The results of `torch.meshgrid`: of n tensors each is viewed along its axis of n, and expanded to all lengths.
+    """Return the results of `torch.meshgrid`: each of n tensors, reshaped along its axis and expanded to all n lengths.
 
     >>> graph = fx.Graph()
     >>> emit = lambda function, *given: graph.call_function(function, given)
@@ -47,11 +47,11 @@ def meshgrid(emit: Callable[..., fx.Node], tensors: Sequence[fx.Node], indexing:
     """
     order = [1, 0, *range(2, len(tensors))] if indexing == "xy" and len(tensors) > 1 else range(len(tensors))
     lengths = [_length(emit, tensors[i]) for i in order]
-    made = []
+    grids = []
     for axis, tensor in zip(order, tensors, strict=True):
         shape = tuple(-1 if i == axis else 1 for i in range(len(tensors)))
-        made.append(emit(torch.Tensor.expand, emit(torch.reshape, tensor, shape), tuple(lengths)))
-    return tuple(made)
+        grids.append(emit(torch.Tensor.expand, emit(torch.reshape, tensor, shape), tuple(lengths)))
+    return tuple(grids)
 
 
 def _length(emit: Callable[..., fx.Node], tensor: fx.Node) -> Any:
@@ -61,7 +61,7 @@ def _length(emit: Callable[..., fx.Node], tensor: fx.Node) -> Any:
 
 
 def meshgrid_arguments(node: fx.Node) -> tuple[list[fx.Node], str] | None:
-    """The tensors of a traced call of `torch.meshgrid` and its indexing; None where they are no list that is known."""
+    """Return the tensors and the indexing of a traced call of `torch.meshgrid`; None if they are not a known list."""
     given: Any = node.args[0] if node.args and isinstance(node.args[0], list | tuple) else node.args
     indexing = node.kwargs.get("indexing") or "ij"
     plain = all(isinstance(v, fx.Node) for v in given) and indexing in ("ij", "xy")

@@ -1,4 +1,4 @@
-"""The arguments that capture fixed, where a call gives them all the same."""
+"""Arguments that capture fixed: record their values, and drop them from calls that still pass them."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ _FIXED = (type(None), bool, str)  # by their default
 def store_fixed_arguments(
     model: fx.GraphModule, of: nn.Module, concrete: Mapping[str, Any], example_inputs: Any, batch: int | None = None
 ) -> fx.GraphModule:
-    """The (new) model with a record of the forward that it was captured from: what is fixed of its arguments, to what."""
+    """Record on a new model which arguments of the original forward are fixed, and to which values; return the model."""
     record = record_of(model)
     assert record is not None
     examples = example_inputs if isinstance(example_inputs, tuple | None) else (example_inputs,)
     given = list(examples or ())
-    found = []
+    arguments = []
     for p in inspect.signature(of.forward).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             break
         if p.name in concrete:
-            found.append(Argument(p.name, True, concrete[p.name], taken=False))
+            arguments.append(Argument(p.name, True, concrete[p.name], taken=False))
         elif examples is None:
             default = p.default is None or isinstance(p.default, bool | str)
-            found.append(Argument(p.name, True, p.default, taken=False) if default else Argument(p.name))
+            arguments.append(Argument(p.name, True, p.default, taken=False) if default else Argument(p.name))
         elif given:
             value = given.pop(0)
-            found.append(Argument(p.name, True, value) if isinstance(value, _PLAIN) else Argument(p.name))
+            arguments.append(Argument(p.name, True, value) if isinstance(value, _PLAIN) else Argument(p.name))
         else:
-            found.append(Argument(p.name, True, p.default, taken=False))
-    return attach(model, evolve(record, arguments=tuple(found), batch=batch))
+            arguments.append(Argument(p.name, True, p.default, taken=False))
+    return attach(model, evolve(record, arguments=tuple(arguments), batch=batch))
 
 
 def free_arguments(
     model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call's arguments as the graph takes them: without those that are fixed, if they have the values to which they are.
+    """Return a call's arguments without the fixed ones, in the form that the graph accepts.
 
     Raises:
-        CaptureError: a value that is another.
+        CaptureError: a fixed argument has another value.
 
     >>> from qfunc.frontend.capture import capture
     >>> free_arguments(capture(concrete_args={"gain": 2.0})(_Gain()), (1, 2.0), {})
@@ -64,27 +64,29 @@ def free_arguments(
     record = record_of(model)
     arguments = record.arguments if record is not None else ()
     require_batch(record, args or [kwargs[a.name] for a in arguments if a.name in kwargs])
-    graphs = [a for a in arguments if a.taken]
-    # f(x, True) of f(x, flag=True, y=0): True is what flag is fixed to, not y; f(x, tensor) gives the graph its y.
+    graph_arguments = [a for a in arguments if a.taken]
+    # For f(x, flag=True, y=0) with flag fixed: in f(x, True) True is the flag; in f(x, tensor) the tensor is y.
     places = zip(arguments, args, strict=False)
-    users = any(not a.taken and isinstance(v, _FIXED) and type(v) is type(a.value) for a, v in places)
-    own = not users and len(args) <= len(graphs) and kwargs.keys() <= {a.name for a in graphs}
-    if own and not any(a.fixed for a in graphs):
-        return args, kwargs  # as the graph takes them
-    names = graphs if own else arguments
+    has_fixed_value = any(not a.taken and isinstance(v, _FIXED) and type(v) is type(a.value) for a, v in places)
+    matches_graph = (
+        not has_fixed_value and len(args) <= len(graph_arguments) and kwargs.keys() <= {a.name for a in graph_arguments}
+    )
+    if matches_graph and not any(a.fixed for a in graph_arguments):
+        return args, kwargs  # the call already has the form that the graph accepts
+    names = graph_arguments if matches_graph else arguments
     if len(args) > len(names) or not kwargs.keys() <= {a.name for a in names}:
-        return args, kwargs  # Python says what is wrong
+        return args, kwargs  # Python raises a TypeError
     for a, value in (*zip(names, args, strict=False), *((a, kwargs[a.name]) for a in names if a.name in kwargs)):
         if a.fixed and not _same(a.value, value):
-            raise _other(a, value, record)
-    kept = {a.name for a in graphs}
+            raise _mismatch_error(a, value, record)
+    graph_names = {a.name for a in graph_arguments}
     placed = tuple(v for a, v in zip(names, args, strict=False) if a.taken)
-    named = {k: v for k, v in kwargs.items() if k in kept}
-    return placed, {a.name: a.value for a in graphs[len(placed) :] if a.fixed} | named
+    named = {k: v for k, v in kwargs.items() if k in graph_names}
+    return placed, {a.name: a.value for a in graph_arguments[len(placed) :] if a.fixed} | named
 
 
 def fixed_arguments(model: fx.GraphModule) -> dict[str, Any]:
-    """The inputs of a graph that example_inputs fixed, by name, and their values: None, flags, numbers, words.
+    """Return the graph's inputs that example_inputs fixed, by name, with their values: None, bools, numbers, strings.
 
     >>> from qfunc.frontend.capture import capture
     >>> fixed_arguments(capture((Tensor([1.0]), 2.0))(_Gain()))
@@ -95,19 +97,19 @@ def fixed_arguments(model: fx.GraphModule) -> dict[str, Any]:
 
 
 def with_fixed_arguments(model: fx.GraphModule, tensors: Iterable[Any]) -> list[Any]:
-    """The tensors of a call, and among them what example_inputs fixed, as the graph's inputs come."""
-    known, given = fixed_arguments(model), list(tensors)
-    for place, node in enumerate(n for n in model.graph.nodes if n.op == "placeholder"):
-        if node.target in known:
-            given.insert(place, known[str(node.target)])
+    """Return the tensors of a call with the values that example_inputs fixed, in the order of the graph's inputs."""
+    fixed, given = fixed_arguments(model), list(tensors)
+    for position, node in enumerate(n for n in model.graph.nodes if n.op == "placeholder"):
+        if node.target in fixed:
+            given.insert(position, fixed[str(node.target)])
     return given
 
 
 def require_batch(record: Record | None, given: Any) -> None:
-    """Refuses inputs of another batch than that which torch.export fixed.
+    """Refuse inputs with another batch size than the one that torch.export fixed.
 
     Raises:
-        CaptureError: names both.
+        CaptureError: the sizes differ; the message gives both.
     """
     if record is None or record.batch is None:
         return
@@ -116,8 +118,8 @@ def require_batch(record: Record | None, given: Any) -> None:
         raise CaptureError(
             where=_call_of(record),
             found=f"a first input of shape {list(first.shape)}",
-            wanted=f"{record.batch} on its first axis, to which torch.export fixed it: the forward counts on that number",
-            do="Give example_inputs of that size, or quantize the submodules that run on any: quantize(target, "
+            wanted=f"{record.batch} on its first axis, to which torch.export fixed it: the forward depends on that size",
+            do="Give example_inputs of that size, or quantize the submodules that accept any batch size: quantize(target, "
             "submodules=...).",
         )
 
@@ -130,7 +132,7 @@ def _same(fixed: Any, value: Any) -> bool:
     return fixed is value or (type(fixed) is type(value) and isinstance(value, (*_PLAIN, tuple)) and fixed == value)
 
 
-def _other(argument: Argument, value: Any, record: Record | None) -> CaptureError:
+def _mismatch_error(argument: Argument, value: Any, record: Record | None) -> CaptureError:
     name, fixed = argument.name, _short(argument.value)
     do = f"Capture or quantize the model with concrete_args={{{name!r}: {_short(value)}}}."
     if isinstance(value, Tensor) or argument.taken:
@@ -150,7 +152,7 @@ class _Gain(nn.Module):
 
 
 def flatten(value: Any) -> list[Any]:
-    """The leaves of nested tuples, lists, dicts and dataclasses, in order; named tuples count as tuples, None as a leaf.
+    """Return the leaves of nested tuples, lists, dicts and dataclasses, in order; None is a leaf.
 
     >>> flatten({"a": 1, "b": (2, [3])})
     [1, 2, 3]
@@ -165,21 +167,21 @@ def flatten(value: Any) -> list[Any]:
 
 
 def unflatten(output: fx.Node) -> list[fx.Node]:
-    """The nodes of the tensors that a graph returns, in order; those inside the user's tuples and dataclasses, too.
+    """Return the nodes of the tensors that a graph returns, in order, also those inside user-defined output classes.
 
     >>> g = fx.symbolic_trace(lambda x: (x, {"y": [x.relu(), None]})).graph
     >>> [n.name for n in unflatten(list(g.nodes)[-1])]
     ['x', 'relu']
     """
-    found: list[fx.Node] = []
+    nodes: list[fx.Node] = []
     for leaf in flatten(output.args[0] if output.op == "output" else (output.args, output.kwargs)):
         if isinstance(leaf, fx.Node):
-            found += unflatten(leaf) if isinstance(leaf.target, type) else [leaf]
-    return found
+            nodes += unflatten(leaf) if isinstance(leaf.target, type) else [leaf]
+    return nodes
 
 
 def dict_key(node: fx.Node) -> str | None:
-    """A key that the model reads of an input, which is a dict then."""
+    """Return a string key that the model reads from an input, or None; such an input is a dict."""
     keys = (user.args[1] for user in node.users if _reads(user, node) or user.target is element)
     return next((k for k in keys if isinstance(k, str)), None)
 

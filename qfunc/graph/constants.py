@@ -1,4 +1,4 @@
-"""Constants of a captured graph: read, computed ahead in float64, and stored."""
+"""Constants of a captured graph: read them, fold them in float64 and store new ones."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from qfunc.ops.node import has, op_of
 
 
 def model_path(node: fx.Node) -> str:
-    """The attribute path that a get_attr node reads."""
+    """Return the attribute path that a get_attr node reads."""
     return str(node.target)
 
 
 def read_attr(model: nn.Module, node: fx.Node) -> Tensor:
-    """The tensor that a get_attr node reads."""
+    """Return the tensor that a get_attr node reads."""
     owner, _, name = str(node.target).rpartition(".")
     value: Tensor = getattr(model.get_submodule(owner), name)
     return value
 
 
 def computable(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that read or compute constants alone: no op of chance, no input of the model among them.
+    """Return the nodes that depend on constants alone: not on inputs of the model or on random ops.
 
     >>> net = fx.symbolic_trace(nn.Linear(2, 3))
     >>> sorted(node.name for node in computable(net.graph))
@@ -37,12 +37,12 @@ def computable(graph: fx.Graph) -> set[fx.Node]:
 
 
 def value_of(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor:
-    """The value of a computable node, its floating-point constants taken as float64; `known` remembers values."""
+    """Return the value of a computable node, with floating-point constants in float64; `known` caches values."""
     if node in known:
         return known[node]
     if node.op == "get_attr":
-        held = read_attr(model, node).detach()
-        known[node] = held.double() if held.is_floating_point() else held
+        tensor = read_attr(model, node).detach()
+        known[node] = tensor.double() if tensor.is_floating_point() else tensor
     else:
         op = op_of(node)
         assert op is not None
@@ -52,27 +52,27 @@ def value_of(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor])
 
 
 def dtypes_of(model: fx.GraphModule, node: fx.Node) -> set[torch.dtype]:
-    """The dtypes of the constants behind a computable node."""
+    """Return the dtypes of the constants from which a node is computed."""
     if node.op == "get_attr":
         return {read_attr(model, node).dtype}
     return {dtype for n in node.all_input_nodes for dtype in dtypes_of(model, n)}
 
 
 def store(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, old: fx.Node | None, trained: bool) -> fx.Node:
-    """Stores a tensor in place of the one that `old` reads, if nothing else reads that; or beside it.
+    """Store a tensor: replace the one that `old` reads if it has no other reader; otherwise add a new attribute.
 
     Returns:
-        The node that reads it, before `before`.
+        The node that reads the tensor: `old`, or a new node inserted before `before`.
     """
     owner, _, name = path.rpartition(".")
     readers = [u for n in model.graph.nodes if n.op == "get_attr" and n.target == path for u in n.users]
     if old is not None and len(readers) == 1:
         setattr(model.get_submodule(owner), name, nn.Parameter(value, requires_grad=trained))
         return old
-    fresh, count = name, 0
-    while getattr(model.get_submodule(owner), fresh, None) is not None:
+    unused, count = name, 0
+    while getattr(model.get_submodule(owner), unused, None) is not None:
         count += 1
-        fresh = f"{name}_{count}"
-    setattr(model.get_submodule(owner), fresh, nn.Parameter(value, requires_grad=trained))
+        unused = f"{name}_{count}"
+    setattr(model.get_submodule(owner), unused, nn.Parameter(value, requires_grad=trained))
     with model.graph.inserting_before(before):
-        return model.graph.get_attr(f"{owner}.{fresh}".lstrip("."))
+        return model.graph.get_attr(f"{owner}.{unused}".lstrip("."))

@@ -1,4 +1,4 @@
-"""Copy a model so that a transform may change the copy."""
+"""Copy a model so that a transform may modify the copy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ __all__ = ["computed_tensors"]
 
 
 def computed_tensors(model: nn.Module) -> dict[int, Tensor]:
-    """What a forward computed and left behind as attributes, by id, without its history, which cannot be copied.
+    """Return detached copies, by id, of tensors that a forward computed and stored as attributes.
+
+    Deepcopy refuses tensors with autograd history.
 
     >>> list(computed_tensors(nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))))
     []
     """
-    held = (t for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf)
-    return {id(t): t.detach().clone() for t in held}
+    computed = (t for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf)
+    return {id(t): t.detach().clone() for t in computed}
 
 
 def own_copy(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
-    """A deep copy, as a forward may write attributes; `memo` has by id what stands for parts of the model.
+    """Return a deep copy of the model.
+
+    Args:
+        memo: Replacements for parts of the model by id, as in `copy.deepcopy`.
 
     Raises:
         CaptureError: the model cannot be copied.
@@ -32,7 +37,7 @@ def own_copy(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
         if isinstance(module, nn.SyncBatchNorm) and module.process_group is not None:
             raise CaptureError(
                 where=f"SyncBatchNorm {path!r}",
-                found="a process group of its own, which cannot be copied",
+                found="a separate process group, which cannot be copied",
                 wanted="the group of all processes",
                 do="Write nn.SyncBatchNorm.convert_sync_batchnorm(model), without process_group.",
             )
@@ -45,5 +50,5 @@ def own_copy(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
             where=f"copy.deepcopy of {type(model).__name__}",
             found=f"{type(e).__name__}: {e}",
             wanted="a model that can be copied",
-            do="Keep what cannot be copied (locks, files, generators) outside of the model.",
+            do="Keep objects that cannot be copied (locks, files, generators) outside the model.",
         ) from e

@@ -1,4 +1,4 @@
-"""Ops that only move codes: what reads their output sees the qparams of their input."""
+"""Ops that only move codes: their output has the qparams of their input."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, kind_of, slots
 
 TRANSPARENT = ("dropout",)
-"""Kinds that evaluation leaves out, on every chip."""
+"""Kinds that are removed in evaluation, for every target."""
 
 
 def moved_input(node: fx.Node) -> fx.Node:
-    """The input whose codes an op moves."""
+    """Return the input whose codes an op moves."""
     return next(n for s, n in slots(node) if s == "input")
 
 
 def movement_chain(source: fx.Node, last: fx.Node) -> list[fx.Node]:
-    """The ops that move the codes of one tensor to another, the last first."""
+    """Return the ops that move the codes of `source` to `last`, in reverse order."""
     chain = []
     while last is not source:
         chain.append(last)
@@ -26,7 +26,7 @@ def movement_chain(source: fx.Node, last: fx.Node) -> list[fx.Node]:
 
 
 def only_moves_codes(node: fx.Node) -> bool:
-    """Whether an op of a commuting kind really only moves codes: padding by anything but 0 does not."""
+    """Return True if an op of a commuting kind only moves codes; padding by a value other than 0 does not."""
     if node.op != "call_function":
         return True
     match kind_of(node):
@@ -40,7 +40,7 @@ def only_moves_codes(node: fx.Node) -> bool:
 
 
 def indexes_tuple(node: fx.Node) -> bool:
-    """Whether an index may pick one of several values: nobody knows how many an op outside the vocabulary gives.
+    """Return True if an index may select one of several results; an op outside the vocabulary may have any number.
 
     >>> import operator
     >>> graph = fx.Graph()

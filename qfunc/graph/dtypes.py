@@ -1,4 +1,4 @@
-"""Tensors that are no activations: integers and booleans, such as token ids, masks and positions."""
+"""Detect tensors that are not activations: integers and booleans, such as token ids, masks and positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qfunc.ops.node import attribute, op_of
 
 @frozen
 class NodeTypes:
-    """The nodes of a graph whose values are no activations.
+    """The nodes of a graph with values that are not activations.
 
     `integers` are of an integer or boolean type; `positions` are ops whose values follow from masks, positions and
     buffers alone, of any type.

@@ -1,4 +1,4 @@
-"""Hooks of the module that is captured itself: no road's graph has them, so they are refused or handed over."""
+"""Hooks of the captured module itself: no captured graph has them, so they are refused or transferred."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _HOOKS = (
 
 
 def require_no_hooks(model: nn.Module) -> None:
-    """Refuses hooks that would run around the forward that is traced; those of submodules are traced with it.
+    """Refuse hooks on the model itself, which run outside its traced forward; hooks on submodules are traced.
 
     Raises:
-        CaptureError: there are some.
+        CaptureError: the model has such hooks.
     """
     if any(vars(model).get(name) for name in _FORWARD):
         raise CaptureError(
@@ -32,7 +32,7 @@ def require_no_hooks(model: nn.Module) -> None:
 
 
 def without_hooks(model: nn.Module) -> nn.Module:
-    """A shallow copy that has none; it shares the tensors and submodules.
+    """Return a shallow copy without hooks, which shares the tensors and submodules.
 
     >>> linear = nn.Linear(2, 2)
     >>> _ = linear.register_forward_hook(print)
@@ -45,16 +45,16 @@ def without_hooks(model: nn.Module) -> nn.Module:
 
 
 def transfer_hooks(old: nn.Module, new: nn.Module, memo: dict[int, Any]) -> None:
-    """Gives a new module copies of what an old one has of hooks; `memo` has by id what stands for other modules.
+    """Copy the hooks of an old module to a new one; `memo` maps ids of modules to their replacements.
 
-    The hook by which a module of torch.export checks its inputs stays there: captured programs have checks of their own.
+    The hook with which a module of torch.export checks its inputs is not copied: captured programs have separate checks.
     """
     for name in _HOOKS:
         if vars(old).get(name):
-            held = vars(new)[name] = copy.deepcopy(vars(old)[name], memo)
+            hooks = vars(new)[name] = copy.deepcopy(vars(old)[name], memo)
             if name in _FORWARD:
-                for key in [k for k, hook in held.items() if str(getattr(hook, "__module__", "")).startswith("torch.export")]:
-                    del held[key]
+                for key in [k for k, hook in hooks.items() if str(getattr(hook, "__module__", "")).startswith("torch.export")]:
+                    del hooks[key]
 
 
 __all__ = ["transfer_hooks", "require_no_hooks", "without_hooks"]

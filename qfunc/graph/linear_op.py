@@ -1,4 +1,4 @@
-"""Ops with a constant weight, seen alike: w of shape [out, in / groups, ...] and b of shape [out], in float64."""
+"""One view of ops with a constant weight: w of shape [out, in / groups, ...] and b of shape [out], in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qfunc.ops.node import attribute, has, kind_of, op_of
 
 @frozen(eq=False)
 class LinearOp:
-    """A conv, conv_transpose or linear of a captured model, whose weight and bias are constants.
+    """A conv, conv_transpose or linear of a captured model with a constant weight and bias.
 
     >>> from qfunc.frontend.capture import capture
     >>> from torch import nn
@@ -41,7 +41,7 @@ class LinearOp:
 
     @property
     def stored(self) -> Tensor:
-        """The weight as the model holds it."""
+        """The weight as the model stores it."""
         return read_attr(self.model, self.constants[0])
 
     @property
@@ -51,7 +51,7 @@ class LinearOp:
 
     @property
     def spatial(self) -> int:
-        """The number of axes behind the channels."""
+        """The number of spatial axes."""
         return self.stored.ndim - 2
 
     @property
@@ -61,16 +61,16 @@ class LinearOp:
 
     @property
     def pads(self) -> bool:
-        """Whether some outputs read zeros in place of inputs, so that a constant input gives no constant output."""
+        """True if some outputs read padding zeros, so that a constant input does not give a constant output."""
         if self.kind != "conv":
             return self.kind == "conv_transpose"
         padding = attribute(self.node, "padding")
         return padding not in (0, "valid") and not (isinstance(padding, list | tuple) and not any(padding))
 
     def weight(self) -> Tensor:
-        """w in float64, a copy."""
-        held = self.stored.detach().to(torch.float64, copy=True)
-        return self._turned(held, self.groups) if self.kind == "conv_transpose" else held
+        """Return w in float64, as a copy."""
+        stored = self.stored.detach().to(torch.float64, copy=True)
+        return self._swap_in_out(stored, self.groups) if self.kind == "conv_transpose" else stored
 
     def bias(self) -> Tensor:
         """b in float64, a copy; zeros if the op has none."""
@@ -81,12 +81,15 @@ class LinearOp:
         return read_attr(self.model, node).detach().to(torch.float64, copy=True)
 
     def put(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Gives the op another weight and bias (None: its own), rounded once to its dtype; a tensor that others read stays."""
+        """Replace the weight and bias (None: keep the bias), rounded once to the op's dtype.
+
+        A tensor with other readers is kept for them.
+        """
         spec = op_of(self.node)
         assert spec is not None
         weight_node, bias_node = self.constants
         held, path = self.stored, model_path(weight_node)
-        turned = self._turned(weight, self.groups) if self.kind == "conv_transpose" else weight
+        turned = self._swap_in_out(weight, self.groups) if self.kind == "conv_transpose" else weight
         place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
         new: dict[str, Any] = {
             "weight": store(self.model, self.node, path, turned.to(held.dtype), weight_node, held.requires_grad)
@@ -96,14 +99,14 @@ class LinearOp:
         self.node.args = tuple(new.get(name, a) for name, a in zip(spec.parameters, self.node.args, strict=True))
 
     @staticmethod
-    def _turned(weight: Tensor, groups: int) -> Tensor:
-        # [groups * a, b, ...] and [groups * b, a, ...]: a transposed conv's weight has its groups along the inputs.
+    def _swap_in_out(weight: Tensor, groups: int) -> Tensor:
+        # [groups * a, b, ...] to [groups * b, a, ...]: a transposed conv's weight has its groups along the input axis.
         split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:]).transpose(1, 2)
         return split.reshape(groups * weight.shape[1], weight.shape[0] // groups, *weight.shape[2:]).contiguous()
 
 
 def linear_op(model: fx.GraphModule, node: fx.Node) -> LinearOp | None:
-    """The op that a node is, if it is one with a constant weight and no bias that is computed."""
+    """Return the node as a LinearOp; None unless it is such an op with a constant weight and no computed bias."""
     if not has(node, Trait.WEIGHTED):
         return None
     _, weight, bias, *_ = node.args
@@ -112,7 +115,7 @@ def linear_op(model: fx.GraphModule, node: fx.Node) -> LinearOp | None:
 
 
 def after(weight: Tensor, bias: Tensor, factor: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """w and b of factor * op(x) + shift.
+    """Return w and b of factor * op(x) + shift.
 
     >>> after(torch.ones(2, 1), torch.ones(2), torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0]))[1]
     tensor([2., 4.])
@@ -121,12 +124,12 @@ def after(weight: Tensor, bias: Tensor, factor: Tensor, shift: Tensor) -> tuple[
 
 
 def before(weight: Tensor, bias: Tensor, factor: Tensor, shift: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """w and b of op(factor * x + shift), for an op that reads no padding.
+    """Return w and b of op(factor * x + shift), for an op without padding.
 
     >>> before(torch.ones(1, 2), torch.ones(1), torch.tensor([2.0, 3.0]), torch.tensor([4.0, 5.0]), 1)
     (tensor([[2., 3.]]), tensor([10.]))
     """
     grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-    along = (groups, 1, weight.shape[1], *[1] * (weight.ndim - 2))
-    constant = (grouped * shift.reshape(along)).reshape(weight.shape).flatten(1).sum(1)
-    return (grouped * factor.reshape(along)).reshape(weight.shape), bias + constant
+    shape = (groups, 1, weight.shape[1], *[1] * (weight.ndim - 2))
+    constant = (grouped * shift.reshape(shape)).reshape(weight.shape).flatten(1).sum(1)
+    return (grouped * factor.reshape(shape)).reshape(weight.shape), bias + constant

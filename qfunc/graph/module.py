@@ -1,4 +1,4 @@
-"""The module that capture returns: a GraphModule that copies, pickles and loads without losing anything."""
+"""The module that capture returns: a GraphModule with lossless copies, pickles and state_dicts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from qfunc.graph.static_shapes import require_sizes_of_call
 
 
 class CapturedModule(fx.GraphModule):
-    """A `fx.GraphModule` whose copies and pickles keep node names, every tensor and the record.
+    """A `fx.GraphModule` with copies and pickles that keep node names, every tensor and the record.
 
-    (A plain one is traced anew when it is unpickled, which renames its nodes.)
+    A plain GraphModule is traced again when it is unpickled, which renames its nodes.
 
     >>> import pickle
     >>> from qfunc.frontend.capture import capture
@@ -33,17 +33,17 @@ class CapturedModule(fx.GraphModule):
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The forward, which arguments that capture fixed may be given to, too."""
+        """Run the forward; arguments that capture fixed may be passed, too."""
         args, kwargs = free_arguments(self, args, kwargs)
-        if not torch.compiler.is_compiling():  # which traces for the sizes that it sees
+        if not torch.compiler.is_compiling():  # torch.compile specializes on sizes itself
             require_sizes_of_call(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def train(self, mode: bool = True) -> CapturedModule:
-        """Training mode, or evaluation mode.
+        """Set training or evaluation mode.
 
         Raises:
-            CaptureError: training, of a program that was exported in evaluation mode.
+            CaptureError: training mode for a program that was exported in evaluation mode.
         """
         if mode:
             require_both_modes(self, "train")
@@ -60,7 +60,7 @@ class CapturedModule(fx.GraphModule):
         unexpected_keys: Any,
         error_msgs: Any,
     ) -> None:
-        # Warnings, for torch tells nobody here whether the keys must match.
+        # Warn instead of raising: torch passes strict=True here, whatever the caller chose.
         for text in mismatches(self, state_dict, prefix, local_metadata):
             warnings.warn(f"load_state_dict: {text}", UserWarning, stacklevel=2)
         rest = strict, missing_keys, unexpected_keys, error_msgs
@@ -70,45 +70,45 @@ class CapturedModule(fx.GraphModule):
         for name in ("_in_spec", "_out_spec"):
             if name in vars(self):  # frozen values, which torch cannot copy without a warning
                 memo[id(vars(self)[name])] = vars(self)[name]
-        made = memo[id(self)] = _empty(_origin(self))  # first, as the user's attributes may refer to it
-        vars(made).update(copy.deepcopy(_state(self), memo))
-        made.graph = copy_module(self.graph)
-        return made
+        copied = memo[id(self)] = _empty(_origin(self))  # first, because the user's attributes may refer to it
+        vars(copied).update(copy.deepcopy(_state(self), memo))
+        copied.graph = copy_module(self.graph)
+        return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = pack_shells(_origin(self)), [_packed(n) for n in self.graph.nodes], self.graph._codegen
-        return _unpickled, parts, pack_state(_state(self))
+        parts = pack_shells(_origin(self)), [_pack_node(n) for n in self.graph.nodes], self.graph._codegen
+        return _unpickle, parts, pack_state(_state(self))
 
 
 def require_both_modes(model: fx.GraphModule, where: str) -> None:
-    """Refuses a captured program whose norms and dropouts are those of evaluation.
+    """Refuse a captured program with the norms and dropouts of evaluation.
 
     Raises:
-        CaptureError: it is one.
+        CaptureError: the program was exported in evaluation mode or decomposed.
     """
     record = record_of(model)
     if record is not None and record.evaluated:
         do = (
-            "Quantize the nn.Module itself, with example_inputs=(...,) for the road of torch.export; "
+            "Quantize the nn.Module itself, with example_inputs=(...,) to capture it by torch.export; "
             "or export it in training mode: torch.export.export(model.train(), inputs)."
         )
-        raise CaptureError(where=where, found=record.evaluated, wanted="a model that knows both modes", do=do)
+        raise CaptureError(where=where, found=record.evaluated, wanted="a model that supports both modes", do=do)
 
 
-_OF_THE_GRAPH = ("_graph", "_code", "_lineno_map", "_prologue_start")
+_GRAPH_ATTRIBUTES = ("_graph", "_code", "_lineno_map", "_prologue_start")
 
 
 def _state(model: fx.GraphModule) -> dict[str, Any]:
-    return {k: v for k, v in vars(model).items() if k not in _OF_THE_GRAPH}
+    return {k: v for k, v in vars(model).items() if k not in _GRAPH_ATTRIBUTES}
 
 
 def copy_module(graph: fx.Graph) -> fx.Graph:
-    """A copy with the same node names, which shares the frozen structure of inputs and outputs."""
-    made, env = fx.Graph(), dict[fx.Node, fx.Node]()
-    made.set_codegen(graph._codegen)
+    """Copy a graph with its node names; the copy shares the immutable specs of inputs and outputs."""
+    copied, env = fx.Graph(), dict[fx.Node, fx.Node]()
+    copied.set_codegen(graph._codegen)
     for node in graph.nodes:
-        env[node] = made.node_copy(node, env.__getitem__)
-    return made
+        env[node] = copied.node_copy(node, env.__getitem__)
+    return copied
 
 
 def _origin(model: fx.GraphModule) -> Origin | None:
@@ -116,21 +116,23 @@ def _origin(model: fx.GraphModule) -> Origin | None:
 
 
 def _empty(origin: Origin | None) -> CapturedModule:
-    made = CapturedModule(nn.Module(), fx.Graph())
+    module = CapturedModule(nn.Module(), fx.Graph())
     if origin is not None:
-        vars(made)[ORIGIN] = origin
-        add_user_members(made)
-    return made
+        vars(module)[ORIGIN] = origin
+        add_user_members(module)
+    return module
 
 
 def with_tensors(owner: nn.Module, graph: fx.Graph) -> CapturedModule:
-    """A captured module over a graph that holds every parameter and buffer of `owner`, read or not: its
-    state_dict has the same keys, and ties stay ties.  Modes follow `owner`, submodule by submodule."""
-    made = CapturedModule(owner, graph)
+    """Return a captured module over a graph, with every parameter and buffer of `owner`, whether the graph reads it or not.
+
+    Its state_dict has the same keys, and shared tensors stay shared.  Each submodule takes its mode from `owner`.
+    """
+    module = CapturedModule(owner, graph)
     for path, source in owner.named_modules(remove_duplicate=False):
         if not any(True for _ in source.buffers()) and not any(True for _ in source.parameters()):
             continue
-        holder = ensure_submodule(made, path)
+        holder = ensure_submodule(module, path)
         for name, parameter in list(source._parameters.items()):
             if parameter is not None:
                 vars(holder).pop(name, None)
@@ -139,17 +141,17 @@ def with_tensors(owner: nn.Module, graph: fx.Graph) -> CapturedModule:
             if buffer is not None:
                 holder._buffers.pop(name, None)
                 holder.register_buffer(name, buffer, persistent=name not in source._non_persistent_buffers_set)
-    for path, holder in made.named_modules():
+    for path, holder in module.named_modules():
         for name in set(holder._buffers) - set(_buffer_names(owner, path)):
-            holder._non_persistent_buffers_set.add(name)  # a plain tensor of the user's is in no state_dict
-        twin = _get(owner, path)
-        holder.training = owner.training if twin is None else twin.training
-    return made
+            holder._non_persistent_buffers_set.add(name)  # a plain tensor attribute is not in the user's state_dict
+        original = _get(owner, path)
+        holder.training = owner.training if original is None else original.training
+    return module
 
 
 def _buffer_names(owner: nn.Module, path: str) -> Iterator[str]:
-    twin = _get(owner, path)
-    return iter(()) if twin is None else iter(twin._buffers)
+    original = _get(owner, path)
+    return iter(()) if original is None else iter(original._buffers)
 
 
 def _get(owner: nn.Module, path: str) -> nn.Module | None:
@@ -160,7 +162,7 @@ def _get(owner: nn.Module, path: str) -> nn.Module | None:
 
 
 def ensure_submodule(root: nn.Module, path: str) -> nn.Module:
-    """The submodule at a path; empty modules are made on the way."""
+    """Return the submodule at a path, and create empty modules where the path has none."""
     for part in path.split(".") if path else ():
         if not isinstance(getattr(root, part, None), nn.Module):
             root.add_module(part, nn.Module())
@@ -183,7 +185,7 @@ class _Functional:
     name: str
 
 
-def _packed(node: fx.Node) -> tuple[Any, ...]:
+def _pack_node(node: fx.Node) -> tuple[Any, ...]:
     refer: Any = lambda n: _Ref(n.name)  # noqa: E731
     args, kwargs = fx.map_arg(node.args, refer), fx.map_arg(node.kwargs, refer)
     return node.op, node.name, _address(node.target), args, kwargs, node.type
@@ -193,7 +195,7 @@ def _address(target: Any) -> Any:
     if isinstance(target, torch._ops.OpOverload):
         return _Aten(str(target))
     name = str(getattr(target, "__name__", ""))
-    if getattr(F, name, None) is target:  # some of them are closures
+    if getattr(F, name, None) is target:  # some functions of F are closures, which pickle refuses
         return _Functional(name)
     return target
 
@@ -202,42 +204,42 @@ def _callable(address: Any) -> Any:
     if isinstance(address, _Functional):
         return getattr(F, address.name)
     if isinstance(address, _Aten):
-        found: Any = torch.ops
+        value: Any = torch.ops
         for part in address.name.split("."):
-            found = getattr(found, part)
-        return found
+            value = getattr(value, part)
+        return value
     return address
 
 
-def _unpickled(origin: Origin | None, nodes: list[tuple[Any, ...]], codegen: Any) -> CapturedModule:
-    made, graph = _empty(origin), fx.Graph()
+def _unpickle(origin: Origin | None, nodes: list[tuple[Any, ...]], codegen: Any) -> CapturedModule:
+    module, graph = _empty(origin), fx.Graph()
     graph.set_codegen(codegen)
     env: dict[str, fx.Node] = {}
     for op, name, target, args, kwargs, kind in nodes:
-        mapped, named = _resolved(args, env), _resolved(kwargs, env)
+        mapped, named = _resolve(args, env), _resolve(kwargs, env)
         env[name] = graph.create_node(op, _callable(target), mapped, named, name, kind)
-    made.graph = graph
-    return made
+    module.graph = graph
+    return module
 
 
-def _resolved(value: Any, env: dict[str, fx.Node]) -> Any:
+def _resolve(value: Any, env: dict[str, fx.Node]) -> Any:
     if isinstance(value, _Ref):
         return env[value.name]
     if isinstance(value, slice):
-        return slice(*(_resolved(v, env) for v in (value.start, value.stop, value.step)))
+        return slice(*(_resolve(v, env) for v in (value.start, value.stop, value.step)))
     if isinstance(value, dict):
-        return {k: _resolved(v, env) for k, v in value.items()}
+        return {k: _resolve(v, env) for k, v in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_resolved(v, env) for v in value))
+        return type(value)(*(_resolve(v, env) for v in value))
     if isinstance(value, list | tuple):
-        made = [_resolved(v, env) for v in value]
-        return tuple(made) if isinstance(value, tuple) else made
+        items = [_resolve(v, env) for v in value]
+        return tuple(items) if isinstance(value, tuple) else items
     return value
 
 
 def in_evaluation_mode(module: nn.Module) -> nn.Module:
-    """A shallow copy in evaluation mode, which shares the tensors; the module keeps its own mode."""
-    twin = copy.copy(module)
-    twin._modules = {k: in_evaluation_mode(m) for k, m in module._modules.items() if m is not None}
-    twin.training = False
-    return twin
+    """Return a shallow copy in evaluation mode, which shares the tensors; the mode of `module` does not change."""
+    copied = copy.copy(module)
+    copied._modules = {k: in_evaluation_mode(m) for k, m in module._modules.items() if m is not None}
+    copied.training = False
+    return copied

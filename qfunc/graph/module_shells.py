@@ -1,4 +1,4 @@
-"""What stands where a float module was: its tensors, attributes and methods, and errors where its ops would run."""
+"""Placeholder for an inlined float module: keeps its tensors, attributes and methods; calling it raises."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from qfunc.errors import CaptureError
 ORIGIN = "qfunc_origin"
 """The attribute that holds a module's origin."""
 OF_MODULES = frozenset((*dir(fx.GraphModule), *vars(fx.GraphModule(nn.Module(), fx.Graph())), "qfunc_record", "quantizers"))
-"""Names that are nn.Module's, GraphModule's or ours."""
-_RAN = "a use of the float module {path!r}, whose ops are part of the graph"
-_WANTED = "a method that reaches no float submodule"
+"""Names that nn.Module, GraphModule or qfunc define."""
+_FLOAT_MODULE_USE = "a use of the float module {path!r}, whose ops are part of the graph"
+_WANTED = "a method that uses no float submodule"
 _DO = "Call the whole model, call this method of the float model, or keep the module as one op: leaves=({kind!r},)."
 
 
 @frozen(eq=False)
 class Origin:
-    """The module of the user's that a module stands for: its class, path, submodules, and the names it keeps."""
+    """The user's module that a placeholder replaces: class, path, submodules and the names of kept attributes."""
 
     kind: type[nn.Module] | None
     path: str = ""
@@ -37,7 +37,7 @@ class Origin:
 
 
 class ModuleShell(nn.Module):
-    """Stands where a float module was whose ops are in the graph now: its tensors, attributes and methods.
+    """Placeholder for a float module with ops inlined in the graph: its tensors, attributes and methods.
 
     It prints as that module.
 
@@ -48,23 +48,23 @@ class ModuleShell(nn.Module):
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: the module's ops are part of the graph.
+        """Raise: the module's ops are part of the graph.
 
         Raises:
-            CaptureError: names the module, and the method of the user's that reached it.
+            CaptureError: always; the message names the module and the user's method that called it.
         """
-        raise _reached(self)
+        raise _call_error(self)
 
     def __iter__(self) -> Any:
-        raise _reached(self)
+        raise _call_error(self)
 
     def __getitem__(self, index: Any) -> Any:
-        raise _reached(self)
+        raise _call_error(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleShell:
-        made = memo[id(self)] = module_shell(origin_of(self))
-        vars(made).update(copy.deepcopy(vars(self), memo))
-        return made
+        copied = memo[id(self)] = module_shell(origin_of(self))
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
         return module_shell, (pack_shells(origin_of(self)),), pack_state(vars(self))
@@ -81,34 +81,36 @@ class ModuleShell(nn.Module):
         return "; ".join(filter(None, (shapes, computed)))
 
 
-class _Reached(CaptureError):
-    """A float module was called; the kept method on the way adds its own name."""
+class _FloatModuleUsed(CaptureError):
+    """A float module was called; a kept method that called it adds its own name."""
 
 
-def _reached(module: nn.Module) -> CaptureError:
+def _call_error(module: nn.Module) -> CaptureError:
     origin = origin_of(module)
-    return _refusal(origin.path, "MyBlock" if origin.kind is None else origin.kind.__name__)
+    return _use_error(origin.path, "MyBlock" if origin.kind is None else origin.kind.__name__)
 
 
-def _refusal(path: str, kind: str) -> CaptureError:
-    return _Reached(where="captured model", found=_RAN.format(path=path), wanted=_WANTED, do=_DO.format(kind=kind))
+def _use_error(path: str, kind: str) -> CaptureError:
+    return _FloatModuleUsed(
+        where="captured model", found=_FLOAT_MODULE_USE.format(path=path), wanted=_WANTED, do=_DO.format(kind=kind)
+    )
 
 
 def origin_of(module: nn.Module) -> Origin:
-    """The origin that a module carries; of a module of the user's, what it is itself."""
-    found = vars(module).get(ORIGIN)
-    if isinstance(found, Origin):
-        return found
+    """Return the stored origin of a module, or an origin that describes the user's module itself."""
+    origin = vars(module).get(ORIGIN)
+    if isinstance(origin, Origin):
+        return origin
     children = {k: m for k, m in module._modules.items() if m is not None}
-    own = [k for k in vars(module) if k not in OF_MODULES and not (isinstance(module, fx.GraphModule) and k[0] == "_")]
-    return Origin(type(module), "", tuple(children), tuple(own), tuple(type(m).__name__ for m in children.values()))
+    attributes = [k for k in vars(module) if k not in OF_MODULES and not (isinstance(module, fx.GraphModule) and k[0] == "_")]
+    return Origin(type(module), "", tuple(children), tuple(attributes), tuple(type(m).__name__ for m in children.values()))
 
 
-def add_user_members(made: fx.GraphModule) -> None:
-    """Gives the class of a GraphModule, which is its own, the members of the user's class."""
-    kind: Any = origin_of(made).kind
+def add_user_members(model: fx.GraphModule) -> None:
+    """Add the members of the user's class to the GraphModule's class, which no other instance shares."""
+    kind: Any = origin_of(model).kind
     for name, member in _members(kind).items():
-        setattr(type(made), name, member)
+        setattr(type(model), name, member)
 
 
 @functools.lru_cache(256)
@@ -117,20 +119,20 @@ def _class_of(kind: Hashable) -> type[ModuleShell]:
 
 
 def module_shell(origin: Origin) -> ModuleShell:
-    """What stands for a float submodule whose ops are part of the graph."""
+    """Return the placeholder for a float submodule with ops inlined in the graph."""
     kind: Any = origin.kind
-    made = _class_of(kind)()
-    vars(made)[ORIGIN] = origin
-    return made
+    shell = _class_of(kind)()
+    vars(shell)[ORIGIN] = origin
+    return shell
 
 
 @functools.lru_cache(256)
 def _members(kind: Hashable) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for base in reversed(kind.__mro__ if isinstance(kind, type) else ()):
         if not issubclass(nn.Module, base) and not issubclass(base, fx.GraphModule):
-            found |= {name: _bound(value, kind) for name, value in vars(base).items() if _is_kept(name, value)}
-    return found
+            members |= {name: _bind(value, kind) for name, value in vars(base).items() if _is_kept(name, value)}
+    return members
 
 
 def _is_kept(name: str, value: Any) -> bool:
@@ -138,26 +140,26 @@ def _is_kept(name: str, value: Any) -> bool:
     return not special and name not in OF_MODULES and not isinstance(value, types.MemberDescriptorType)
 
 
-def _bound(value: Any, kind: Any) -> Any:
+def _bind(value: Any, kind: Any) -> Any:
     if isinstance(value, types.FunctionType):
-        return _explained(value)
+        return _with_error_context(value)
     if isinstance(value, property):
-        return property(value.fget and _explained(value.fget), value.fset, value.fdel, value.__doc__)
+        return property(value.fget and _with_error_context(value.fget), value.fset, value.fdel, value.__doc__)
     return staticmethod(value.__get__(None, kind)) if isinstance(value, classmethod) else value
 
 
-def _explained(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of the user's whose errors, where it reaches what capture took apart, name the module and itself."""
+def _with_error_context(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a user's method: if it calls an inlined module, the error names the method and the module."""
     name = getattr(function, "__qualname__", "method").rpartition("<locals>.")[2]
 
     @functools.wraps(function)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(self, *args, **kwargs)
-        except _Reached as e:
+        except _FloatModuleUsed as e:
             raise CaptureError(where=f"method {name!r}", found=e.found, wanted=e.wanted, do=e.do) from None
         except AttributeError as e:
-            if (gone := _gone(e)) is None:
+            if (gone := _missing_submodule_error(e)) is None:
                 raise
             raise CaptureError(where=f"method {name!r}", found=gone.found, wanted=gone.wanted, do=gone.do) from None
         except TypeError as e:
@@ -165,48 +167,49 @@ def _explained(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             do = "Name the parent's method: Parent.method(self, ...)."
             wanted = "a method that can be bound to the captured model"
-            raise CaptureError(where=f"method {name!r}", found="super(), which asks for the class", wanted=wanted, do=do) from e
+            found = "super() without arguments, which requires the original class"
+            raise CaptureError(where=f"method {name!r}", found=found, wanted=wanted, do=do) from e
 
     return method
 
 
-def _gone(error: AttributeError) -> CaptureError | None:
-    # A submodule that the captured model does not hold: it had no tensors, or they were folded away.
+def _missing_submodule_error(error: AttributeError) -> CaptureError | None:
+    # Return the error for a submodule that is not in the captured model: it had no tensors, or they were folded.
     origin = vars(error.obj).get(ORIGIN) if isinstance(error.obj, nn.Module) else None
     if not isinstance(origin, Origin) or error.name not in origin.children:
         return None
-    return _refusal(f"{origin.path}.{error.name}".lstrip("."), origin.kinds[origin.children.index(error.name)])
+    return _use_error(f"{origin.path}.{error.name}".lstrip("."), origin.kinds[origin.children.index(error.name)])
 
 
 def pack_shells(origin: Origin | None) -> Origin | None:
-    """An origin that pickle takes: a class that cannot be imported by its name is left out."""
+    """Return an origin that pickle accepts: without the class if it cannot be imported by its name."""
     if origin is None or origin.kind is None:
         return origin
-    found: Any = sys.modules.get(origin.kind.__module__)
+    importable: Any = sys.modules.get(origin.kind.__module__)
     for part in origin.kind.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return origin if found is origin.kind else evolve(origin, kind=None)
+        importable = getattr(importable, part, None)
+    return origin if importable is origin.kind else evolve(origin, kind=None)
 
 
 def pack_state(state: dict[str, Any]) -> dict[str, Any]:
-    """A module's `__dict__` without the kept attributes that pickle refuses."""
+    """Return a module's `__dict__` without the kept attributes that pickle refuses."""
     origin = state.get(ORIGIN)
     if not isinstance(origin, Origin):
         return state
-    left_out = [k for k in origin.attributes if k in state and not _pickles(state[k])]
+    left_out = [k for k in origin.attributes if k in state and not _is_picklable(state[k])]
     return {k: v for k, v in state.items() if k not in left_out} | {ORIGIN: pack_shells(origin)}
 
 
-class _Dry(pickle.Pickler):
-    """Pickles nothing but what is between modules and tensors."""
+class _DryRunPickler(pickle.Pickler):
+    """A pickler that skips modules and tensors."""
 
     def persistent_id(self, obj: Any) -> Any:
         return "seen" if isinstance(obj, nn.Module | Tensor) else None
 
 
-def _pickles(value: Any) -> bool:
+def _is_picklable(value: Any) -> bool:
     try:
-        _Dry(io.BytesIO()).dump(value)
+        _DryRunPickler(io.BytesIO()).dump(value)
     except Exception:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Names of what is made: those of the model where they are free."""
+"""Unique names for new nodes and files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import chain, count
 
 
 def unique_name(name: str, taken: Collection[str]) -> str:
-    """The name, or the name with the first number that makes it another than those that are taken.
+    """Return the name, or the name with the first numeric suffix that is not taken.
 
     >>> unique_name("conv", {"conv", "conv_1"}), unique_name("linear", {"conv"})
     ('conv_2', 'linear')

@@ -47,8 +47,9 @@ class Record:
 
     `stage` is "captured", "quantized" or "calibrated".  `rank_two` names linear layers that took in a
     BatchNorm1d, which is right for values of rank 2 only; calibration sees whether they are.
-    `unfolded` holds (op, step, why) for what almost folded.  `within` is the model's path in the outer module of
-    which it is a part, or ""; the paths of `facts` are the model's own, those that users see are the outer module's.
+    `unfolded` holds (op, step, why) for what almost folded, `unmatched` (op, rewrite, why) for what a rewrite almost
+    matched.  `within` is the model's path in the outer module of which it is a part, or ""; the paths of `facts` are the
+    model's own, those that users see are the outer module's.
     `around` names the classes of the modules around it.  `bare` is the own path of the op that such a part ends in if it
     is one module of torch.nn: users know the op by the module's path.
     `axes` names the axes of each input that torch.export left dynamic, None for the others.  `evaluated` says what was
@@ -63,6 +64,7 @@ class Record:
     stage: str = "captured"
     rank_two: tuple[str, ...] = ()
     unfolded: tuple[tuple[str, str, str], ...] = ()
+    unmatched: tuple[tuple[str, str, str], ...] = ()
     within: str = ""
     around: tuple[str, ...] = ()
     bare: str = ""

@@ -1,4 +1,4 @@
-"""Selectors, decided on a captured graph."""
+"""Evaluate selectors on a captured graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qfunc.specs.target import OpKind
 
 @frozen
 class Context:
-    """A graph, the user's own ops, and the root of each node's fused group.
+    """A graph, the user-defined ops, and the root of each node's fused group.
 
     It is for one analysis of a graph: the record and the kinds of nodes are read once.
     """
@@ -58,7 +58,7 @@ class Context:
         return self._kinds[node]
 
     def has(self, node: fx.Node, trait: Trait) -> bool:
-        """Return True if a node has a trait; an op of the user's has those of the kind that it behaves like."""
+        """Return True if a node has a trait; a user's op has those of the kind that it behaves like."""
         own = self.own(node)
         return has(node, trait) if own is None else trait in traits_of(own.behaves_like or "")
 
@@ -71,7 +71,7 @@ def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
 
 
 def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
-    """Whether a selector holds for an op, or for the tensor that the node produces.
+    """Return True if a selector matches an op, or the tensor that the node produces.
 
     >>> from qfunc.frontend.capture import capture
     >>> from torch import nn
@@ -120,18 +120,18 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
             return any(matches(one, node, context) for one in of)
         case s.Not(of):
             return not matches(of, node, context)
-    raise SpecError(where="selector", found=repr(selector), wanted="a selector of qfunc.specs", do="Compose one of those.")
+    raise SpecError(where="selector", found=repr(selector), wanted="a selector of qfunc.specs", do="Compose one of these.")
 
 
 _MISSING = object()
 
 
 def attributes(node: fx.Node) -> dict[str, Any]:
-    """The plain arguments of an op by canonical name; for convs also "kernel", "depthwise" and "out_channels", for
-    them and pools "spatial".
+    """Return the non-tensor arguments of an op by canonical name, and derived attributes.
 
-    "spatial" counts the axes that the op slides along: 2 for conv2d and max_pool2d.  For matmul "constant" names the
-    operand that is one, or is None; a mul is a "square" where both operands are one tensor.
+    Convs also have "kernel", "depthwise" and "out_channels"; convs and pools have "spatial", the number of axes that
+    the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is the name of the constant operand,
+    or None.  A mul is a "square" if both operands are the same tensor.
     """
     op = op_of(node)
     if op is None:
@@ -163,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 
 def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
-    """The shape of the parameter behind a node, or None."""
+    """Return the shape of the parameter that a node reads, directly or through a quantizer; else None."""
     while node.op == "call_module" and kind_of(node) == "fake_quantize":
         node = node.all_input_nodes[0]
     if node.op != "get_attr" or node.graph.owning_module is None:
@@ -199,23 +199,23 @@ def non_negative(node: fx.Node, context: Context) -> bool:
 
 
 def _is_layer(node: fx.Node, context: Context) -> bool:
-    # A matmul is none: in attention it multiplies activations.
+    # A matmul is not a layer: in attention it multiplies activations.
     return context.has(node, Trait.WEIGHTED) or context.has(node, Trait.RECURRENT)
 
 
 def _reach(node: fx.Node, direction: str) -> set[fx.Node]:
     seen: set[fx.Node] = set()
-    todo = list(getattr(node, direction))
-    while todo:
-        one = todo.pop()
-        if one not in seen:
-            seen.add(one)
-            todo += getattr(one, direction)
+    stack = list(getattr(node, direction))
+    while stack:
+        current = stack.pop()
+        if current not in seen:
+            seen.add(current)
+            stack += getattr(current, direction)
     return seen
 
 
 def names_one_op(selector: Any) -> bool:
-    """Whether a selector speaks of one model (a name, a class, a predicate) rather than of op kinds."""
+    """Return True if a selector refers to one model (a name, a class, a predicate) rather than to op kinds."""
     match selector:
         case s.Name() | s.ModuleType() | s.Where():
             return True

@@ -1,4 +1,4 @@
-"""The sizes that torch.export fixed in a program of the user's own: inputs of other sizes are refused, as torch does."""
+"""Sizes that torch.export fixed in a user's program: refuse inputs of other sizes, as torch does."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from qfunc.errors import CalibrationError, CaptureError
 from qfunc.graph.arguments import flatten
 from qfunc.graph.record import Record, record_of
 
-_DYNAMIC = (
+_USE_DYNAMIC_SHAPES = (
     "Export it with dynamic_shapes, such as {'x': {0: torch.export.Dim.AUTO}}, and an example of two; "
     "or quantize the nn.Module itself."
 )
 
 
 def require_sizes_of_call(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuses a call of a captured program with tensors of other sizes than those to which it was exported.
+    """Refuse a call of a captured program with tensors of other sizes than in its export.
 
     Raises:
-        CaptureError: names the input and the axis.
+        CaptureError: a size differs; the message names the input.
     """
     record = record_of(model)
     if record is None or not record.sizes:
-        return  # before the graph is read, which torch.compile does not trace
+        return  # return early, because torch.compile cannot trace the access to the graph
     info = getattr(model.graph._codegen, "pytree_info", None)
     if info is None or info.in_spec is None:
         return
-    by_place, by_name = (spec.children() for spec in info.in_spec.children())
+    by_position, by_name = (spec.children() for spec in info.in_spec.children())
     names = info.in_spec.children()[1].context
-    given = [*zip(args, by_place, strict=False), *((kwargs[k], s) for k, s in zip(names, by_name, strict=True) if k in kwargs)]
+    given = [
+        *zip(args, by_position, strict=False),
+        *((kwargs[k], s) for k, s in zip(names, by_name, strict=True) if k in kwargs),
+    ]
     require_sizes(record, [_in_order(value, spec) for value, spec in given])
 
 
 def require_sizes(record: Record | None, given: Iterable[Any]) -> None:
-    """As `require_sizes_of_call`, of the arguments in the order of the program's inputs.
+    """Refuse arguments of other sizes, as `require_sizes_of_call` does, given in the order of the program's inputs.
 
     Raises:
-        CaptureError: names the input and the axis.
+        CaptureError: a size differs; the message names the input.
     """
     if record is None or not record.sizes:
         return
@@ -52,15 +55,15 @@ def require_sizes(record: Record | None, given: Iterable[Any]) -> None:
             where=f"call of an exported program, input {name!r}",
             found=f"a tensor of shape {list(tensor.shape)}",
             wanted=f"[{wanted}], to which torch.export fixed it",
-            do=_DYNAMIC,
+            do=_USE_DYNAMIC_SHAPES,
         )
 
 
 def require_any_batch(record: Record | None, step: str) -> None:
-    """Refuses a program that runs on one number of images, for a step that runs it on numbers of its own.
+    """Refuse a program with a fixed batch size, for a step that chooses batch sizes itself.
 
     Raises:
-        CalibrationError: names the input and the number.
+        CalibrationError: the batch size is fixed; the message names the input and the size.
     """
     if record is None:
         return
@@ -69,19 +72,19 @@ def require_any_batch(record: Record | None, step: str) -> None:
     if count is None:
         return
     within = f", submodule {record.within!r}" if record.within else ""
-    do = _DYNAMIC
+    do = _USE_DYNAMIC_SHAPES
     if record.batch is not None:
-        do = "Quantize the submodules that run on any number: quantize(target, submodules=...)."
+        do = "Quantize the submodules that accept any batch size: quantize(target, submodules=...)."
     raise CalibrationError(
         where=f"{step}{within}" + (f", input {first[0]!r}" if first[0] else ""),
         found=f"{count} on the first axis, to which torch.export fixed it",
-        wanted="a model that runs on any number of images, for units are made in batches of their own",
+        wanted="a model that accepts any batch size",
         do=do,
     )
 
 
 def _in_order(value: Any, spec: Any) -> Any:
-    # Entries of a dict in the order of the program's.
+    # Return the entries of a dict in the order of the program's inputs.
     if isinstance(value, Mapping) and isinstance(spec.context, list) and set(spec.context) == set(value):
         return [_in_order(value[k], s) for k, s in zip(spec.context, spec.children(), strict=True)]
     return value

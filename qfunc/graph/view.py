@@ -10,13 +10,15 @@ from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.float_network import without_quantizers
 from qfunc.graph.record import Record, record_of
 from qfunc.graph.sites import QuantizerNode, find_quantizers
+from qfunc.quantizers.fake_quantize import FakeQuantize
 
 
 class QuantizedModel:
     """A quantized model, its record, its evaluation form, its quantizers and its float network.
 
     Each public call makes one for each model that it is given and passes it on.  It is never stored on the model: the
-    evaluation form holds folded weights, which a later change of the model would not reach.
+    evaluation form holds folded weights, which a later change of the model would not reach.  The quantized weights that
+    the model itself caches by tensor versions are dropped, for `.data` and NumPy change a tensor without its version.
 
     >>> import qfunc, torch
     >>> view = QuantizedModel(qfunc.quantize(qfunc.targets.onnxruntime)(torch.nn.Linear(3, 2)))
@@ -26,6 +28,9 @@ class QuantizedModel:
 
     def __init__(self, model: fx.GraphModule) -> None:
         self.model = model
+        for module in model.modules():
+            if isinstance(module, FakeQuantize):
+                module.kept.forget()
 
     @cached_property
     def record(self) -> Record:

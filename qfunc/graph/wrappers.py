@@ -1,4 +1,4 @@
-"""Wrappers of torch.compile and of data parallel training, around a model or around modules inside it."""
+"""Remove the wrappers of torch.compile and of data-parallel training, around a model or around its submodules."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from qfunc.errors import CaptureError, a_or_an
 
 
 def unwrap(model: Any) -> nn.Module:
-    """The module inside the wrappers of torch.compile and of data parallel training.
+    """Return the module inside the wrappers of torch.compile and of data-parallel training.
 
     Raises:
-        CaptureError: no module, or a scripted one.
+        CaptureError: `model` is not a module that can be captured, for example a scripted one.
     """
     if not isinstance(model, nn.Module):
         kind = isinstance(model, type)
-        do = f"Make one: {model.__name__}(...)." if kind else "Pass the module itself."
+        do = f"Create an instance: {model.__name__}(...)." if kind else "Pass the module itself."
         found = f"the class {model.__name__}" if kind else type(model).__name__
         raise CaptureError(where="capture", found=found, wanted="an nn.Module or an ExportedProgram", do=do)
     inner = getattr(model, "_orig_mod", None)  # torch.compile's wrapper
@@ -31,15 +31,15 @@ def unwrap(model: Any) -> nn.Module:
         raise CaptureError(where="capture", found="a TorchScript module", wanted="an eager nn.Module", do=do)
     if type(model).__name__ == "FullyShardedDataParallel":  # its import would cost seconds
         do = "Pass the module before it is wrapped, with the full state_dict loaded."
-        raise CaptureError(where="capture", found="a FullyShardedDataParallel", wanted="whole tensors", do=do)
+        raise CaptureError(where="capture", found="a FullyShardedDataParallel", wanted="unsharded tensors", do=do)
     if type(model).forward is nn.Module.forward and "forward" not in vars(model):
         found, do = f"{a_or_an(type(model))} without a forward", "Pass the model that runs its entries, or one of them."
-        raise CaptureError(where="capture", found=found, wanted="a module that computes", do=do)
+        raise CaptureError(where="capture", found=found, wanted="a module with a forward", do=do)
     return model
 
 
 def unwrap_inside(model: nn.Module) -> bool:
-    """Puts, in the (own) model, what wrappers hold in their places; whether there were any.
+    """Replace wrapped submodules by the modules inside, in place.  Return True if there were any.
 
     >>> model = nn.Sequential(nn.DataParallel(nn.ReLU()))
     >>> unwrap_inside(model)

@@ -33,7 +33,7 @@ class Combined:
         SpecError: no lowering, or lowerings that name different opsets.
         DeployError: (by `lower`) two lowerings write a file of the same name.
 
-    >>> from qfunc.lowering import TensorRtRanges, Qdq
+    >>> from qfunc.lowering import TensorRtRanges, QdqLowering
     >>> Combined((QdqLowering(), TensorRtRanges()))
     Combined((QdqLowering(), TensorRtRanges()))
     """
@@ -44,7 +44,7 @@ class Combined:
     def opset(self) -> int:
         """The opset that they name, or 21.
 
-        >>> from qfunc.lowering import TensorRtRanges, Qdq
+        >>> from qfunc.lowering import TensorRtRanges, QdqLowering
         >>> Combined((TensorRtRanges(), QdqLowering(opset=13))).opset
         13
         """
@@ -78,9 +78,9 @@ class Combined:
         return tuple(refuse for one in limited for refuse in one.legality)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """What the first lowering that refuses such a tensor wants in its own place; empty if all take it.
+        """Return the wish of the first lowering that refuses such a tensor; empty if all write it.
 
-        >>> from qfunc.lowering import TensorRtRanges, Qdq
+        >>> from qfunc.lowering import TensorRtRanges, QdqLowering
         >>> from qfunc.specs import Int, Scheme
         >>> Combined((QdqLowering(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False)
         'QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'

@@ -102,7 +102,7 @@ class _Folding:
             if step is None and norm is None:
                 continue
             if len(readers) > 1:
-                self._miss(node, reader, f"{node.name!r} is read {len(readers)} times, and a fused op may be read once")
+                self._miss(node, reader, f"{node.name!r} is read {len(readers)} times, and a fused op may be read only once")
             elif op is None:
                 self._miss(node, reader, f"the weight or bias of {node.name!r} is computed, not a parameter")
             elif step is not None:
@@ -161,7 +161,7 @@ class _Folding:
                 continue
             if fusion.when is None or matches(fusion.when, op, self.context):
                 return step
-            self._miss(op, reader, f"the fusion asks for {fusion.when!r}")
+            self._miss(op, reader, f"the fusion requires {fusion.when!r}")
         return None
 
     def _own(self, op: LinearOp, node: fx.Node, step: FusionStep) -> bool:
@@ -204,7 +204,7 @@ class _Folding:
 
 def _folded(step: FusionStep, weight: torch.Tensor, bias: torch.Tensor, given: Any, named: Any, path: str) -> Any:
     # What a fold of the user's gives, which must be like what it was given.
-    where = f"Step.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}"
+    where = f"FusionStep.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}"
     shapes = [tuple(v.shape) for v in (weight, bias)]
     wanted, do = (
         f"a finite weight of shape {shapes[0]} and a bias of shape {shapes[1]}",

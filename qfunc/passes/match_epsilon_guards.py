@@ -1,24 +1,46 @@
-"""Guards of divisions: y + 1e-5 under a division is the op "guard", for no scale fits y and what keeps it from 0."""
+"""Rewrites that make the sum y + 1e-5 in a divisor the op "guard", which stays in float.
+
+A scale of 8 bits that covers y rounds 1e-5 to 0.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import fx
 
 from qfunc.graph.dtypes import position_nodes
+from qfunc.graph.matcher import Rewrite, apply_rewrites, calls
+from qfunc.graph.patterns import Match, OpPattern, number, op, tensor
 from qfunc.ops.arithmetic import at_least, guarded
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, has, kind_of
+from qfunc.ops.node import has, kind_of
 
 SMALL = 0.01
-"""What guards a division is at most this: layers take 1e-5, 1e-6, 1e-12."""
+"""The largest constant that counts as a guard.  Layers use 1e-5, 1e-6 and 1e-12."""
 
 _DIVIDE = ("sqrt", "rsqrt", "reciprocal", "log")
+_Y, _EPS = tensor("y"), number("eps", lambda v: 0 < v <= SMALL, f"a number in (0, {SMALL}]")
+
+
+def _other_use(found: Match) -> str:
+    return "" if _divides(found.root) else f"{found.root.name!r} has a reader that does not divide by it"
+
+
+def _guard(pattern: OpPattern, target: Any) -> Rewrite:
+    return Rewrite("guard", pattern, calls(target, "y", "eps"), check=_other_use)
+
+
+GUARDS = (
+    _guard(op("add", _Y, _EPS, commutative=True), guarded),
+    _guard(op("clip", input=_Y, min=_EPS, max=None), at_least),
+)
 
 
 def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
-    """The (own) network in which y + eps and max(y, eps) are the op "guard" where they divide, or a root or logarithm is taken.
+    """Replace y + eps and max(y, eps) by the op "guard" where every reader divides by them or takes a root or logarithm.
 
-    As codes of 8 bits they would be 0 where y is, and the quotient infinite, or NaN.
+    Quantized to 8 bits they would be 0 where y is 0, and the quotient infinite or NaN.  The network is changed in place.
 
     >>> from qfunc.frontend.capture import capture
     >>> made = match_epsilon_guards(capture()(fx.symbolic_trace(lambda x, y: x / (y + 1e-5))))
@@ -26,38 +48,13 @@ def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
     ['input', 'input', 'guard', 'div', 'output']
     """
     positions = position_nodes(network)
-    changed = False
-    for node in network.graph.nodes:
-        found = _guard(node) if node not in positions else None
-        if found is not None and _divides(node):
-            value, least, target = found
-            node.target, node.args, changed = target, (value, least), True
-    if changed:
+    if apply_rewrites(network.graph, GUARDS, nodes=[n for n in network.graph.nodes if n not in positions])[0]:
         network.recompile()
     return network
 
 
-def _guard(node: fx.Node) -> tuple[fx.Node, float, object] | None:
-    match kind_of(node):
-        case "add":
-            tensors, numbers = _split(node.args[:2])
-            target: object = guarded
-        case "clip" if attribute(node, "max") is None:
-            tensors, numbers = _split((attribute(node, "input"), attribute(node, "min")))
-            target = at_least
-        case _:
-            return None
-    small = len(tensors) == len(numbers) == 1 and 0 < numbers[0] <= SMALL
-    return (tensors[0], numbers[0], target) if small else None
-
-
-def _split(values: tuple[object, ...]) -> tuple[list[fx.Node], list[float]]:
-    numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    return [v for v in values if isinstance(v, fx.Node)], numbers
-
-
 def _divides(node: fx.Node) -> bool:
-    # Whether each reader divides by it, perhaps behind moves.
+    # Return True if each reader divides by the node, perhaps behind ops that move data.
     def divided(user: fx.Node) -> bool:
         kind = kind_of(user)
         if has(user, Trait.VIEW) or kind == "cast":

@@ -7,9 +7,11 @@ from torch import fx
 from qfunc.passes.decompose_attention import decompose_attention
 from qfunc.passes.decompose_products import decompose_products
 from qfunc.passes.fold_constant_weights import fold_constant_weights
-from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.passes.fuse_activations import ACTIVATIONS
+from qfunc.passes.fuse_norms import NORMS
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import match_masks
+from qfunc.passes.rewrite import rewrite
 from qfunc.specs import Target
 
 __all__ = ["prepare"]
@@ -17,5 +19,5 @@ __all__ = ["prepare"]
 
 def prepare(network: fx.GraphModule, target: Target) -> fx.GraphModule:
     """The (own) network as placement wants it: products opened, norms, masks, guards named, computed weights constants."""
-    named = fuse_norms(decompose_products(decompose_attention(network, target)))
+    named = rewrite(decompose_products(decompose_attention(network, target)), *NORMS, *ACTIVATIONS)
     return match_epsilon_guards(match_masks(fold_constant_weights(named)))

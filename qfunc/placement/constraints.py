@@ -35,13 +35,13 @@ from qfunc.specs.protocols import LimitedLowering, RefusingLowering
 from qfunc.specs.scheme import Granularity
 
 _LISTED = 5
-"""How many rules a message lists; each names as many places."""
+"""The maximum number of reasons in a message, and of places for each reason."""
 _ALONE = " To simulate it without a file, use attrs.evolve(target, lowering=None)."
 
 
 @frozen
 class Violation:
-    """What the hardware refuses at one place, in words: the op and tensor, what they have, what they should, the cure."""
+    """One refusal: the op and tensor, and the parts found, wanted and do of its message."""
 
     op: str
     slot: str
@@ -52,7 +52,7 @@ class Violation:
 
     @property
     def place(self) -> str:
-        """The op, and the tensor if it is one that is refused."""
+        """The op, and the tensor if a tensor is refused."""
         return f"op {self.op!r}" + (f", {self.slot} {self.tensor!r}" if self.slot else "")
 
 
@@ -60,25 +60,24 @@ def require_legal(plan: Plan, target: Target) -> None:
     """Raise if the target's `legality` or its lowering refuses a part of a plan, or if a part is not feasible.
 
     Raises:
-        SpecError: names every op and tensor that is refused (a handful, then a count), the vendor's rule and the
-            cure.
+        SpecError: something is refused; the message names the first ops and tensors, the vendor's rule and the remedy.
     """
     found = violations(plan, target)
     if not found:
         return
-    same: dict[tuple[str, str, str], list[Violation]] = {}
+    by_reason: dict[tuple[str, str, str], list[Violation]] = {}
     for breach in found:
-        same.setdefault((breach.found, breach.wanted, breach.do), []).append(breach)
-    if len(same) == 1:
-        had, wanted, do = next(iter(same))
+        by_reason.setdefault((breach.found, breach.wanted, breach.do), []).append(breach)
+    if len(by_reason) == 1:
+        had, wanted, do = next(iter(by_reason))
         raise SpecError(where=f"target {target.name!r}, {_places(found)}", found=had, wanted=wanted, do=do)
-    lines = [f"{_places(all_)}: found {had}, wanted {wanted}. {do}" for (had, wanted, do), all_ in same.items()]
+    lines = [f"{_places(all_)}: found {had}, wanted {wanted}. {do}" for (had, wanted, do), all_ in by_reason.items()]
     rest = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
     raise SpecError(
         where=f"target {target.name!r}",
-        found=f"{len(found)} things that it refuses, for {len(same)} reasons",
+        found=f"{len(found)} violations, for {len(by_reason)} reasons",
         wanted="none",
-        do="\n  ".join(["Cure each:", *lines[:_LISTED], *rest]),
+        do="\n  ".join(["Resolve each:", *lines[:_LISTED], *rest]),
     )
 
 
@@ -98,12 +97,12 @@ def violations(plan: Plan, target: Target) -> tuple[Violation, ...]:
     ()
     """
     found: dict[tuple[str, str, str], Violation] = {}
-    for breach in _all(plan, target):
+    for breach in _each_violation(plan, target):
         found.setdefault((breach.tensor or breach.op, breach.found, breach.wanted), breach)
     return tuple(found.values())
 
 
-def _all(plan: Plan, target: Target) -> Iterator[Violation]:
+def _each_violation(plan: Plan, target: Target) -> Iterator[Violation]:
     check = _Check(plan, target)
     for group in plan.groups.groups:
         for node in group.nodes:
@@ -124,7 +123,7 @@ class _Check:
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
 
     def read_by(self, reader: fx.Node, tensor: fx.Node) -> PlacedSite | None:
-        """The site of a tensor as a reader sees it, perhaps behind ops that only move its codes."""
+        """Return the site from which a reader gets a tensor, directly or through ops that only move codes."""
         while (tensor, reader) not in self.read:
             inputs = [n for s, n in slots(tensor) if s == "input"]
             if self.context.kind(tensor) not in (*self.target.commuting, *TRANSPARENT) or len(inputs) != 1:
@@ -150,15 +149,15 @@ class _Check:
                 return
 
     def _what(self, node: fx.Node, select: Selector) -> str:
-        # The kind, and the attributes that the rule looks at.
+        # Describe the kind, and the attributes that the rule tests.
         kind, has = self.context.kind(node), attributes(node)
         if kind == "unknown":
-            return f"{getattr(node.target, '__name__', node.target)}, an op of no known kind"
+            return f"{getattr(node.target, '__name__', node.target)}, an op of unknown kind"
         told = [f"{name}={has[name]!r}" for name in dict.fromkeys(_named(select)) if name in has]
         return f"the kind {kind!r}" + (f" with {', '.join(told)}" if told else "")
 
     def tensor(self, group: FusedGroup, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[Violation]:
-        """What is wrong with a site as one slot of an op, or of a fused group."""
+        """Yield the violations of a site as one slot of an op, or of a fused group."""
         if self.rules.keep_float(group, slot):
             return
         site = placed.site
@@ -171,8 +170,8 @@ class _Check:
             if not isinstance(rule, Require) or slot not in rule.slots:
                 continue
             if any(matches(rule.select, n, self.context) for n in nodes):
-                for found, wanted, edit in _wrong(rule, placed, channel_axis(nodes[0]), self.overridden):
-                    yield found, f"{wanted}: {rule.because}", _cure(edit, slot, placed.site.value)
+                for found, wanted, edit in _violated(rule, placed, channel_axis(nodes[0]), self.overridden):
+                    yield found, f"{wanted}: {rule.because}", _remedy(edit, slot, placed.site.value)
 
     def _by_lowering(self, site: Site) -> Iterator[tuple[str, str, str]]:
         lowering, key = self.target.lowering, (site.scheme, site.constant)
@@ -180,7 +179,7 @@ class _Check:
             self.refused[key] = lowering.refuses(*key) if isinstance(lowering, RefusingLowering) else ""
         if wanted := self.refused[key]:
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
-            yield found, wanted, "Give edit.deploy(...) that, or edit the scheme."
+            yield found, wanted, "Set it with edit.deploy(...), or edit the scheme."
 
     def _path(self, node: fx.Node) -> str:
         return self.context.fact(node).path
@@ -203,8 +202,8 @@ def _named(select: Selector) -> Iterator[str]:
             yield from _named(of)
 
 
-def _wrong(rule: Require, placed: PlacedSite, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:
-    # (what was found, what is wanted, the keyword of edit.weights or edit.activations that cures it)
+def _violated(rule: Require, placed: PlacedSite, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:
+    # Yield (found, wanted, the keyword of edit.weights or edit.activations that resolves it).
     site, scheme = placed.site, placed.site.scheme
     fmt, zero_point, shared = scheme.format, scheme.zero_point, scheme.scale.shared
     if rule.formats and not any(_holds(wanted, fmt, site.constant and rule.narrower) for wanted in rule.formats):
@@ -226,7 +225,7 @@ def _either(values: tuple[Any, ...]) -> str:
 
 
 def _holds(wanted: Format, fmt: Format, fewer: bool) -> bool:
-    # A constant is written offline, so fewer codes are no matter, unless the rule says so; the chip clamps activations.
+    # Constants are quantized offline, so a narrower range is fine unless the rule forbids it; the chip clamps activations.
     if not fewer or not isinstance(wanted, Int) or not isinstance(fmt, Int):
         return wanted == fmt
     return wanted.signed == fmt.signed and wanted.qmin <= fmt.qmin and fmt.qmax <= wanted.qmax
@@ -242,14 +241,14 @@ def _same(wanted: Granularity, shared: Granularity, axis: int, rank: int) -> boo
 
 
 def _keyword(wanted: Format, fmt: Format, fixed_width: bool) -> str:
-    # Empty where no keyword of edit gives the format: the `bits` of weights widen only what an edit has narrowed.
+    # Empty if no keyword of edit gives the format: `edit.weights(bits=)` can only undo an earlier narrowing.
     if not isinstance(wanted, Int) or not isinstance(fmt, Int) or (fixed_width and wanted.bits != fmt.bits):
         return ""
     changed = [f"{n}={getattr(wanted, n)}" for n in ("bits", "signed") if getattr(wanted, n) != getattr(fmt, n)]
     return ", ".join(changed)
 
 
-def _cure(keyword: str, slot: str, value: Any) -> str:
+def _remedy(keyword: str, slot: str, value: Any) -> str:
     role = {"weight": "weights", "input": "activations", "output": "activations"}.get(slot)
     if role is None or not keyword or not isinstance(value, Scheme):
         return "Edit the rule that quantizes it, or leave the op in float by edit.skip."

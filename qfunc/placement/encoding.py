@@ -100,6 +100,6 @@ def require_integers(seat: QuantizerNode) -> None:
         raise SpecError(
             where=f"site {site.name!r}",
             found=f"{site.scheme.format!r} with {scale}",
-            wanted="integers with one static scale a tensor or channel",
-            do="Other formats are simulated only: use the quantized model itself, or a target of integers.",
+            wanted="integers with one static scale per tensor or channel",
+            do="Use the quantized model itself, since other formats are only simulated, or an integer target.",
         )

@@ -1,4 +1,4 @@
-"""What no target makes possible: scales that cannot be found before the model runs, and tensors that no file can hold."""
+"""Schemes that cannot work: static scales whose number is only known at run time, and codes that no file format stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Tar
 
 
 def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple[str, str, str]]:
-    """(what was found, what is wanted, the cure) of a tensor that cannot be quantized so, on any target or on this one.
+    """Yield (found, wanted, do) for a tensor with a scheme that is impossible, on any target or on this one.
 
     >>> from qfunc import estimators, functions, targets
     >>> from qfunc.specs import Scale, Scheme
@@ -26,34 +26,34 @@ def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple
     >>> list(infeasibility(site(Scale()), x, targets.qdq))
     []
     """
-    unknown = list(_of_constant(site, tensor) if site.constant else _of_activation(site))
+    unknown = list(_constant_errors(site, tensor) if site.constant else _activation_errors(site))
     yield from unknown
     if not unknown and target.lowering is not None and not can_be_written(site):
-        how = "scales found at run time" if site.dynamic else f"scales {site.scheme.scale.shared!r}"
-        wanted = "integers with one static scale a tensor or channel, or logarithms with one a tensor, as files hold them"
+        how = "dynamic scales" if site.dynamic else f"scales {site.scheme.scale.shared!r}"
+        wanted = "a scheme that files store: integers with one static scale per tensor or channel, or logarithms per tensor"
         do = "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
         yield f"{site.scheme.format!r} with {how}", wanted, do
 
 
-def _of_constant(site: Site, tensor: fx.Node) -> Iterator[tuple[str, str, str]]:
+def _constant_errors(site: Site, tensor: fx.Node) -> Iterator[tuple[str, str, str]]:
     try:
         qparams_shape(site.scheme, constant_shape(tensor) or ())
     except SpecError as e:
         yield e.found, e.wanted, e.do
 
 
-def _of_activation(site: Site) -> Iterator[tuple[str, str, str]]:
+def _activation_errors(site: Site) -> Iterator[tuple[str, str, str]]:
     shared = site.scheme.scale.shared
     if isinstance(shared, PerChannel) and shared.axis == "channel":
-        wanted = "an axis, as in PerChannel(1), for only weights have output channels"
+        wanted = "an axis, as in PerChannel(1), because only weights have output channels"
         yield f"scales {shared!r} of an activation", wanted, "Name the axis."
     elif isinstance(shared, PerToken | PerBlock) and not site.dynamic:
-        wanted = "scales found at run time, Scale(..., dynamic=True), for how many there are is known only then"
+        wanted = "dynamic scales, Scale(..., dynamic=True), because their number is only known at run time"
         yield f"static scales {shared!r}", wanted, "Use edit.activations(granularity=PerTensor()), or edit the rule."
 
 
 def can_be_written(site: Site) -> bool:
-    """Whether a file can be written with the codes of a tensor."""
+    """Return True if a file format can store the codes of a tensor."""
     shared = site.scheme.scale.shared
     match site.scheme.format:
         case Int():

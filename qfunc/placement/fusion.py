@@ -1,4 +1,4 @@
-"""Fusion: which nodes run as one unit, decided by structure alone, before calibration."""
+"""Fusion: group the nodes that run as one unit, by the structure of the graph alone, before calibration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.specs import Fusion
 
 @frozen
 class FusedGroup:
-    """The nodes of one unit, root first, and the fusion that joined them (None: a node alone)."""
+    """The nodes of one unit, root first, and the fusion that joined them (None for a single node)."""
 
     nodes: tuple[fx.Node, ...]
     fusion: Fusion | None = None
@@ -29,7 +29,7 @@ class FusedGroup:
 
 @frozen
 class NearMiss:
-    """A fusion that almost joined a node, and why it did not."""
+    """A fusion that almost joined a node, and the reason why it did not."""
 
     node: fx.Node
     step: fx.Node
@@ -45,7 +45,7 @@ class FusedGroups:
 
 
 def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
-    """The groups of a graph: for each root in topological order, the first fusion that joins anything.
+    """Return the groups of a graph: for each root in topological order, apply the first fusion that joins any node.
 
     >>> from qfunc.frontend.capture import capture
     >>> from qfunc.specs import Op, Step
@@ -57,25 +57,25 @@ def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
     """
     nodes = [n for n in context.model.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
     order = {n: i for i, n in enumerate(context.model.graph.nodes)}
-    taken: set[fx.Node] = set()
+    fused: set[fx.Node] = set()
     groups: list[FusedGroup] = []
     misses: list[NearMiss] = []
     for node in nodes:
-        if node in taken:
+        if node in fused:
             continue
         group = FusedGroup((node,))
         for fusion in fusions:
             if not matches(fusion.root, node, context):
                 continue
             if fusion.when is not None and not matches(fusion.when, node, context):
-                if would := (_follow(node, fusion, context, order, taken, []) or ())[1:]:
-                    misses.append(NearMiss(node, would[0], f"the fusion asks for {fusion.when!r}"))
+                if would_join := (_follow(node, fusion, context, order, fused, []) or ())[1:]:
+                    misses.append(NearMiss(node, would_join[0], f"the fusion requires {fusion.when!r}"))
                 continue
-            joined = _follow(node, fusion, context, order, taken, misses)
+            joined = _follow(node, fusion, context, order, fused, misses)
             if joined is not None and len(joined) > 1:
                 group = FusedGroup(joined, fusion)
                 break
-        taken.update(group.nodes)
+        fused.update(group.nodes)
         groups.append(group)
     groups.sort(key=lambda g: order[g.output])
     root = {n: g.root for g in groups for n in g.nodes}
@@ -86,13 +86,13 @@ def _follow(
     root: fx.Node, fusion: Fusion, context: Context, order: dict[fx.Node, int], taken: set[fx.Node], misses: list[NearMiss]
 ) -> tuple[fx.Node, ...] | None:
     joined = [root]
-    steps = [s for s in fusion.then if s.fold is None]  # the others are folded, or no part of the unit
+    steps = [s for s in fusion.then if s.fold is None]  # the other steps are folded
     for place, step in enumerate(steps):
         users = list(joined[-1].users)
         fitting = [u for u in users if matches(step.op, u, context)]
         reason = ""
         if fitting and len(users) > 1:
-            reason = f"{joined[-1].name!r} is read {len(users)} times, and a fused op may be read once"
+            reason = f"{joined[-1].name!r} is read {len(users)} times, and a fused op may be read only once"
         elif fitting and fitting[0] in taken:
             reason = f"{fitting[0].name!r} is part of another unit"
         elif fitting and not _joins(fitting[0], joined[-1], order[root], order):
@@ -110,14 +110,14 @@ def _follow(
 
 
 def _joins(node: fx.Node, chain: fx.Node, root: int, order: dict[fx.Node, int]) -> bool:
-    # A binary step joins only the later of its producers, so that its other input is ready.
+    # A binary step joins only the later of its producers, because its other input must be computed before.
     others = [_origin(n) for _, n in slots(node) if n is not chain and n.op != "get_attr"]
     twice = sum(n is chain for _, n in slots(node)) > 1
     return not twice and all(order[n] < root for n in others)
 
 
 def _origin(tensor: fx.Node) -> fx.Node:
-    # Ops that only move values compute nothing: what counts is when their input was ready.  So does padding.
+    # Ops that only move values compute nothing, and padding almost nothing, so the time of their input counts.
     while has(tensor, Trait.VIEW) or kind_of(tensor) == "pad":
         inputs = [n for s, n in slots(tensor) if s == "input"]
         if len(inputs) != 1:
@@ -126,6 +126,6 @@ def _origin(tensor: fx.Node) -> fx.Node:
     return tensor
 
 
-def with_roots(context: Context, found: FusedGroups) -> Context:
-    """The context that also knows the root of each fused node."""
-    return evolve(context, roots={n: g.root for g in found.groups for n in g.nodes})
+def with_roots(context: Context, fused_groups: FusedGroups) -> Context:
+    """Return the context with the root of each fused node."""
+    return evolve(context, roots={n: g.root for g in fused_groups.groups for n in g.nodes})

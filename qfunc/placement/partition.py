@@ -259,7 +259,7 @@ class Partition:
 
     def _inside(self, node: fx.Node, output: Encoding) -> bool:
         # The activation's bounds, as codes, lie at or beyond the ends of the range, so that clamping replaces it.
-        return not has(node, Trait.CLAMPS) or _is_clamped(node, output)
+        return not has(node, Trait.CLAMPS) or _is_clamped(node, self.kinds[node], output)
 
 
 def _constant(node: fx.Node) -> bool:
@@ -277,8 +277,8 @@ def _neutral(node: fx.Node) -> bool:
     return any(isinstance(a, int | float) and a == op.neutral for a in given)
 
 
-def _is_clamped(node: fx.Node, output: Encoding) -> bool:
-    low, high = (0, None) if kind_of(node) == "relu" else (attribute(node, "min"), attribute(node, "max"))
+def _is_clamped(node: fx.Node, kind: str, output: Encoding) -> bool:
+    low, high = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max"))
     ends = output.format.qmin, output.format.qmax
     return implies_clamp(low, high, output.qparams.scale, output.qparams.zero_point, ends)
 

@@ -24,7 +24,7 @@ from qfunc.specs import Cases, DerivedQParams, FixedQParams, Override, Scheme, T
 
 @frozen
 class PlacedSite:
-    """A site, the node whose value it quantizes, and the (reader, producer) edges that see the quantized value."""
+    """A site, the node with the value that it quantizes, and the nodes that read the quantized value."""
 
     site: Site
     tensor: fx.Node
@@ -44,11 +44,11 @@ class Plan:
 def plan(model: fx.GraphModule, target: Target) -> Plan:
     """Return the groups and sites of a float graph on a target.
 
-    First fusion, then the outputs of groups, then their inputs, weights and biases; a tensor that already
-    has a site, perhaps behind ops that only move codes, gets no second one.
+    Fusions are matched first, then the outputs of groups are placed, then their inputs, weights and biases.  A tensor
+    that has a site, directly or through ops that only move codes, gets no second one.
 
     Raises:
-        SpecError: a selector of the user matches nothing, or two rules want one tensor in two formats.
+        SpecError: a user's selector matches nothing, or two rules require different formats for one tensor.
     """
     (made,) = plans([model], target)
     require_matches(target, [made.context])
@@ -92,7 +92,7 @@ class _Placement:
         )
 
     def _read_as_input(self, node: fx.Node) -> bool:
-        # Token ids and masks are no activations: a graph input counts if an op reads it as one.
+        # Token ids and masks are not activations: a graph input is one only if an op reads it as such.
         return not _is_number(node) and any(s == "input" and n is node for user in node.users for s, n in slots(user))
 
     def _output(self, group: FusedGroup) -> None:
@@ -102,7 +102,7 @@ class _Placement:
             self.of_tensor[group.output] = placed
 
     def _inputs(self, group: FusedGroup, node: fx.Node) -> None:
-        # What follows from masks and positions alone is no activation, unless one that is reads it.
+        # Ops on masks and positions alone have no activations among their inputs.
         for slot, producer in slots(node) if node not in self.types.positions else ():
             if producer in group.nodes or _is_number(producer) or producer in self.types.integers:
                 continue
@@ -119,14 +119,14 @@ class _Placement:
     def _edge(
         self, group: FusedGroup, node: fx.Node, slot: str, producer: fx.Node, source: fx.Node, value: Any, rule: int
     ) -> None:
-        there = self.of_tensor.get(source)
-        if there is not None:
-            have, want = there.site.scheme.format, value.scheme.format if isinstance(value, FixedQParams) else value.format
-            if have != want and not isinstance(there.site.value, FixedQParams):  # what the hardware fixes is read as it is
+        existing = self.of_tensor.get(source)
+        if existing is not None:
+            have, want = existing.site.scheme.format, value.scheme.format if isinstance(value, FixedQParams) else value.format
+            if have != want and not isinstance(existing.site.value, FixedQParams):  # fixed qparams fit every reader
                 raise SpecError(
                     where=f"target {self.target.name!r}, tensor {self._path(source)!r}",
                     found=f"{have} by its producer's rule and {want} by the rule of {self._path(node)!r}",
-                    wanted="one format, for no two quantizers stand in series",
+                    wanted="one format, because no tensor has two quantizers in series",
                     do="Edit one of the two rules.",
                 )
             return
@@ -135,13 +135,13 @@ class _Placement:
                 return
             value = with_axis(value, channel_axis(node), len(constant_shape(producer) or ()))
         elif source.op != "get_attr" and self._follows_alone(source, producer, value):
-            # What only moves codes stands behind the quantizer, as in the runtime.
+            # Ops that only move codes come after the quantizer, as in the runtime.
             path = [n for n in movement_chain(source, producer) if moved_input(n) is source]
             producer, node = (source, path[0]) if path else (producer, node)
         self._place(producer, group, slot, value, rule, (node,))
 
     def _follows_alone(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
-        # Through ops that only move codes, a tensor without a site reaches readers that all want this value.
+        # Return True if the readers of a tensor without a site, through ops that only move codes, all require this value.
         chain = movement_chain(source, producer)
         group = {n: g for g in self.groups.groups for n in g.nodes}
         readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in slots(u))]
@@ -156,8 +156,8 @@ class _Placement:
         self._place(producer, group, "bias", value, rule, (node,))
 
     def _quantized_product(self, node: fx.Node) -> bool:
-        # A derived bias needs the static scales of the input and of the weight; the products of one sum with scales
-        # of their own, as inputs by the channel have, have no common one.
+        # A derived bias needs the static scales of the input and of the weight.  With one scale per input channel, the
+        # products of a sum have no common scale.
         tensors = {slot: n for slot, n in slots(node) if slot in ("input", "weight")}
         weight = next((p for p in self.made.values() if p.tensor is tensors.get("weight") and node in p.readers), None)
         given = self.of_input(tensors["input"], node)
@@ -168,7 +168,7 @@ class _Placement:
     def _place(
         self, tensor: fx.Node, group: FusedGroup, slot: str, value: Any, rule: int, readers: tuple[fx.Node, ...]
     ) -> PlacedSite:
-        # A bias belongs to one op even when its tensor is shared; other sites are shared by (tensor, scheme).
+        # A bias belongs to one op even if its tensor is shared; other sites are shared by (tensor, scheme).
         key = (tensor, (value, readers) if slot == "bias" else value)
         if key in self.made:
             old = self.made[key]
@@ -235,7 +235,7 @@ class _Placement:
                 members = [self.of_input(n, group.root) for s, n in slots(group.root) if s == "input" and "input" in tie.slots]
                 if "output" in tie.slots:
                     members.append(self.of_tensor.get(group.output))
-                # No kernel runs on codes with a scale a channel, and joined tensors need not have equally many.
+                # No kernel runs on codes with a scale per channel, and joined tensors may have different numbers of channels.
                 self._tie([m for m in members if m is not None and not m.site.by_channel], group.root.name, tie.leader)
 
     def of_input(self, tensor: fx.Node, reader: fx.Node) -> PlacedSite | None:
@@ -259,7 +259,7 @@ class _Placement:
 
 
 def _is_number(node: fx.Node) -> bool:
-    # def forward(self, x, gain=1.0): what has a number as default is no tensor.
+    # def forward(self, x, gain=1.0): an argument with a number as default is not a tensor.
     return node.op == "placeholder" and any(isinstance(default, int | float) for default in node.args)
 
 

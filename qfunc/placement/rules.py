@@ -71,14 +71,14 @@ def with_axis(value: Any, axis: int, rank: int) -> Any:
 
 
 def narrow(value: Any, bits: int) -> Any:
-    """Return a scheme with the fewer bits that an override wants.
+    """Return a scheme with the smaller number of bits that an override sets.
 
     Raises:
-        SpecError: codes that the hardware dictates, or more bits than it has.
+        SpecError: the hardware dictates the codes, or has fewer bits.
     """
     fmt = value.format if isinstance(value, Scheme) else None
     if not isinstance(fmt, Int):
-        wanted = f"None, for the hardware's weights are {'fixed' if fmt is None else repr(fmt)}, whose codes have one width"
+        wanted = f"None, because the hardware's weights are {'fixed' if fmt is None else repr(fmt)}, with codes of one width"
         raise SpecError(where="Override.bits", found=repr(bits), wanted=wanted, do="Drop bits, or choose other hardware.")
     if bits > fmt.bits:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Limits: the positions of scales that hardware can shift between."""
+"""Limits on the positions (-log2) of power-of-two scales, between which hardware shifts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from qfunc.specs import Limit, Scheme
 from qfunc.specs.target import Target
 
 STEPS = 10_000
-"""So many moves of one position prove that limits pull against each other: positions lie in [-127, 126]."""
+"""More moves than this prove that limits conflict, because positions are in [-127, 126]."""
 
-_TOGETHER: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max, "sum": sum}
+_REDUCTIONS: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max, "sum": sum}
 
 
 @frozen
 class Bound:
     """A `specs.Limit` at one unit: low <= sum(coefficient * together(positions)) <= high, by names of positions.
 
-    `adjust` are the names that may move.
+    `adjust` has the names of the positions that may move.
     """
 
     unit: str
@@ -36,11 +36,11 @@ class Bound:
     adjust: tuple[str, ...]
 
     def value(self, positions: Mapping[str, float]) -> float:
-        """The sum that the limit bounds."""
-        return sum(c * _TOGETHER[how]([positions[n] for n in names]) for c, how, names in self.terms)
+        """Return the sum that the limit bounds."""
+        return sum(c * _REDUCTIONS[how]([positions[n] for n in names]) for c, how, names in self.terms)
 
     def excess(self, positions: Mapping[str, float]) -> float:
-        """How far the sum is outside; 0 where the limit is kept."""
+        """Return the distance of the sum from the allowed range; 0 inside it."""
         value = self.value(positions)
         return max(self.limit.low - value, value - self.limit.high, 0)
 
@@ -48,11 +48,11 @@ class Bound:
 def limit_qparams(view: QuantizedModel, target: Target, found: dict[str, Affine]) -> dict[str, Affine]:
     """Return the qparams by path with every `specs.Limit` of the target kept.
 
-    A limit that is not kept moves a position of its `adjust` by one after the other: to coarser scales rather than
-    finer ones, which clip; tied sites move together; scales stay within their schemes.
+    While a limit is broken, positions of its `adjust` move by one.  Coarser scales are preferred, because finer ones
+    clip.  Tied sites move together, and scales stay within the bounds of their schemes.
 
     Raises:
-        CalibrationError: no move helps; names the unit, the limit and the positions.
+        CalibrationError: no move helps; the message names the unit, the limit and the positions.
     """
     if not target.limits:
         return found
@@ -68,45 +68,45 @@ def limit_qparams(view: QuantizedModel, target: Target, found: dict[str, Affine]
 
 
 def require_limits(partition: Partition) -> None:
-    """Refuses scales that break a limit of the target: those that training has moved.
+    """Refuse scales that break a limit of the target, as training may.
 
     Raises:
-        CalibrationError: names the unit, the limit and the positions.
+        CalibrationError: a limit is broken; the message names the unit, the limit and the positions.
     """
     if not partition.target.limits:
         return
     _, limits, positions, _ = _laid(partition)
     broken = next((b for b in limits if b.excess(positions) > 0), None)
     if broken is not None:
-        raise _unkept(broken, positions, "Training moved a scale: calibrate again, or train these scales no further.")
+        raise _broken_error(broken, positions, "Calibrate again, since training moved a scale, or do not train these scales.")
 
 
 def _laid(
     partition: Partition,
 ) -> tuple[dict[str, str], list[Bound], dict[str, float], dict[str, tuple[float, float]]]:
-    # (name by seat path, every limit, position by name, the positions that the schemes allow by name); tied sites are one.
+    # Return (name by path, limits, position by name, allowed positions by name); tied sites have one name.
     names = {p: c.seat.module.site.tie or p for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1}
     limits = list(bounds(partition, names))
     positions = {name: -math.log2(float(partition.at_path[path].qparams.scale)) for path, name in names.items()}
     spans: dict[str, tuple[float, float]] = {}
     for path, name in names.items():
         low, high = _span(partition.at_path[path], positions[name])
-        had = spans.get(name, (low, high))
-        spans[name] = max(low, had[0]), min(high, had[1])
+        allowed = spans.get(name, (low, high))
+        spans[name] = max(low, allowed[0]), min(high, allowed[1])
     return names, limits, positions, spans
 
 
 def adjusted(limits: list[Bound], positions: dict[str, float], spans: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """The positions after as many single moves as the limits need, in the limits' order; `spans` bound each position.
+    """Return the positions after the single moves that the limits require, in their order; `spans` bound each position.
 
     Raises:
         CalibrationError: no move helps.
     """
     now, moves = dict(positions), 0
     while (broken := next((b for b in limits if b.excess(now) > 0), None)) is not None:
-        move = _best(broken, now, spans) if moves < STEPS else None
+        move = _best_move(broken, now, spans) if moves < STEPS else None
         if move is None:
-            raise _unkept(broken, now, _NO_MOVE.format(broken.limit.adjust))
+            raise _broken_error(broken, now, _NO_MOVE.format(broken.limit.adjust))
         now.update(move)
         moves += 1
     return now
@@ -115,9 +115,9 @@ def adjusted(limits: list[Bound], positions: dict[str, float], spans: dict[str, 
 _NO_MOVE = "Change the range of one of these tensors: moving {!r} does not keep this limit and the others."
 
 
-def _best(broken: Bound, now: dict[str, float], spans: dict[str, tuple[float, float]]) -> dict[str, float] | None:
-    # -1 first: a lower position is a coarser scale, which holds all that the finer one held.  One tensor, or all:
-    # of two that are both the largest, moving one changes nothing.
+def _best_move(broken: Bound, now: dict[str, float], spans: dict[str, tuple[float, float]]) -> dict[str, float] | None:
+    # Try -1 first: a lower position is a coarser scale, which does not clip.  Try one tensor, then all: if two are the
+    # largest, moving one changes nothing.
     groups = [*((n,) for n in broken.adjust), broken.adjust]
     moves = [{n: now[n] + d for n in names} for d in (-1, 1) for names in groups]
     inside = [m for m in moves if all(spans[n][0] <= v <= spans[n][1] for n, v in m.items())]
@@ -126,7 +126,7 @@ def _best(broken: Bound, now: dict[str, float], spans: dict[str, tuple[float, fl
 
 
 def bounds(partition: Partition, names: Mapping[str, str]) -> Iterator[Bound]:
-    """The limits of every unit whose tensors all carry qparams."""
+    """Yield the limits of every unit in which all tensors have qparams."""
     for unit in partition.units:
         slot_names = _positions(unit, partition, names)
         for limit in partition.target.limits:
@@ -137,13 +137,13 @@ def bounds(partition: Partition, names: Mapping[str, str]) -> Iterator[Bound]:
                 slot, _, how = text.partition(".")
                 terms.append((coefficient, how or "sum", slot_names.get(slot, ())))
                 if not how and len(terms[-1][2]) > 1:
-                    raise _several(unit, limit, slot)
+                    raise _ambiguous_error(unit, limit, slot)
             if all(found for _, _, found in terms):
                 yield Bound(unit.path, limit, tuple(terms), tuple(dict.fromkeys(slot_names[limit.adjust])))
 
 
 def _positions(unit: Unit, partition: Partition, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    by_slot: dict[str, tuple[str, ...]] = {}
     root = unit.group.root
     codings = [(s, partition.coding(n, root)) for s, n in slots(root)] + [
         ("output", partition.output_coding(unit.group.output))
@@ -151,13 +151,13 @@ def _positions(unit: Unit, partition: Partition, names: Mapping[str, str]) -> di
     for slot, coding in codings:
         path = next((p for p, c in partition.at_path.items() if c is coding), None) if coding is not None else None
         if path is None or path not in names:
-            return {}  # a tensor of the unit carries no qparams, or one for each channel
-        found[slot] = (*found.get(slot, ()), names[path])
-    return found
+            return {}  # a tensor of the unit has no qparams, or qparams per channel
+        by_slot[slot] = (*by_slot.get(slot, ()), names[path])
+    return by_slot
 
 
 def _span(coding: Encoding, position: float) -> tuple[float, float]:
-    # Which positions the scheme allows; a scale that the hardware dictates stays.
+    # Return the range of positions that the scheme allows; a scale that the hardware dictates is fixed.
     value = coding.seat.module.site.value
     if not isinstance(value, Scheme):
         return position, position
@@ -165,7 +165,7 @@ def _span(coding: Encoding, position: float) -> tuple[float, float]:
     return low, 126.0 if value.scale.low is None else -math.log2(value.scale.low)
 
 
-def _unkept(broken: Bound, now: Mapping[str, float], do: str) -> CalibrationError:
+def _broken_error(broken: Bound, now: Mapping[str, float], do: str) -> CalibrationError:
     sizes = ", ".join(f"{n} {now[n]:g}" for _, _, names in broken.terms for n in names)
     return CalibrationError(
         where=f"limits of unit {broken.unit!r}",
@@ -175,10 +175,10 @@ def _unkept(broken: Bound, now: Mapping[str, float], do: str) -> CalibrationErro
     )
 
 
-def _several(unit: Unit, limit: Limit, slot: str) -> CalibrationError:
+def _ambiguous_error(unit: Unit, limit: Limit, slot: str) -> CalibrationError:
     return CalibrationError(
         where=f"limits of unit {unit.path!r}",
         found=f"more than one {slot!r}, and {limit!r}",
-        wanted="a single one where the limit says how none are taken together",
+        wanted="a single tensor, because the limit does not combine several",
         do=f'Write "{slot}.min", "{slot}.max" or "{slot}.sum" in the target.',
     )

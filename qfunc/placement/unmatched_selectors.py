@@ -1,4 +1,4 @@
-"""Selectors of the user's that match nothing are errors, which list near names."""
+"""Refuse user selectors that match nothing; the errors list similar names."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from qfunc.specs import Target
 from qfunc.specs import selectors as s
 
 KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "constant", "output", "size", "unknown"))
-"""Every kind of op that selectors can name."""
+"""All kinds of op that selectors can name."""
 
 ATTRIBUTES = frozenset(
     (*(name for op in OPS for name in op.parameters), "kernel", "depthwise", "out_channels", "spatial", "constant", "square")
 )
-"""Every attribute of an op that selectors can name."""
+"""All attributes of an op that selectors can name."""
 
 
 def require_match(selector: s.Selector, contexts: Sequence[Context], where: str, constants: bool = True) -> None:
-    """A selector that matches nothing in any of a model's graphs is an error; unless `constants`, a weight is nothing.
+    """Refuse a selector that matches nothing in any of a model's graphs; without `constants`, weights do not count.
 
-    So is one that is composed of a name or class that matches nothing.
+    A name or class in a composed selector must also match something.
 
     Raises:
-        SpecError: lists the names nearest to each pattern.
+        SpecError: nothing matches; the message lists the names closest to each pattern.
     """
-    words = [leaf for leaf in atoms(selector) if leaf is not selector and isinstance(leaf, s.Name | s.ModuleType)]
-    for leaf in words:
+    named = [leaf for leaf in atoms(selector) if leaf is not selector and isinstance(leaf, s.Name | s.ModuleType)]
+    for leaf in named:
         require_match(leaf, contexts, where)
     nodes = [(n, c) for c in contexts for n in c.model.graph.nodes if n.op != "output"]
     if any(matches(selector, n, context) for n, context in nodes if constants or n.op != "get_attr"):
         return
     paths = sorted({context.fact(n).path for n, context in nodes if n.op != "get_attr"})
     classes = sorted({kind.rpartition(".")[2] for n, context in nodes for kind in context.fact(n).modules})
-    near = [p for word in _words(selector, s.Name) for p in _near(word.strip("*."), paths)]
-    near += [p for word in _words(selector, s.ModuleType) for p in _near(word.rpartition(".")[2], classes)]
-    every = paths if _words(selector, s.Name) or not _words(selector, s.ModuleType) else classes
-    alone = not constants and any(matches(selector, n, context) for n, context in nodes)
+    similar = [p for word in _patterns(selector, s.Name) for p in _similar(word.strip("*."), paths)]
+    similar += [p for word in _patterns(selector, s.ModuleType) for p in _similar(word.rpartition(".")[2], classes)]
+    candidates = paths if _patterns(selector, s.Name) or not _patterns(selector, s.ModuleType) else classes
+    only_weights = not constants and any(matches(selector, n, context) for n, context in nodes)
     raise SpecError(
         where=where,
-        found=f"{selector!r}, which matches {'weights alone' if alone else 'nothing in the model'}",
-        wanted="a selector that matches an op" if alone else "a selector that matches an op or a tensor",
-        do=f"Near names: {', '.join(near or every[:6])}.",
+        found=f"{selector!r}, which matches {'only weights' if only_weights else 'nothing in the model'}",
+        wanted="a selector that matches an op" if only_weights else "a selector that matches an op or a tensor",
+        do=f"Near names: {', '.join(similar or candidates[:6])}.",
     )
 
 
 def require_matches(target: Target, contexts: Sequence[Context], unfolded: Sequence[Context] = ()) -> None:
-    """Each selector of the user's in a target matches in one of a model's graphs, and each kind and attribute exists.
+    """Refuse a target with a user selector that matches in no graph of a model, or with an unknown kind or attribute.
 
-    Fusions may name what folds away: they are looked up in the `unfolded` graphs, too.
+    Fusions may name ops that are folded: they are also matched in the `unfolded` graphs.
 
     Raises:
-        SpecError: one does not.
+        SpecError: a selector matches nothing, or a kind or attribute does not exist.
     """
     for part in _PARTS:
         where, graphs = f"target {target.name!r}, {part}", [*contexts, *unfolded] if part == "fusions" else contexts
@@ -75,7 +75,7 @@ _PARTS = ("rules", "fusions", "ties", "limits", "legality", "overrides")
 
 
 def _selectors(value: Any) -> Iterator[s.Selector]:
-    # The outermost selectors in a rule, a fusion and so on.
+    # Yield the outermost selectors in a rule, a fusion or another part of a target.
     if isinstance(value, s.Selector):
         yield value
     elif isinstance(value, tuple):
@@ -87,7 +87,7 @@ def _selectors(value: Any) -> Iterator[s.Selector]:
 
 
 def atoms(selector: Any) -> Iterator[s.Selector]:
-    """The selectors of which one is composed.
+    """Yield the selectors from which a selector is composed.
 
     >>> list(atoms(s.Op("conv") & ~s.Name("head.*")))
     [Op('conv'), Name('head.*')]
@@ -109,26 +109,26 @@ def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
             if kind not in known:
                 wanted, do = (
                     "a kind of the vocabulary or of the target's ops",
-                    "An op of your own needs its OpKind in the target's ops.",
+                    "Add an OpKind for a user-defined op to the target's ops.",
                 )
-                raise _unknown(kind, "kind of op", wanted, known, do, where)
+                raise _unknown_word_error(kind, "kind of op", wanted, known, do, where)
         if isinstance(leaf, s.Attr) and leaf.name not in ATTRIBUTES:
-            raise _unknown(
+            raise _unknown_word_error(
                 leaf.name, "attribute of an op", "an attribute of the vocabulary", ATTRIBUTES, "Use edit.where.", where
             )
 
 
-def _unknown(word: str, what: str, wanted: str, known: frozenset[str], otherwise: str, where: str) -> SpecError:
-    near = _near(word, sorted(known))
+def _unknown_word_error(word: str, what: str, wanted: str, known: frozenset[str], otherwise: str, where: str) -> SpecError:
+    near = _similar(word, sorted(known))
     do = f"Near names: {', '.join(near)}." if near else otherwise
-    return SpecError(where=where, found=f"{word!r}, which is no {what}", wanted=wanted, do=do)
+    return SpecError(where=where, found=f"{word!r}, which is not a known {what}", wanted=wanted, do=do)
 
 
-def _near(word: str, words: Sequence[str]) -> list[str]:
+def _similar(word: str, words: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(word, words, 3, 0.4)
 
 
-def _words(selector: s.Selector, kind: type[s.Name] | type[s.ModuleType]) -> list[str]:
+def _patterns(selector: s.Selector, kind: type[s.Name] | type[s.ModuleType]) -> list[str]:
     words = (leaf for leaf in atoms(selector) if isinstance(leaf, kind))
     return [leaf.glob if isinstance(leaf, s.Name) else leaf.name for leaf in words]
 

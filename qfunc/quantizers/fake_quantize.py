@@ -177,11 +177,8 @@ class FakeQuantize(nn.Module):
 
     def export(self, x: Tensor) -> tuple[Tensor, Affine]:
         """Return the codes of x and their qparams."""
-        return self._exported(self.params(), x)
-
-    def _exported(self, params: Any, x: Tensor) -> tuple[Tensor, Affine]:
         with torch.no_grad():
-            codes, qparams = self.site.function.export(params, x.detach(), self.site.scheme)
+            codes, qparams = self.site.function.export(self.params(), x.detach(), self.site.scheme)
         return codes, qparams
 
     def qparams(self) -> Affine:
@@ -194,16 +191,18 @@ class FakeQuantize(nn.Module):
             do = "Use a target with static scales; only the simulation computes scales at run time."
             raise CalibrationError(where=self._where, found="a dynamic scale", wanted="static qparams", do=do)
         # Qparams do not depend on x.  For one scale one element suffices, which avoids slow functions of large tensors.
-        params = self.params()
-        zero = torch.zeros((), device=flatten(params)[0][1].device)
-        like = zero if isinstance(self.site.scheme.scale.shared, PerTensor) else zero.expand(self.like)
-        return self._exported(params, like)[1]
+        return self._qparams_of(() if isinstance(self.site.scheme.scale.shared, PerTensor) else self.like)
 
     def scales(self) -> Tensor:
         """Return the current scales without gradient: one, or one per channel."""
-        params = self.params()
-        like = torch.zeros((), device=flatten(params)[0][1].device).expand(self.held)
-        return self._exported(params, like)[1].scale
+        return self._qparams_of(self.held).scale
+
+    def _qparams_of(self, shape: tuple[int, ...]) -> Affine:
+        with torch.no_grad():
+            params = self.params()
+            zeros = torch.zeros((), device=flatten(params)[0][1].device).expand(shape)
+            qparams: Affine = self.site.function.export(params, zeros, self.site.scheme)[1]
+        return qparams
 
     def hold(self, qparams: Affine, x: Tensor | None = None) -> None:
         """Set the parameters from qparams, and from x if it is a constant; only for transforms that own the model."""

@@ -131,7 +131,7 @@ def _values(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str],
             walk.run(*given, enable_io_processing=False)
     except Exception as e:
         raise CalibrationError(
-            where=f"reconstruct, op {path_of(network, walk.at) if walk.at else 'inputs'!r}",
+            where=f"reconstruct, op {path_of(network, walk.current) if walk.current else 'inputs'!r}",
             found=f"on {count} images {first_line(e)}",
             wanted="a model that accepts any batch size",
             do="Capture it with qfunc.quantize(target)(model), or export it with a dynamic first axis.",

@@ -1,11 +1,15 @@
-"""Checks of targets, estimators and functions for vendors and users, strategies and exact oracles; needs hypothesis."""
+"""Checks of targets, estimators and functions for vendors and users, small models, strategies and exact oracles.
+
+This package needs hypothesis.
+"""
 
 from qfunc.testing import integer_oracle, oracle, strategies
 from qfunc.testing.estimator_check import check_estimator
 from qfunc.testing.function_check import check_function
+from qfunc.testing.small_models import Block, SmallNet
 from qfunc.testing.target_check import check_target
 
-__all__ = ["check_estimator", "check_function", "check_target", "integer_oracle", "oracle", "strategies"]
+__all__ = ["Block", "SmallNet", "check_estimator", "check_function", "check_target", "integer_oracle", "oracle", "strategies"]
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ from qfunc.specs._values import mutability_error
 from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, Case, cases, each, same
 from qfunc.testing.laws.function_gradients import GRADIENTS
 from qfunc.testing.laws.function_values import VALUES
-from qfunc.testing.validate import require_examples, require_protocol
+from qfunc.testing.validate import exemptions, require_broken, require_examples, require_protocol
 
 
 def check_function(
@@ -57,23 +57,24 @@ def check_function(
         role: "weight": init gets x; "activation": init gets a scalar in place of x.
         schemes: Schemes for tensors [3, 5, 8]; None for eight weight or seven activation schemes of every kind of
             format and granularity.
-        exempt: Laws that the method breaks by design, each with the reason.
+        exempt: Laws that the method breaks by design, each with the reason: {law: reason}.
         examples: The number of tensors per scheme; half of their elements are ties, zeros or out of range.
     Raises:
-        SpecError: not a function, or not a number of examples.
-        AssertionError: the law that fails, the scheme, the first element that differs and its x.
+        SpecError: not a function, not a number of examples, or a name in `exempt` that is not a law.
+        AssertionError: the law that fails, the scheme, the first element that differs and its x; or `value` is exempt
+            and holds.
 
     >>> from qfunc.functions import Fixed
     >>> check_function(Fixed(), schemes=[Scheme()], examples=1)
     """
     require_protocol(function, Function, "check_function")
     require_examples(examples, "check_function")
-    where, exempt = f"check_function({function!r})", dict(exempt or {})
-    if unknown := set(exempt) - {"value", *LAWS}:
-        raise AssertionError(f"{where}: exempt names no law: {', '.join(sorted(unknown))}; laws: value, {', '.join(LAWS)}")
+    where, exempt = f"check_function({function!r})", exemptions(exempt, ("value", *LAWS), "check_function")
     if role not in ("weight", "activation"):
         raise AssertionError(f"{where}: role is 'weight' or 'activation', not {role!r}")
-    if "value" not in exempt:
+    if "value" in exempt:
+        require_broken(lambda: _asserted("", _value, function), "value", where)
+    else:
         _asserted(f"{where}: value", _value, function)
     constant, compiled = role == "weight", list[Scheme]()
     for case in cases(function, (WEIGHTS if constant else ACTIVATIONS) if schemes is None else schemes, constant, examples):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import hypothesis
@@ -17,11 +18,13 @@ from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.pipeline import Pipeline
 from qfunc.testing.strategies import small_models
-from qfunc.testing.validate import require_examples
+from qfunc.testing.validate import exemptions, require_broken, require_examples
 from qfunc.transforms.validate import require_target_value
 
 Model = tuple[nn.Module, Tensor]
 Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
+MODEL_LAWS = (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure)
+"""The laws of a target with a model, in the order in which they are checked."""
 
 
 def check_target(
@@ -31,6 +34,7 @@ def check_target(
     models: Iterable[Model] | SearchStrategy[Model] | None = None,
     examples: int = 15,
     settings: hypothesis.settings | None = None,
+    exempt: Mapping[str, str] | None = None,
 ) -> None:
     """Check that a target satisfies the library's laws; needs no test framework.
 
@@ -62,21 +66,27 @@ def check_target(
         models: (module, input) pairs, or a strategy of them; None for `strategies.small_models()`.
         examples: The number of models drawn from a strategy.
         settings: Hypothesis settings in place of `examples` derandomized examples.
+        exempt: Laws that the target breaks by design, each with the reason: {law: reason}.
     Raises:
-        SpecError: not a target, or not a number of examples.
+        SpecError: not a target, not a number of examples, or a name in `exempt` that is not a law.
         AssertionError: the law that fails and the difference; for models, the smallest one found, as code, the first
-            unit that differs, its codes and qparams.
+            unit that differs, its codes and qparams; or an exempt law of the target as a value that holds.
     """
     require_target_value(target, "testing.check_target")
     require_examples(examples, "check_target")
+    exempt = exemptions(exempt, (law.__name__ for law in (*TARGET_LAWS, *MODEL_LAWS)), "check_target")
     for law in TARGET_LAWS:
-        _keep(law, target, target)
+        if law.__name__ in exempt:
+            require_broken(partial(law, target), law.__name__, f"check_target({target.name})")
+        else:
+            _keep(law, target, target)
 
     def check(model: Model) -> None:
         for powers in (False, True):
             trial = Pipeline(target, run, *model, powers_of_two=powers)
-            for law in (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure):
-                _keep(law, trial, target, f"\n{trial}")
+            for law in MODEL_LAWS:
+                if law.__name__ not in exempt:
+                    _keep(law, trial, target, f"\n{trial}")
 
     if models is not None and not isinstance(models, SearchStrategy):
         for model in models:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from qfunc.errors import SpecError
@@ -37,4 +39,38 @@ def require_examples(examples: Any, check: str) -> None:
         raise SpecError(where=f"testing.{check}, examples", found=repr(examples), wanted="an int of at least 1", do=do)
 
 
-__all__ = ["require_examples", "require_protocol"]
+def exemptions(exempt: Mapping[str, str] | None, laws: Iterable[str], check: str) -> dict[str, str]:
+    """Return the exempt laws with their reasons.
+
+    Raises:
+        SpecError: a name that is no law, or an exemption without a reason.
+    """
+    where, names = f"testing.{check}, exempt", tuple(laws)
+    given = {} if exempt is None else exempt
+    if not isinstance(given, Mapping):
+        raise SpecError(where=where, found=repr(given), wanted="a mapping", do='Write exempt={"law": "the reason"}.')
+    for name, reason in given.items():
+        if name not in names:
+            near = get_close_matches(str(name), names, 1)
+            do = f"Write {near[0]!r}." if near else "Use one of these names."
+            raise SpecError(where=where, found=repr(name), wanted=f"a law: {', '.join(names)}", do=do)
+        if type(reason) is not str or not reason:
+            do = "Write why the law cannot hold."
+            raise SpecError(where=f"{where}[{name!r}]", found=repr(reason), wanted="a reason", do=do)
+    return dict(given)
+
+
+def require_broken(law: Callable[[], object], name: str, check: str) -> None:
+    """Refuse the exemption of a law that holds; for laws of the value itself, which one call decides.
+
+    Raises:
+        AssertionError: the law holds.
+    """
+    try:
+        law()
+    except Exception:
+        return
+    raise AssertionError(f"{check}, law {name!r}: it is exempt, and holds. Remove it from exempt.")
+
+
+__all__ = ["exemptions", "require_broken", "require_examples", "require_protocol"]

@@ -1,4 +1,4 @@
-"""compose: several transforms as one."""
+"""compose: chain several transforms into one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def _flat(steps: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @frozen
 class Compose:
-    """The transforms of `steps`, first to last; an error says in which step it happened."""
+    """The transforms of `steps`, first to last; an error gets a note with the number of its step."""
 
     steps: tuple[Callable[[Any], Any], ...] = field(converter=_flat)
 
     def __call__(self, model: Any) -> Any:
-        """The model after every step."""
+        """Return the model after all steps."""
         for index, step in enumerate(self.steps):
             try:
                 model = step(model)
@@ -33,10 +33,10 @@ class Compose:
 
 
 def compose(*transforms: Callable[[Any], Any]) -> Compose:
-    """One transform that applies the given ones in order; composing nothing is the identity.
+    """Return one transform that applies the given ones in order; without transforms it is the identity.
 
     Raises:
-        SpecError: a step that is no function of a model.
+        SpecError: a step is not a function of a model.
 
     >>> compose(compose(str.strip, str.upper), str.title)(" a b ")
     'A B'

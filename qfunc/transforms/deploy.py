@@ -66,10 +66,9 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
 
 @frozen(eq=False)
 class Deployment:
-    """A calibrated model as its artifact computes it, without the inputs that are fixed, and its partition.
+    """A calibrated model as its artifact computes it, the shapes of its inputs, and its partition.
 
-    `inputs` are the shapes of the inputs that the artifact takes; optional ones that were not given have their defaults
-    in the partition.
+    The model is in evaluation form.  It has no inputs that are fixed, and no optional ones that were not given.
     """
 
     model: fx.GraphModule
@@ -92,7 +91,8 @@ def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any,
     model = _without_fixed(model)
     inputs = _inputs(model, record, example_inputs)
     _require_float32(model, inputs)
-    return Deployment(model, inputs, Partition(QuantizedModel(_without_options(model, len(inputs))), target))
+    view = QuantizedModel(_without_options(model, len(inputs)))
+    return Deployment(view.evaluation_form, inputs, Partition(view, target))
 
 
 def write_artifact(deployed: Deployment) -> Artifact:

@@ -48,6 +48,7 @@ def explain(model: nn.Module) -> Explanation:
         tuple(sorted(rules)),
         (*outside, *(row for one in found for row in one.floats)),
         tuple(row for one in found for row in one.misses),
+        tuple(row for one in found for row in one.unmatched),
     )
 
 
@@ -89,7 +90,7 @@ def _explained(model: fx.GraphModule) -> Explanation:
     unfused = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in found.misses)
     used = sorted({r.rule for r in rows if r.rule >= 0})
     rules = tuple((i, repr(target.rules[i].select)) for i in used)
-    return Explanation(target.name, tuple(rows), rules, floats, (*record.unfolded, *unfused))
+    return Explanation(target.name, tuple(rows), rules, floats, (*record.unfolded, *unfused), record.unmatched)
 
 
 _GONE = "its quantizers were bypassed"

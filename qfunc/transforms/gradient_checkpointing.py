@@ -1,4 +1,4 @@
-"""checkpoint_contexts: gradient checkpointing that computes again what was computed."""
+"""checkpoint_contexts: gradient checkpointing with a recomputation that equals the forward."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Buffers = dict[tuple[nn.Module, str], Tensor]
 
 
 def checkpoint_contexts(model: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The `context_fn` of `torch.utils.checkpoint`: a recomputation starts from the buffers that the forward started from.
+    """Return the contexts for `context_fn` of `torch.utils.checkpoint`: a recomputation starts from the forward's buffers.
 
         checkpoint(block, x, use_reentrant=False, context_fn=functools.partial(checkpoint_contexts, block))
 
-    The noise of QDrop and of stochastic rounding is a function of buffers that each forward advances, and weights folded
-    beside a BatchNorm that trains are a function of its running statistics, which each forward updates.  With these
-    contexts both are as in the forward, so that gradients equal those without checkpointing; and what the forward
-    advanced and updated counts once.  Buffers are copied at each checkpointed forward.
+    The noise of QDrop and of stochastic rounding is a function of buffers that each forward advances.  Weights that are
+    folded with a training BatchNorm are a function of its running statistics, which each forward updates.  With these
+    contexts both have the values of the forward, so gradients equal those without checkpointing, and buffers are
+    updated once.  Buffers are copied at each checkpointed forward.
 
     Args:
-        model: The module whose forward is checkpointed, or one that holds it; quantized, or with quantized submodules.
+        model: The checkpointed module, or one that contains it; quantized, or with quantized submodules.
     Raises:
-        SpecError: no module; or it is called by what `torch.compile` compiles, where PyTorch runs no such contexts: checkpoint
-            the compiled block instead.
+        SpecError: `model` is not a module, or `torch.compile` compiles the call.  PyTorch runs no such contexts there:
+            checkpoint the compiled block instead.
 
     >>> import functools
     >>> from torch.utils.checkpoint import checkpoint
@@ -42,14 +42,14 @@ def checkpoint_contexts(model: nn.Module) -> tuple[AbstractContextManager[None],
         raise SpecError(where="checkpoint_contexts", found=type(model).__name__, wanted="an nn.Module", do=do)
     if torch.compiler.is_compiling():
         do = "Write checkpoint(torch.compile(block), x, use_reentrant=False, context_fn=...)."
-        found, wanted = "a checkpoint within torch.compile, which runs no contexts", "a compiled block within the checkpoint"
+        found, wanted = "a checkpoint inside torch.compile, which runs no contexts", "a compiled block inside the checkpoint"
         raise SpecError(where="checkpoint_contexts", found=found, wanted=wanted, do=do)
     forward = _Forward(model)
-    return forward, _Again(forward)
+    return forward, _Recomputation(forward)
 
 
 class _Forward:
-    """Remembers the buffers."""
+    """Save copies of the buffers before the forward."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -62,19 +62,19 @@ class _Forward:
         pass
 
 
-class _Again:
-    """Puts copies of what was remembered in the place of the buffers, for a while; as often as a kept graph is gone back."""
+class _Recomputation:
+    """Replace the buffers by the saved copies during a recomputation; a retained graph may recompute several times."""
 
     def __init__(self, forward: _Forward) -> None:
         self.forward = forward
-        self.now: Buffers = {}
+        self.current: Buffers = {}
 
     def __enter__(self) -> None:
-        self.now = _buffers(self.forward.model)
-        _put(_copies(self.forward.buffers))
+        self.current = _buffers(self.forward.model)
+        _set_buffers(_copies(self.forward.buffers))
 
     def __exit__(self, *_: object) -> None:
-        _put(self.now)
+        _set_buffers(self.current)
 
 
 def _buffers(model: nn.Module) -> Buffers:
@@ -82,11 +82,11 @@ def _buffers(model: nn.Module) -> Buffers:
 
 
 def _copies(buffers: Mapping[tuple[nn.Module, str], Tensor]) -> Buffers:
-    copies = {id(b): b.detach().clone() for b in buffers.values()}  # one for what tied sites share
+    copies = {id(b): b.detach().clone() for b in buffers.values()}  # tied sites share one copy
     return {place: copies[id(b)] for place, b in buffers.items()}
 
 
-def _put(buffers: Buffers) -> None:
+def _set_buffers(buffers: Buffers) -> None:
     for (module, name), buffer in buffers.items():
         setattr(module, name, buffer)
 

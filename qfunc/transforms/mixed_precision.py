@@ -31,10 +31,10 @@ class Mixture:
     """Bits for each weight, and how good the choice is.
 
     Attributes:
-        target: The model's target, with an override for each weight that is narrowed; give it to `quantize`.
+        target: The model's target, with an override for each narrowed weight; pass it to `quantize`.
         bits: (site of the weight, its bits) in the order of the graph.
-        loss: The sum of the losses of the choice, and `losses` those of each (site, bits).
-        cost, limit: Of the budget, in its `unit`.
+        loss: The sum of the losses of the chosen bits; `losses` has the loss of each (site, bits).
+        cost, limit: The cost of the chosen bits and the budget's limit, in `unit`.
         gap: (loss - the solver's lower bound) / loss; 0 if no choice within the budget has a smaller sum of losses.
     """
 
@@ -48,7 +48,7 @@ class Mixture:
     losses: tuple[tuple[Key, float], ...] = field(repr=False)
 
     def __str__(self) -> str:
-        """A table: the bits of each weight, and its loss with each number of bits."""
+        """Return a table of the bits of each weight, and its loss with each number of bits."""
         section = self._table
         return f"{section.title}\n{table(section.head, section.rows, 220)}"
 
@@ -58,10 +58,10 @@ class Mixture:
 
     @property
     def _table(self) -> Section:
-        found = dict(self.losses)
-        widths = sorted({b for _, b in found})
+        losses = dict(self.losses)
+        widths = sorted({b for _, b in losses})
         rows = [
-            [site, str(b), *(f"{found[site, w]:.3g}" if (site, w) in found else "" for w in widths)] for site, b in self.bits
+            [site, str(b), *(f"{losses[site, w]:.3g}" if (site, w) in losses else "" for w in widths)] for site, b in self.bits
         ]
         title = f"{self.target.name}: {self.cost:g} of {self.limit:g} {self.unit}, loss {self.loss:.4g}, gap {self.gap:.2g}"
         return Section(title, ("weight", "bits", *(f"loss, {w} bits" for w in widths)), tuple(rows))
@@ -70,24 +70,24 @@ class Mixture:
 def mixed_precision(
     batches: Iterable[Any], bits: Sequence[int], budget: Budget, loss: Loss = OutputMse(), progress: bool = True
 ) -> Callable[[nn.Module], Mixture]:
-    """A function from a calibrated model to the bits of its weights that cost least at the outputs within a budget.
+    """Return a function from a calibrated model to the bits of its weights with the least loss within a budget.
 
         minimise sum_l L_l(b_l)  over  b_l in bits_l  subject to  sum_l C_l(b_l) <= limit
 
-    L_l the loss of weight l with b_l bits (`OutputMse`, `HessianTrace`; losses of several weights are taken to
-    add up), C_l its cost (`Size`, `BitOpsBudget`, `Latency`), bits_l those of `bits` below the target's own width,
-    and that width.  Solved exactly, as a 0-1 program.  The result is a target: quantize the float model with it.
+    L_l is the loss of weight l with b_l bits (`OutputMse`, `HessianTrace`; losses of several weights are assumed to
+    add up), C_l is its cost (`SizeBudget`, `BitOpsBudget`, `LatencyBudget`), and bits_l are the target's width and the
+    smaller ones of `bits`.  The problem is solved exactly, as a 0-1 program.  Quantize the float model with the
+    `target` of the result.
 
     Args:
-        batches: As for `calibrate`; gone through once.
+        batches: As for `calibrate`; iterated once.
         bits: The widths to choose from, each from 2 to 16, such as (2, 4).
-        budget: What the weights may cost.
-        loss: How the losses are found.
-        progress: A progress bar, if standard error is a terminal.
+        budget: The limit on the cost of the weights.
+        loss: The loss of a weight with fewer bits.
+        progress: Show a progress bar if standard error is a terminal.
     Raises:
         CalibrationError: no batches, or a model that is not calibrated.
-        SpecError: widths out of range, no weight that could be narrower, or a budget that not even the narrowest weights
-            keep to.
+        SpecError: a width is out of range, no weight can be narrower, or even the narrowest weights exceed the budget.
         ImportError: scipy is not installed (`pip install qfunc-torch[mixed]`).
     Source: Hubara et al., arXiv:2006.10518, section 4 (integer programming); Yao et al., arXiv:2011.10680, section 3.4.
 
@@ -113,13 +113,13 @@ def mixed_precision(
         watches = {path: _Watch(Ops(evaluation_form(part)), widths, loss) for path, part in each.items()}
         count = feed_all(calibrated, {path: w.add for path, w in watches.items()}, batches, "mixed_precision", progress)
         if not count:
-            do = "Give at least one batch."
+            do = "Pass at least one batch."
             raise CalibrationError(where="mixed_precision", found="no batches", wanted="batches of inputs", do=do)
         weights = [w for watch in watches.values() for w in watch.weights]
         losses = {key: value for watch in watches.values() for key, value in watch.losses().items()}
         if not any(len(w.narrowed) > 1 for w in weights):
             have = ", ".join(f"{w.site} {w.bits[-1]}" for w in weights[:3]) or "no integer weights"
-            wanted, do = f"weights of more than {min(widths)} bits", "Give fewer bits, or a target with wider weights."
+            wanted, do = f"weights of more than {min(widths)} bits", "Pass fewer bits, or a target with wider weights."
             raise SpecError(where="mixed_precision", found=have, wanted=wanted, do=do)
         return _mixture(target, weights, losses, budget)
 
@@ -127,21 +127,21 @@ def mixed_precision(
 
 
 class _Watch:
-    """Finds the weights with the first batch, and then their losses."""
+    """Find the weights with the first batch, then accumulate their losses."""
 
     def __init__(self, ops: Ops, bits: Sequence[int], loss: Loss) -> None:
         self.ops, self.bits, self.loss = ops, bits, loss
         self.weights: tuple[Weight, ...] = ()
-        self.of: Watch | None = None
+        self.watch: Watch | None = None
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
-        if self.of is None:
+        if self.watch is None:
             self.weights = tuple(weights_of(self.ops, self.bits, arguments))
-            self.of = self.loss.watch(self.ops, self.weights)
-        return self.of.add(arguments, number)
+            self.watch = self.loss.watch(self.ops, self.weights)
+        return self.watch.add(arguments, number)
 
     def losses(self) -> dict[Key, float]:
-        return {} if self.of is None else dict(self.of.losses())
+        return {} if self.watch is None else dict(self.watch.losses())
 
 
 def _mixture(target: Target, weights: Sequence[Weight], losses: dict[Key, float], budget: Budget) -> Mixture:
@@ -149,21 +149,27 @@ def _mixture(target: Target, weights: Sequence[Weight], losses: dict[Key, float]
     limit = budget.limit(weights)
     lowest = sum(min(costs[w.site, b] for b in w.bits) for w in weights)
     if lowest > limit:
-        found, wanted = f"{limit:g} {budget.unit}", f"at least {lowest:g}, which the narrowest weights cost"
-        raise SpecError(where="mixed_precision, budget", found=found, wanted=wanted, do="Allow more, or give fewer bits.")
-    bad = next((key for key, value in losses.items() if not math.isfinite(value)), None)
-    if bad is not None:
-        where, do = f"mixed_precision, {bad[0]!r} with {bad[1]} bits", "Look for NaN or infinities in the model's outputs."
-        raise CalibrationError(where=where, found=f"a loss of {losses[bad]}", wanted="a finite loss", do=do)
+        found, wanted = f"{limit:g} {budget.unit}", f"at least {lowest:g}, the cost of the narrowest weights"
+        raise SpecError(where="mixed_precision, budget", found=found, wanted=wanted, do="Allow more, or pass fewer bits.")
+    invalid = next((key for key, value in losses.items() if not math.isfinite(value)), None)
+    if invalid is not None:
+        where, do = (
+            f"mixed_precision, {invalid[0]!r} with {invalid[1]} bits",
+            "Look for NaN or infinities in the model's outputs.",
+        )
+        raise CalibrationError(where=where, found=f"a loss of {losses[invalid]}", wanted="a finite loss", do=do)
     bits, gap = minimize([[(w.site, b) for b in w.bits] for w in weights], losses, costs, limit)
     narrower = {site: b for w, (site, b) in zip(weights, bits, strict=True) if b < w.bits[-1]}
-    made = (Override(_named([s for s in narrower if narrower[s] == b]), "weight", bits=b) for b in sorted({*narrower.values()}))
-    edited = evolve(target, overrides=(*target.overrides, *made))
+    overrides = (
+        Override(_name_selector([s for s in narrower if narrower[s] == b]), "weight", bits=b)
+        for b in sorted({*narrower.values()})
+    )
+    edited = evolve(target, overrides=(*target.overrides, *overrides))
     loss, cost = (sum(of[key] for key in bits) for of in (losses, costs))
     return Mixture(edited, bits, loss, cost, limit, budget.unit, gap, tuple(losses.items()))
 
 
-def _named(sites: Sequence[str]) -> Selector:
+def _name_selector(sites: Sequence[str]) -> Selector:
     names = tuple(Name(re.sub(r"([*?\[])", r"[\1]", site.partition("@")[0])) for site in sites)
     return names[0] if len(names) == 1 else AnyOf(names)
 

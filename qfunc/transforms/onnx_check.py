@@ -1,4 +1,4 @@
-"""Is an ONNX model the simulation?  Tensor by tensor, each computed from what the ONNX model itself held before it."""
+"""Compare an ONNX model with the simulation, tensor by tensor, each computed from the ONNX model's preceding tensors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 
 
 def first_difference(proto: Any, tensors: Sequence[QuantizedTensor], simulation: fx.Interpreter, given: list[Tensor]) -> str:
-    """The first tensor that an ONNX model, run as written, computes otherwise than a simulation; "" if there is none.
+    """Return the first tensor that differs between an ONNX model, run as written, and a simulation; "" if none does.
 
-    Where many layers follow each other, one code that rounds otherwise can change all codes at the end.  So each
-    quantizer's value is compared, and then replaced by the ONNX model's own.
+    In a deep network, one code that rounds differently can change all codes at the end.  So each quantizer's value is
+    compared and then replaced by the ONNX model's value.
 
     Args:
         proto: An ONNX model.
@@ -29,38 +29,41 @@ def first_difference(proto: Any, tensors: Sequence[QuantizedTensor], simulation:
 
     from qfunc.lowering.onnxruntime.session import Session
 
-    shown = onnx.ModelProto()
-    shown.CopyFrom(proto)
+    with_all_outputs = onnx.ModelProto()
+    with_all_outputs.CopyFrom(proto)
     activations = [t for t in tensors if t.role == "activation"]
-    have = {o.name for o in proto.graph.output}
-    reals = list(dict.fromkeys(p.real for t in activations for p in t.places if p.real not in have))
-    shown.graph.output.extend(onnx.helper.make_tensor_value_info(r, onnx.TensorProto.FLOAT, None) for r in reals)
-    session = Session(shown.SerializeToString(), optimise=False)
+    outputs = {o.name for o in proto.graph.output}
+    reals = list(dict.fromkeys(p.real for t in activations for p in t.places if p.real not in outputs))
+    with_all_outputs.graph.output.extend(onnx.helper.make_tensor_value_info(r, onnx.TensorProto.FLOAT, None) for r in reals)
+    session = Session(with_all_outputs.SerializeToString(), optimise=False)
     values = dict(zip(session.outputs, map(torch.from_numpy, session.run(given)), strict=True))
     places: dict[str, list[Tensor]] = {}
     for tensor in activations:
         places.setdefault(tensor.name, []).extend(values[p.real] for p in tensor.places)
-    led = _TeacherForced(simulation, places)
+    interpreter = _TeacherForced(simulation, places)
     with torch.inference_mode():
-        found = tensors_of(led.run(*given, enable_io_processing=False))
+        found = tensors_of(interpreter.run(*given, enable_io_processing=False))
     for name, a in zip(session.outputs, found, strict=False):
-        if not led.difference and not allclose(values[name], a):
+        if not interpreter.difference and not allclose(values[name], a):
             return f"output {name!r}"
-    return led.difference
+    return interpreter.difference
 
 
 def allclose(a: Tensor, b: Tensor) -> bool:
-    """Whether the energy of the difference is at most 1/100 of b's: orders of summation differ, and with them single codes."""
+    """Return True if the energy of the difference is at most 1/100 of b's.
+
+    The orders of summation differ, so single codes may differ, too.
+    """
     if a.shape != b.shape:
         return False
     a, b = a.double(), b.double()
-    same = (a == b) | (a.isnan() & b.isnan())  # also where neither is a number, as the logarithm of what is below 0
-    apart = (a - b).masked_fill(same, 0.0)
-    return float(apart.square().sum()) <= 0.01 * float(b[b.isfinite()].square().sum()) + 1e-12
+    same = (a == b) | (a.isnan() & b.isnan())  # both may be NaN, as the logarithm of a negative number is
+    difference = (a - b).masked_fill(same, 0.0)
+    return float(difference.square().sum()) <= 0.01 * float(b[b.isfinite()].square().sum()) + 1e-12
 
 
-def _tied(x: Tensor, module: FakeQuantize) -> Tensor:
-    # Entries that lie in the middle of two codes but for the rounding of a sum: either code is right.
+def _is_tie(x: Tensor, module: FakeQuantize) -> Tensor:
+    # Return a mask of entries halfway between two codes, up to the rounding of a sum: either code is right.
     scale = torch.as_tensor(module.scale)
     if scale.numel() > 1:
         return torch.zeros_like(x, dtype=torch.bool)
@@ -69,23 +72,23 @@ def _tied(x: Tensor, module: FakeQuantize) -> Tensor:
 
 
 class _TeacherForced(fx.Interpreter):
-    """Runs a simulation on another model's values: each quantizer's is compared with it, and replaced by it."""
+    """Run a simulation on another model's values: compare the value of each quantizer, then replace it."""
 
     def __init__(self, simulation: fx.Interpreter, places: dict[str, list[Tensor]]) -> None:
         super().__init__(simulation.module)
         self.simulation, self.places, self.difference = simulation, places, ""
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The other model's value of a quantized activation; what the simulation computes for all else."""
+        """Return the other model's value for a quantized activation, and the simulation's value for all other modules."""
         value, module = self.simulation.call_module(target, args, kwargs), self.fetch_attr(target)
         if not isinstance(module, FakeQuantize) or module.site.constant:
             return value
-        # Ops that only move codes have the qparams of the tensor before them: the place that fits is meant.
-        held = [p for p in self.places.get(module.site.name, []) if p.shape == value.shape]
-        if not held:
+        # Ops that only move codes have the qparams of their input: take the place with this shape.
+        candidates = [p for p in self.places.get(module.site.name, []) if p.shape == value.shape]
+        if not candidates:
             return value
-        nearest = min(held, key=lambda p: float((p.double() - value.double()).square().sum()))
-        if not self.difference and not allclose(torch.where(_tied(args[0], module), value, nearest), value):
+        nearest = min(candidates, key=lambda p: float((p.double() - value.double()).square().sum()))
+        if not self.difference and not allclose(torch.where(_is_tie(args[0], module), value, nearest), value):
             self.difference = f"tensor {module.site.name!r}"
         return nearest.to(value.dtype)
 

@@ -1,4 +1,4 @@
-"""parameter_groups: what an optimizer should know of a model that trains."""
+"""parameter_groups: parameter groups of a quantized model for an optimizer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 def parameter_groups(
     model: nn.Module, *, lr: float, weight_decay: float = 0.0, quantizer_lr: float | None = None
 ) -> list[dict[str, Any]]:
-    """Two groups for any torch.optim optimizer: the network's parameters, and the quantizers' without weight decay.
+    """Return two groups for a torch.optim optimizer: the network's parameters, and the quantizers' without weight decay.
 
-    Decay would pull a scale, a threshold or a bound towards 0, which is no prior of theirs.  A parameter that tied
-    quantizers share stands once.  Quantizers that learn nothing (`recipes.dorefa()`) have no group.
+    Weight decay would pull a scale, a threshold or a bound towards 0, which is not a sensible prior.  A parameter that
+    tied quantizers share appears once.  If the quantizers have no parameters (`recipes.dorefa()`), there is one group.
 
     Args:
         model: A quantized model, or a module with quantized submodules.
         lr: Learning rate of weights, biases and BatchNorms.
-        weight_decay: Theirs; PACT wants its bounds decayed: set that group's "weight_decay" yourself.
+        weight_decay: Weight decay of the same parameters.  PACT decays its bounds, too: set the second group's
+            "weight_decay" for it.
         quantizer_lr: Learning rate of the quantizers' parameters; None for `lr`.
     Raises:
         CalibrationError: nothing in the model is quantized.
-        SpecError: a rate or decay that is negative or no number.
+        SpecError: a rate or decay is negative or not a number.
 
     >>> import qfunc
     >>> from qfunc import recipes, targets
@@ -37,11 +38,11 @@ def parameter_groups(
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             where = f"parameter_groups, {name}"
-            raise SpecError(where=where, found=repr(value), wanted="a number that is not negative", do="Give such a number.")
+            raise SpecError(where=where, found=repr(value), wanted="a non-negative finite number", do="Pass such a number.")
     quantizers = [m for m in model.modules() if isinstance(m, FakeQuantize)]
     learned = {id(p): p for m in quantizers for p in m.parameters()}
     if not quantizers:
-        do = "Quantize it first, and pass what quantize returns; or pass model.parameters() to the optimizer."
+        do = "Quantize it first, and pass the quantized model; or pass model.parameters() to the optimizer."
         found = f"{a_or_an(type(model))} without quantizers"
         raise CalibrationError(where="parameter_groups", found=found, wanted="a quantized model", do=do)
     rest = [p for p in model.parameters() if id(p) not in learned]

@@ -1,4 +1,4 @@
-"""save and load: a quantized model as safetensors and JSON, without pickle."""
+"""save and load: store a quantized model as safetensors and JSON, without pickle."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _TENSORS = "model.safetensors"
 
 
 def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
-    """A function that writes a quantized model: "model.safetensors" and "qfunc.json", all or nothing.
+    """Return a function that writes a quantized model to "model.safetensors" and "qfunc.json", all or nothing.
 
     Raises:
         CalibrationError: the model is not quantized.
-        DeployError: the directory holds something else, or submodules are quantized, which are saved one by one.
+        DeployError: the directory has other files, or only submodules are quantized, which are saved one by one.
 
     >>> import qfunc, tempfile
     >>> from qfunc import targets
@@ -64,7 +64,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
             "training": model.training,
             **({"within": record.within, "around": list(record.around)} if record.within else {}),
             **({"norms": "batch_statistics"} if trained_norms(model) else {}),
-            "graph": _described(model),
+            "graph": _describe(model),
         }
         text = json.dumps(report, indent=1, sort_keys=True) + "\n"
         return Artifact({_TENSORS: to_bytes(state), REPORT: text.encode()}).save(directory)
@@ -72,8 +72,8 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
     return write
 
 
-def _described(model: fx.GraphModule) -> list[str]:
-    # One line an op, the same in every process: a function's own repr would show an address.
+def _describe(model: fx.GraphModule) -> list[str]:
+    # Return one line per op, equal in every process: the repr of a function would contain an address.
     names = {n: n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "") for n in model.graph.nodes}
     return [f"{n.name} = {names[n]}{tuple(n.args)}" for n in model.graph.nodes]
 
@@ -87,15 +87,15 @@ def load(
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
 ) -> Callable[[nn.Module | ExportedProgram], fx.GraphModule]:
-    """A transform from the float model to the quantized one that `save` wrote, bit-equal.
+    """Return a transform from the float model to the quantized one that `save` wrote, bit-equal.
 
     Args:
-        directory: Where `save` wrote.
-        example_inputs: As given to `quantize`, if it took the torch.export road; of a submodule, its own inputs.
-        classes: The user's own classes and functions in the target.
-        leaves: As given to `quantize`, and so are the two others.
-        concrete_args: As given to `quantize`.
-        tracer: As given to `quantize`.
+        directory: The directory that `save` wrote.
+        example_inputs: The argument of the original `quantize`; for a submodule, the inputs of the submodule.
+        classes: User-defined classes and functions in the target.
+        leaves: The argument of the original `quantize`.
+        concrete_args: The argument of the original `quantize`.
+        tracer: The argument of the original `quantize`.
     Raises:
         CalibrationError: no such files, or the model is not the one that was saved.
     """
@@ -105,7 +105,7 @@ def load(
     def read(model: nn.Module | ExportedProgram) -> fx.GraphModule:
         place = Path(directory)
         if isinstance(model, Tensor):
-            wanted, do = "the float model that was quantized, which the files do not hold", "Write load(directory)(model)."
+            wanted, do = "the float model that was quantized, which the files do not contain", "Write load(directory)(model)."
             raise CalibrationError(where=f"load({str(place)!r})", found="a Tensor", wanted=wanted, do=do)
         report = _report(place)
         target = specs.from_json(json.dumps(report["target"]), classes)
@@ -122,8 +122,8 @@ def load(
         for seat in quantizer_nodes(quantized):
             seat.module.take_shape_of(state, f"{seat.path}.")
         have = _tensors(quantized)
-        if wrong := _differs(have, state, _described(quantized), report["graph"]):
-            do = "Build the model as it was when it was saved, and give what quantize was given."
+        if wrong := _difference(have, state, _describe(quantized), report["graph"]):
+            do = "Build the model as it was when it was saved, and pass the arguments of the original quantize."
             raise CalibrationError(where=f"load({str(place)!r})", found=wrong, wanted="the saved network", do=do)
         kept = quantized.state_dict().keys()
         with torch.no_grad():
@@ -143,7 +143,7 @@ def _report(place: Path) -> dict[str, Any]:
         try:
             found = json.loads((place / REPORT).read_text())
         except ValueError as e:
-            raise _broken(place, REPORT, e) from e
+            raise _read_error(place, REPORT, e) from e
     if not {"target", "stage", "inputs", "training", "graph"} <= found.keys():
         wanted, do = f"{REPORT} and {_TENSORS}", "Pass the directory that qfunc.save wrote."
         raise CalibrationError(where=f"load({str(place)!r})", found="no saved model", wanted=wanted, do=do)
@@ -154,26 +154,26 @@ def _state(place: Path) -> dict[str, Tensor]:
     try:
         return load_file(place / _TENSORS)
     except SafetensorError as e:
-        raise _broken(place, _TENSORS, e) from e
+        raise _read_error(place, _TENSORS, e) from e
 
 
-def _broken(place: Path, name: str, error: Exception) -> CalibrationError:
-    found, do = f"a {name} that cannot be read: {error}", "Save the model again: files were cut or changed."
+def _read_error(place: Path, name: str, error: Exception) -> CalibrationError:
+    found, do = f"a {name} that cannot be read: {error}", "Save the model again: the files are truncated or modified."
     return CalibrationError(where=f"load({str(place)!r})", found=found, wanted="the files of qfunc.save", do=do)
 
 
 def _tensors(model: fx.GraphModule) -> dict[str, Tensor]:
-    # The state_dict, and what the graph reads besides: buffers that are not persistent, constants.
+    # Return the state_dict with the other tensors that the graph reads: non-persistent buffers and constants.
     read = {str(n.target): read_attr(model, n) for n in model.graph.nodes if n.op == "get_attr"}
     return {**{path: t.detach() for path, t in read.items() if isinstance(t, Tensor)}, **model.state_dict()}
 
 
-def _differs(have: dict[str, Tensor], state: dict[str, Tensor], graph: list[str], saved: list[str]) -> str:
-    # What the model has other than the saved one, or "".
-    wrong = sorted(have.keys() ^ state.keys())
-    both = sorted(have.keys() & state.keys())
-    wrong += [k for k in both if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)]
-    if wrong:
-        return f"other tensors than the saved ones: {', '.join(wrong[:5])}"
+def _difference(current: dict[str, Tensor], state: dict[str, Tensor], graph: list[str], saved: list[str]) -> str:
+    # Describe the first differences between the model and the saved one; "" if there are none.
+    different = sorted(current.keys() ^ state.keys())
+    both = sorted(current.keys() & state.keys())
+    different += [k for k in both if (current[k].shape, current[k].dtype) != (state[k].shape, state[k].dtype)]
+    if different:
+        return f"tensors that differ from the saved ones: {', '.join(different[:5])}"
     ops = [(a, b) for a, b in zip_longest(graph, saved, fillvalue="no op") if a != b]
-    return f"another op than the saved one: {ops[0][0]}, not {ops[0][1]}" if ops else ""
+    return f"an op that differs from the saved one: {ops[0][0]}, not {ops[0][1]}" if ops else ""

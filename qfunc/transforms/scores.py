@@ -1,4 +1,4 @@
-"""How well a task is done by whoever computes a model: the means of a figure that the user gives."""
+"""Mean task scores, by a user-defined function, for each way of running a model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qfunc.errors import VerifyError
 from qfunc.transforms.validate import describe
 
 Score = Callable[[list[Tensor], Any], Any]
-"""(the outputs in the model's order, the batch as it was given) -> one number an example, or one for all."""
+"""(the outputs in the model's order, the original batch) -> one number per example, or one for all."""
 
 
 class Scores:
-    """The means of a score over all examples, by what computed the outputs.
+    """Means of a score over all examples, for each source of outputs.
 
     >>> scores = Scores(lambda outputs, batch: outputs[0].argmax(1) == batch[1])
     >>> for _ in scores.watched([(torch.ones(2, 3), torch.tensor([0, 2]))]):
@@ -30,26 +30,26 @@ class Scores:
         self.found: dict[str, list[Tensor]] = {}
 
     def watched(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches, each of which is kept until the next."""
+        """Yield the batches, and keep each one until the next."""
         for self.batch in batches:
             yield self.batch
 
     def add(self, name: str, outputs: list[Tensor]) -> None:
-        """What a model gave for the batch at hand.
+        """Record the score of a model's outputs for the current batch.
 
         Raises:
-            VerifyError: the score is no number.
+            VerifyError: the score is not a number.
         """
         found = self.score(outputs, self.batch)
         try:
             self.found.setdefault(name, []).append(torch.as_tensor(found, dtype=torch.float64).flatten().cpu())
         except (TypeError, ValueError, RuntimeError) as e:
-            do = "Return a tensor of right and wrong, say: outputs[0].argmax(1) == batch[1]."
-            raise VerifyError(where="verify, score", found=describe(found), wanted="one number an example", do=do) from e
+            do = "Return a tensor of numbers or booleans, such as outputs[0].argmax(1) == batch[1]."
+            raise VerifyError(where="verify, score", found=describe(found), wanted="one number per example", do=do) from e
 
     @property
     def means(self) -> tuple[tuple[str, float], ...]:
-        """(what computed it, its mean)."""
+        """The pairs (source of the outputs, mean score)."""
         return tuple((name, float(torch.cat(values).mean())) for name, values in self.found.items())
 
 

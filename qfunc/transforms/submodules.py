@@ -1,4 +1,4 @@
-"""Which submodules of an outer module are quantized, and what each of them is captured with."""
+"""Select the submodules of an outer module that are quantized, and find the inputs with which each is captured."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def require_names(submodules: Any) -> tuple[str, ...]:
     """Return the paths and patterns of `submodules`.
 
     Raises:
-        SpecError: something else than texts, or none.
+        SpecError: `submodules` is not a string or a non-empty tuple of strings.
     """
     names = (submodules,) if isinstance(submodules, str) else submodules
     if not isinstance(names, tuple | list) or not names or not all(isinstance(n, str) for n in names):
@@ -57,11 +57,11 @@ def require_names(submodules: Any) -> tuple[str, ...]:
 
 
 def select_submodules(outer: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:
-    """The submodules that some paths and patterns name; of a pattern the outermost.
+    """Return the submodules that match some paths and patterns; of a pattern the outermost.
 
     Raises:
-        SpecError: a name of nothing, of a container without a forward, or inside another, or one module twice.
-        CalibrationError: one that is quantized already.
+        SpecError: a name matches nothing or a container without a forward, or submodules are nested or repeated.
+        CalibrationError: a submodule is already quantized.
     """
     modules = {path: m for path, m in outer.named_modules(remove_duplicate=False) if path}
     chosen: dict[str, nn.Module] = {}
@@ -71,28 +71,30 @@ def select_submodules(outer: nn.Module, names: tuple[str, ...]) -> dict[str, nn.
         if not found:
             raise SpecError(
                 where=_WHERE,
-                found=f"{name!r}, which is the path of no submodule",
+                found=f"{name!r}, which is not the path of any submodule",
                 wanted=f"paths of submodules of the {type(outer).__name__}",
                 do=f"Near names: {_near(name, outer)}.",
             )
         for path in found:
-            twin = next((other for other in chosen if chosen[other] is modules[path]), None)
-            if twin is None:
+            duplicate = next((other for other in chosen if chosen[other] is modules[path]), None)
+            if duplicate is None:
                 chosen[path] = modules[path]
-            elif path in (twin, name):  # of a pattern, a module that is shared counts once
+            elif path in (duplicate, name):  # a pattern may match a shared module twice
                 do = "Name it once: it is replaced wherever the model refers to it."
-                found_ = f"{path!r} and {twin!r}, which are one module" if path != twin else f"{path!r} twice"
+                found_ = f"{path!r} and {duplicate!r}, which are the same module" if path != duplicate else f"{path!r} twice"
                 raise SpecError(where=_WHERE, found=found_, wanted="each submodule once", do=do)
     for path, module in chosen.items():
-        around = next((other for other in chosen if _inside(path, other)), None)
-        if around is not None:
-            do = f"Name one of them: {around!r} has the other in it."
-            raise SpecError(where=_WHERE, found=f"{path!r} inside {around!r}", wanted="submodules side by side", do=do)
+        enclosing = next((other for other in chosen if _inside(path, other)), None)
+        if enclosing is not None:
+            do = f"Name one of them: {enclosing!r} contains the other."
+            raise SpecError(
+                where=_WHERE, found=f"{path!r} inside {enclosing!r}", wanted="submodules that are not nested", do=do
+            )
         if type(module).forward is nn.Module.forward and "forward" not in vars(module):
             raise SpecError(
                 where=_WHERE,
                 found=f"{path!r}, {a_or_an(type(module))} without a forward",
-                wanted="submodules that compute",
+                wanted="submodules with a forward",
                 do=f"Name its entries: '{path}.*'.",
             )
     _require_float(outer, chosen)
@@ -104,7 +106,7 @@ def _inside(path: str, other: str) -> bool:
 
 
 def _near(name: str, outer: nn.Module) -> str:
-    # Of submodules that have something to quantize in them.
+    # Return similar paths of submodules with parameters, because only these have weights to quantize.
     paths = [path for path, m in outer.named_modules() if path not in ("", name) and any(True for _ in m.parameters())]
     near = difflib.get_close_matches(name.strip("*."), paths, 3, 0.4)
     return ", ".join(near or [path for path in paths if "." not in path][:6]) or "none has parameters"
@@ -115,16 +117,16 @@ def _require_float(outer: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
         hit = next((path for path in chosen if path == done or _inside(path, done) or _inside(done, path)), None)
         if hit is not None:
             do = "Quantize the float model that it came from."
-            found = f"{done!r}, which is quantized already"
+            found = f"{done!r}, which is already quantized"
             raise CalibrationError(where=f"quantize, submodules={hit!r}", found=found, wanted="a float submodule", do=do)
 
 
 def require_float_model(model: Any, whole: bool) -> None:
-    """Refuses a model that is quantized, or (as a whole) that has quantized submodules, and tensors that have no values here.
+    """Refuse a model that is quantized or, if `whole`, has quantized submodules; refuse tensors without values.
 
     Raises:
-        CalibrationError: such a model.
-        CaptureError: tensors on the meta device, or sharded over processes.
+        CalibrationError: the model or a submodule is quantized.
+        CaptureError: a tensor is on the meta device, or sharded over processes.
     """
     record, do = record_of(model), "Quantize the float model that it came from."
     if record is not None and record.target is not None:
@@ -145,38 +147,38 @@ def require_float_model(model: Any, whole: bool) -> None:
 
 
 class Call(NamedTuple):
-    """A call's arguments by position; and the defaults of those that it left out before one that it named."""
+    """Positional arguments of a call, and the defaults of the arguments omitted before a keyword argument."""
 
     inputs: tuple[Any, ...] | None = None
     left_out: Mapping[str, Any] = MappingProxyType({})
 
 
 def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs: Any) -> dict[str, Call]:
-    """What each submodule is first called with when the outer module runs on the example inputs; {} without them.
+    """Return the first call of each submodule when the outer module runs on the example inputs; {} without them.
 
     Raises:
         CaptureError: the outer module does not run, or does not call a submodule.
     """
     if example_inputs is None:
         return {}
-    found: dict[str, Call] = {}
-    own = {path: unwrap(module).forward for path, module in chosen.items()}
+    calls: dict[str, Call] = {}
+    forwards = {path: unwrap(module).forward for path, module in chosen.items()}
 
     def watching(path: str) -> Callable[..., Any]:
-        signature = inspect.signature(own[path])
+        signature = inspect.signature(forwards[path])
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if path not in found:
+            if path not in calls:
                 bound = signature.bind(*args, **kwargs)
-                left = [p for p in signature.parameters.values() if p.name not in bound.arguments] if bound.kwargs else []
-                free = signature.replace(parameters=[p for p in signature.parameters.values() if p not in left])
-                found[path] = Call(positional(free, args, kwargs), {p.name: p.default for p in left})
-            return here[path](*args, **kwargs)
+                omitted = [p for p in signature.parameters.values() if p.name not in bound.arguments] if bound.kwargs else []
+                free = signature.replace(parameters=[p for p in signature.parameters.values() if p not in omitted])
+                calls[path] = Call(positional(free, args, kwargs), {p.name: p.default for p in omitted})
+            return copied_forwards[path](*args, **kwargs)
 
         return forward
 
     copied = run_submodules(outer, {})
-    here = {path: unwrap(copied.get_submodule(path)).forward for path in chosen}
+    copied_forwards = {path: unwrap(copied.get_submodule(path)).forward for path in chosen}
     for path in chosen:
         vars(copied.get_submodule(path))["forward"] = watching(path)
     where = "quantize, example_inputs"
@@ -186,47 +188,47 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
     except QfuncError:
         raise
     except Exception as e:
-        do = f"Give the positional inputs of the {type(outer).__name__}, not those of the submodules."
+        do = f"Pass the positional inputs of the {type(outer).__name__}, not those of the submodules."
         raise CaptureError(where=where, found=first_line(e), wanted="inputs on which the model runs", do=do) from e
     for path in chosen:
-        if path not in found:
-            do = "Give inputs for which it runs, or leave it out of `at`."
+        if path not in calls:
+            do = "Pass inputs for which it runs, or leave it out of `submodules`."
             raise CaptureError(where=where, found=f"no call of {path!r}", wanted="a run of every submodule", do=do)
-    return found
+    return calls
 
 
 def leaves_of(part: nn.Module, given: tuple[Any, ...], chosen: Mapping[str, nn.Module]) -> tuple[Any, ...]:
-    """Those of the leaves that this submodule has; each must be in one of them."""
+    """Return the leaves that this submodule contains; each leaf must be in one of the chosen submodules."""
     leaf_classes(given, nn.ModuleList(chosen.values()))
     kinds = {type(m) for m in part.modules() if m is not part}
     return tuple(leaf for leaf in given if leaf_classes((leaf,), nn.ModuleList(chosen.values())) & kinds)
 
 
 def arguments_of(part: nn.Module, concrete: Mapping[str, Any], chosen: Mapping[str, nn.Module]) -> dict[str, Any]:
-    """Those of the fixed arguments that this submodule's forward has; each must be in one of them."""
+    """Return the fixed arguments of this submodule's forward; each must belong to one of the chosen submodules."""
     each = [set(inspect.signature(unwrap(m).forward).parameters) for m in chosen.values()]
     for name in concrete:
         if not any(name in names for names in each):
             require_arguments({name: concrete[name]}, unwrap(part))
-    mine = inspect.signature(unwrap(part).forward).parameters
-    return {name: value for name, value in concrete.items() if name in mine}
+    parameters = inspect.signature(unwrap(part).forward).parameters
+    return {name: value for name, value in concrete.items() if name in parameters}
 
 
-def _kept(module: Any, target: Target) -> bool:
+def _has_float_rule(module: Any, target: Target) -> bool:
     context = Context(module, target.ops)
     keeping = [r for r in target.rules if any(isinstance(v, KeepFloat) for v in (r.input, r.weight, r.bias, r.output))]
     return any(matches(rule.select, node, context) for rule in keeping for node in module.graph.nodes)
 
 
 def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> None:
-    """Refuses a model, or submodules, in which the target quantizes nothing.
+    """Refuse a model or submodules in which the target quantizes nothing.
 
     Raises:
-        SpecError: lists near names.
+        SpecError: nothing is quantized; the message lists similar names.
     """
     for path, module in made.items():
         if not any(isinstance(m, FakeQuantize) for m in module.modules()):
-            if _kept(module, target):
+            if _has_float_rule(module, target):
                 continue  # edit.skip left it in float
             if not path:
                 do = "Print the target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."
@@ -241,7 +243,7 @@ def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> 
 
 
 def enclosing_classes(outer: nn.Module, path: str) -> tuple[str, ...]:
-    """The classes of the modules around a submodule, the outermost first.
+    """Return the classes of the modules around a submodule, the outermost first.
 
     >>> enclosing_classes(nn.Sequential(nn.Sequential(nn.ReLU())), "0.0")
     ('torch.nn.modules.container.Sequential', 'torch.nn.modules.container.Sequential')
@@ -253,7 +255,7 @@ def enclosing_classes(outer: nn.Module, path: str) -> tuple[str, ...]:
 def capture_submodule(
     path: str, road: Callable[[nn.Module], fx.GraphModule], part: nn.Module, classes: tuple[str, ...]
 ) -> fx.GraphModule:
-    """The captured submodule, whose tensors are named by their paths in the outer module, of which `classes` are around it."""
+    """Capture a submodule; name its tensors by their paths in the outer module.  `classes` enclose it."""
     try:
         captured = road(without_hooks(unwrap(part)))
     except QfuncError as e:

@@ -30,8 +30,9 @@ class Verification:
     """A calibrated model, its artifact in a runner and its emulation, compared batch by batch."""
 
     def __init__(self, model: fx.GraphModule, target: Target, runner: Any, scores: Scores | None = None) -> None:
-        self.model, self.target, self.runner, self.scores = model, target, runner, scores
+        self.target, self.runner, self.scores = target, runner, scores
         deployed = deployment(model, target)
+        self.model = deployed.model
         self.artifact, self.partition = write_artifact(deployed), deployed.partition
         self.unlike: tuple[str, ...] = runner.unlike() if isinstance(runner, ReorderingRunner) else ()
         self.exact = self.partition.exact(self.unlike)

@@ -34,7 +34,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
         target: The hardware that the model was quantized for.
         runtime: None for the target's own runner; or a runner; or run(artifact, inputs) -> outputs, a
             vendor's simulator say: `inputs` are tensors, `outputs` arrays in the model's order.
-        score: (outputs, batch) -> one number an example, as `outputs[0].argmax(1) == batch[1]` for batches of images and
+        score: (outputs, batch) -> one number per example, as `outputs[0].argmax(1) == batch[1]` for batches of images and
             labels. The report has its means for the float network, the simulation, the emulation and the runtime.
     Raises:
         VerifyError: nothing to run (it says what can), no batches, outputs of another shape, or a score of a model in parts.
@@ -57,7 +57,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
         found, wanted, do = bad
         raise VerifyError(where="verify, runtime", found=f"{describe(runtime)} with {found}", wanted=wanted, do=do)
     if score is not None and not callable(score):
-        do = "Pass a function (outputs, batch) -> one number an example."
+        do = "Pass a function (outputs, batch) -> one number per example."
         raise VerifyError(where="verify, score", found=describe(score), wanted="a function", do=do)
 
     def transform(calibrated: nn.Module, batches: Iterable[Any]) -> Report:

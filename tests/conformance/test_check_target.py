@@ -9,10 +9,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from qfunc import targets
+from qfunc.errors import SpecError
 from qfunc.functions import Fixed
 from qfunc.specs import Algorithm, Int, Op, Rule, Scheme
-from qfunc.testing import check_target
-from qfunc.testing.small_models import Block, SmallNet
+from qfunc.testing import Block, SmallNet, check_target
+from qfunc.testing.laws.target import TARGET_LAWS
+from qfunc.testing.target_check import MODEL_LAWS
 from tests.conformance.chip import Chip
 from tests.conformance.running import RUNNER
 
@@ -45,6 +47,31 @@ def test_a_right_chip_passes():
     check_target(TARGET, run=Chip(), models=chains(), examples=10)
 
 
+def test_an_exempt_law_is_left_out():
+    """A target that breaks one law of the value, one of a model, and is checked for the others."""
+    net = SmallNet((Block("conv", 3, 4, 3), Block("adaptive"), Block("linear", 4, 5)))
+    small = [(net, torch.randn((2, 3, 11, 13), generator=torch.Generator().manual_seed(0)))]
+    broken = evolve(TARGET, commuting=(*TARGET.commuting, "softmax"))
+    with pytest.raises(AssertionError, match="law 'commuting_ops_commute'"):
+        check_target(broken, models=small)
+    check_target(broken, models=small, exempt={"commuting_ops_commute": "softmax is listed to see the law"})
+    with pytest.raises(AssertionError, match="law 'emulation_is_the_runtime'"):
+        check_target(TARGET, run=Chip("scale"), models=small)
+    check_target(TARGET, run=Chip("scale"), models=small, exempt={"emulation_is_the_runtime": "the chip has a bug"})
+
+
+def test_exemptions_are_checked():
+    with pytest.raises(SpecError) as caught:
+        check_target(TARGET, exempt={"round_trip": "a typing error"})
+    names = ", ".join(law.__name__ for law in (*TARGET_LAWS, *MODEL_LAWS))
+    assert str(caught.value) == (
+        f"testing.check_target, exempt: found 'round_trip', wanted a law: {names}. Write 'round_trips'."
+    )
+    with pytest.raises(AssertionError) as held:
+        check_target(TARGET, exempt={"round_trips": "none"})
+    assert str(held.value) == ("check_target(onnxruntime), law 'round_trips': it is exempt, and holds. Remove it from exempt.")
+
+
 UNSHRUNK = settings(max_examples=15, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
                     suppress_health_check=list(HealthCheck))  # fmt: skip
 
@@ -57,7 +84,7 @@ def test_a_bug_in_a_chip_is_found_and_shown(bug, chosen):
     assert "emulation and runtime disagree" in message
     assert "The model: SmallNet((" in message
     if chosen is None:  # shrunk: a convolution, the global average with the planted bug, a linear layer
-        assert message.count("Step(") <= 4
+        assert message.count("Block(") <= 4
 
 
 def test_models_may_be_given():

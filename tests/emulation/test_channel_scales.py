@@ -170,7 +170,7 @@ def test_another_number_of_channels_is_refused_in_calibration(shared: PerChannel
         calibrate(model)
     assert str(caught.value) == (
         "site '0': found a tensor of shape (2, 7, 4, 4) in batch 3, wanted scales of shape (1, 3, 1, 1), as in "
-        "the batches before. Give batches that differ in the axes that share a scale only, or use a scale per tensor."
+        "the batches before. Pass batches that differ only in the axes that share a scale, or use a scale per tensor."
     )
 
 
@@ -180,7 +180,7 @@ def test_an_axis_that_a_tensor_does_not_have() -> None:
         qfunc.calibrate(BATCHES, progress=False)(model)
     assert str(caught.value) == (
         "site 'head': found a tensor of shape (2, 5) in batch 1, wanted an axis of the tensor. "
-        "Name another axis than that of PerChannel(3), by a rule for this op if others have it."
+        "Replace the axis of PerChannel(3), in a rule for this op if other ops have that axis."
     )
 
 

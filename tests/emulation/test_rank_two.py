@@ -23,5 +23,5 @@ def test_values_of_rank_three_are_refused_by_name():
         qfunc.calibrate([torch.randn(5, 4, 3)])(quantized)
     assert str(e.value) == (
         "op '0': found values of rank 3 before its BatchNorm1d, wanted rank 2, where a BatchNorm1d can be folded into "
-        "the linear layer. Flatten the leading axes before this layer, or put the BatchNorm1d elsewhere."
+        "the linear layer. Flatten the leading axes before this layer, or move the BatchNorm1d."
     )

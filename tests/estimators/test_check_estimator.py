@@ -13,6 +13,7 @@ from attrs import frozen
 from torch import Tensor
 
 from qfunc import estimators
+from qfunc.errors import SpecError
 from qfunc.estimators import Ema, Entropy, MinMax, OrtEntropy
 from qfunc.estimators.minmax import Range
 from qfunc.numerics.qparams import Affine, blocks, from_range
@@ -42,7 +43,7 @@ def test_our_estimators_keep_every_law(estimator: Any) -> None:
     skipped = dict(SKIPPED.get(type(inner).__name__, {}))
     if inner is not estimator and inner != MinMax():
         skipped["compiles"] = "its trace is that of the average of MinMax and that of what it averages"
-    check_estimator(estimator, examples=8, skip=skipped)
+    check_estimator(estimator, examples=8, exempt=skipped)
 
 
 @frozen
@@ -306,7 +307,7 @@ def test_the_whole_message() -> None:
 def test_channels_that_move_are_followed() -> None:
     """A mistake that depends on the position of a channel, seen without the loop law."""
     with pytest.raises(AssertionError, match="law 'channels_permute': qparams do not follow the channels of axis 0"):
-        check_estimator(FirstChannel(), schemes=SCHEMES, skip={"channels_are_a_loop": "to see the next law"})
+        check_estimator(FirstChannel(), schemes=SCHEMES, exempt={"channels_are_a_loop": "to see the next law"})
 
 
 @attrs.define(unsafe_hash=True)
@@ -338,9 +339,15 @@ def test_what_is_no_frozen_value_is_refused(estimator: Any, found: str) -> None:
 
 
 def test_a_law_can_be_left_out_by_name_with_a_reason() -> None:
-    check_estimator(Absolute(), schemes=[Scheme()], examples=5, skip={"equivariant": "the margin is absolute"})
-    with pytest.raises(ValueError, match=f"^skip: 'equivariance' is no law. The laws: {', '.join(NAMES)}.$"):
-        check_estimator(MinMax(), skip={"equivariance": "a typing error"})
+    check_estimator(Absolute(), schemes=[Scheme()], examples=5, exempt={"equivariant": "the margin is absolute"})
+    with pytest.raises(SpecError) as caught:
+        check_estimator(MinMax(), exempt={"equivariance": "a typing error"})
+    assert str(caught.value) == (
+        f"testing.check_estimator, exempt: found 'equivariance', wanted a law: {', '.join(NAMES)}. Write 'equivariant'."
+    )
+    with pytest.raises(AssertionError) as held:
+        check_estimator(MinMax(), exempt={NAMES[0]: "none"})
+    assert str(held.value) == "check_estimator(MinMax()), law 'a frozen value': it is exempt, and holds. Remove it from exempt."
 
 
 def test_it_runs_without_a_test_framework() -> None:

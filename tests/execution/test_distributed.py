@@ -99,12 +99,12 @@ def test_groups(both: Both) -> None:
         assert same_state(both[rank]["alone"][0], one(batches(rank), made(Last())))
         assert same_state(both[rank]["named"][0], one(ALL, made()))
     found = "-100, wanted a torch.distributed.ProcessGroup that this process is in, or None"
-    do = "Give what dist.new_group returns in its members, or mesh.get_group()."
+    do = "Pass the result of dist.new_group in a member process, or mesh.get_group()."
     assert both[1]["not a member"] == ("SpecError", f"calibrate, group: found {found}. {do}")
     assert same_state(both[0]["not a member"][0], one(batches(0), made()))
 
 
-SKIPPED = "Use another, such as Mse(), or calibrate in a group of one process and load its state_dict in the others."
+SKIPPED = "Use another estimator, such as Mse(), or calibrate in one process and load its state_dict in the others."
 SAME = "wanted the same quantized model. Give every process of the group the same model."
 INFINITE = "site 'input': found inf in the activations of batch 2"
 
@@ -113,7 +113,7 @@ INFINITE = "site 'input': found inf in the activations of batch 2"
     ("case", "text"),
     [
         ("no batches", "calibrate: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."),
-        ("only empty", "site 'input': found only empty tensors, wanted some values. Give batches of size 1 or more."),
+        ("only empty", "site 'input': found only empty tensors, wanted some values. Pass batches of size 1 or more."),
         (
             "no merge",
             "site 'input': found Last(), which has no merge, in 2 processes, wanted an estimator with merge(a, b) -> state. "
@@ -127,7 +127,7 @@ INFINITE = "site 'input': found inf in the activations of batch 2"
         (
             "other channels",
             "site 'input': found scales of shape (1, 4, 1) on rank 0 and (1, 3, 1) on rank 1, wanted one shape on all ranks. "
-            "Give batches that differ in the axes that share a scale only, or use a scale per tensor.",
+            "Pass batches that differ only in the axes that share a scale, or use a scale per tensor.",
         ),
     ],
 )
@@ -140,7 +140,7 @@ def test_the_failure_of_one_rank_ends_the_others(case: str, failed: int, both: B
     kind, text = both[failed][case]
     assert kind == "CalibrationError"
     assert not text.startswith("calibrate, rank")
-    wanted = "wanted statistics of all ranks. Cure that one; every rank needs the whole pass."
+    wanted = "wanted statistics of all ranks. Fix the failure on that rank; every rank must finish the pass."
     assert both[1 - failed][case] == ("CalibrationError", f"calibrate, rank {failed}: found a failure: {text!r}, {wanted}")
     for rank in (0, 1):
         assert same_state(both[rank]["after failures"][0], both[rank]["MinMax"][0])
@@ -193,7 +193,7 @@ def test_reports_tell_both_ranks_what_is_wrong(both: Both) -> None:
             assert both[rank]["figures of none"][index] == ("CalibrationError", text)
         failure = both[1]["figures after a failure"][index][1]
         assert failure.startswith(f"{step}, batch 1, op '0': found RuntimeError: mat1 and mat2 shapes")
-        wanted = "wanted statistics of all ranks. Cure that one; every rank needs the whole pass."
+        wanted = "wanted statistics of all ranks. Fix the failure on that rank; every rank must finish the pass."
         told = f"{step}, rank 1: found a failure: {failure!r}, {wanted}"
         assert both[0]["figures after a failure"][index] == ("CalibrationError", told)
         with pytest.raises(SpecError, match=f"^{step}, group: found 0, wanted a torch.distributed.ProcessGroup"):
@@ -206,7 +206,7 @@ def test_reports_tell_both_ranks_what_is_wrong(both: Both) -> None:
 @pytest.mark.parametrize("group", ["gloo", 0, object])
 def test_what_is_no_group(group: Any) -> None:
     wanted = "a torch.distributed.ProcessGroup that this process is in, or None"
-    do = "Give what dist.new_group returns in its members, or mesh.get_group()."
+    do = "Pass the result of dist.new_group in a member process, or mesh.get_group()."
     with pytest.raises(SpecError) as caught:
         qfunc.calibrate([], group=group)
     assert str(caught.value) == f"calibrate, group: found {group!r}, wanted {wanted}. {do}"

@@ -70,7 +70,7 @@ def message(model: Any, *example: tuple[Any, ...]) -> str:
 def test_control_flow_on_values() -> None:
     cure = (
         "wanted a forward whose path does not depend on data. "
-        "Use torch.where, or keep the module that decides as one op, without example_inputs: leaves=MyModule."
+        "Use torch.where, or keep the module that branches as one op, without example_inputs: leaves=MyModule."
     )
     assert message(OnValues()).startswith(f"{place(OnValues())}: found control flow on the values of a tensor (%gt")
     assert message(OnValues()).endswith(cure)
@@ -136,7 +136,7 @@ def test_a_model_that_cannot_be_copied() -> None:
     model.lock = threading.Lock()
     assert message(model) == (
         "copy.deepcopy of Linear: found TypeError: cannot pickle '_thread.lock' object, wanted a model that can be copied. "
-        "Keep what cannot be copied (locks, files, generators) outside of the model."
+        "Keep objects that cannot be copied (locks, files, generators) outside the model."
     )
 
 
@@ -145,7 +145,7 @@ def test_a_process_group_of_a_norm_alone() -> None:
         nn.Conv2d(3, 2, 1), nn.SyncBatchNorm(2, process_group=threading.Lock())
     )  # no more to copy than a group
     assert message(model) == (
-        "SyncBatchNorm '1': found a process group of its own, which cannot be copied, wanted the group of all processes. "
+        "SyncBatchNorm '1': found a separate process group, which cannot be copied, wanted the group of all processes. "
         "Write nn.SyncBatchNorm.convert_sync_batchnorm(model), without process_group."
     )
 

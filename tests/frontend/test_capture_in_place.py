@@ -226,7 +226,7 @@ def out_argument(m: Net, x: Tensor, b: Tensor) -> Tensor:
     return b
 
 
-SHARED = "Write it without the in-place op, or clone() what is read later."
+SHARED = "Use an out-of-place op, or clone() the tensor that is read later."
 REFUSED = {
     base_read_later: "found an in-place write to 'view', which shares storage with 'x' that is read later, "
     f"wanted a pure operation. {SHARED}",
@@ -238,7 +238,7 @@ REFUSED = {
     transposed_base: None,
     set_item: "found x[...] = value, an in-place write into a part of a tensor, wanted a pure operation. "
     "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill.",
-    write_into_a_buffer: "found an in-place write to a parameter or buffer, wanted a forward that leaves the model as it is. "
+    write_into_a_buffer: "found an in-place write to a parameter or buffer, wanted a forward that does not change the model. "
     "Return the new value instead of storing it.",
     no_pure_form: "found bernoulli_, an in-place write that has no pure form in the op vocabulary, wanted a pure operation. "
     "Write x = x.bernoulli(...).",

@@ -52,8 +52,9 @@ def test_a_number_that_the_size_decides() -> None:
     with pytest.raises(CaptureError) as caught:
         capture()(Net(lambda x: torch.stack(x.unbind(1)).sum(0), 8))
     where, _, rest = str(caught.value).partition(": ")
-    assert "test_several.py:" in where
+    assert "test_multi_output.py:" in where
     assert rest == (
-        "found the parts of unbind as a whole, as many as the size says, wanted parts by their numbers. Name the parts: "
+        "found all parts of unbind as one tuple, whose length depends on the size, wanted parts selected by index. Name "
+        "the parts: "
         "a, b = x.unbind(0); or give example_inputs=(...,), so that the model is captured by torch.export."
     )

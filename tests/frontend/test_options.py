@@ -105,13 +105,14 @@ def test_leaves_that_match_nothing() -> None:
         with pytest.raises(CaptureError) as caught:
             qfunc.quantize(TARGET, leaves=leaves)(Net())
         assert str(caught.value) == (
-            f"capture, leaves: found {name}, the class of no submodule, wanted classes of the model's submodules. "
+            f"capture, leaves: found {name}, which is not the class of any submodule, wanted classes of the model's "
+            f"submodules. "
             "Near names: MyBlock."
         )
     with pytest.raises(CaptureError) as caught:
         capture(leaves=nn.Conv2d)(Net())
     assert str(caught.value) == (
-        "capture, leaves: found 'Conv2d', the class of no submodule, wanted classes of the model's submodules. "
+        "capture, leaves: found 'Conv2d', which is not the class of any submodule, wanted classes of the model's submodules. "
         "Near names: Linear, MyBlock."
     )
 
@@ -121,7 +122,7 @@ def test_leaves_and_tracers_are_of_the_fx_road(given: Any, word: str) -> None:
     with pytest.raises(CaptureError) as caught:
         capture((X,), **given)
     assert str(caught.value) == (
-        f"capture: found {word} together with example_inputs, wanted one road: torch.export opens every module. "
+        f"capture: found {word} together with example_inputs, wanted one of the two: torch.export inlines every module. "
         "Leave out example_inputs, or leave ops in float by edit.skip(edit.module(...))."
     )
 
@@ -177,14 +178,14 @@ def test_concrete_arguments_that_forward_does_not_have() -> None:
         with pytest.raises(CaptureError) as caught:
             capture(example, concrete_args={"time": 2})(Modes())
         assert str(caught.value) == (
-            "capture, concrete_args: found 'time', which is no argument of Modes.forward, wanted names of its arguments. "
-            "They are: x, times, gains, name, last."
+            "capture, concrete_args: found 'time', which is not an argument of Modes.forward, wanted names of its arguments. "
+            "Use one of: x, times, gains, name, last."
         )
     with pytest.raises(CaptureError) as caught:
         capture(concrete_args={"gains": fx.PH})(Modes())
     assert str(caught.value) == (
-        "capture, concrete_args: found a placeholder for 'gains', wanted a value that stays. "
-        "Give example_inputs=(...,), whose structure is that of the inputs."
+        "capture, concrete_args: found a placeholder for 'gains', wanted a fixed value. "
+        "Give example_inputs=(...,) with the structure of the inputs."
     )
 
 

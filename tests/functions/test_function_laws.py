@@ -11,6 +11,7 @@ from attrs import define, frozen
 from torch import Tensor
 
 import qfunc.functions
+from qfunc.errors import SpecError
 from qfunc.functions import AdaRound, DoReFa, Fixed, NnieLog, QDrop
 from qfunc.numerics import Affine, dequantize, quantize
 from qfunc.numerics._grads import straight_through
@@ -319,7 +320,24 @@ def test_a_function_that_takes_no_scheme_is_an_error() -> None:
 
 def test_words_of_the_call_are_checked() -> None:
     """A misspelt law or role would check less than was asked for."""
-    with pytest.raises(AssertionError, match=r"exempt names no law: idempotence; laws: value, parameters, pure, codes, "):
-        check_function(Fixed(), exempt={"idempotence": ""})
+    laws = ", ".join(("value", *LAWS))
+    with pytest.raises(SpecError) as caught:
+        check_function(Fixed(), exempt={"idempotence": "a typing error"})
+    assert str(caught.value) == (
+        f"testing.check_function, exempt: found 'idempotence', wanted a law: {laws}. Write 'idempotent'."
+    )
+    with pytest.raises(SpecError) as caught:
+        check_function(Fixed(), exempt={"idempotent": ""})
+    assert str(caught.value) == (
+        "testing.check_function, exempt['idempotent']: found '', wanted a reason. Write why the law cannot hold."
+    )
+    with pytest.raises(SpecError) as caught:
+        check_function(Fixed(), exempt=("idempotent",))  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        'testing.check_function, exempt: found (\'idempotent\',), wanted a mapping. Write exempt={"law": "the reason"}.'
+    )
+    with pytest.raises(AssertionError) as held:
+        check_function(Fixed(), exempt={"value": "none"})
+    assert str(held.value) == "check_function(Fixed()), law 'value': it is exempt, and holds. Remove it from exempt."
     with pytest.raises(AssertionError, match=r"role is 'weight' or 'activation', not 'bias'$"):
         check_function(Fixed(), role="bias")

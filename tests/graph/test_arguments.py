@@ -72,7 +72,7 @@ def test_what_examples_fix_may_be_left_out() -> None:
         qfunc.calibrate([{}], progress=False)(quantized)
     assert str(e.value) == (
         "calibrate, batch: found a dict with keys none, wanted a tensor, tuple or dict for the inputs x, flag, y, mask "
-        "(1 required). Give batches as the model's forward takes them."
+        "(1 required). Pass batches with the arguments of the model's forward."
     )
     assert qfunc.verify(TARGET)(done, [X]).verdict.startswith("bit-exact: 0 of ")
 
@@ -149,8 +149,8 @@ def test_a_forward_that_counts_on_its_batch(size: int) -> None:
     assert len(done(x)) == size
     text = (
         f"call of a captured model: found a first input of shape [6, 4], wanted {size} on its first axis, to which "
-        "torch.export fixed it: the forward counts on that number. Give example_inputs of that size, or quantize the "
-        "submodules that run on any: quantize(target, submodules=...)."
+        "torch.export fixed it: the forward depends on that size. Give example_inputs of that size, or quantize the "
+        "submodules that accept any batch size: quantize(target, submodules=...)."
     )
     for use in (lambda: done(other), lambda: qfunc.calibrate([other])(done), lambda: qfunc.verify(TARGET)(done, [other])):
         with pytest.raises(CaptureError) as refused:

@@ -118,7 +118,7 @@ def test_what_is_made_of_more_than_entries_is_refused() -> None:
     with pytest.raises(CaptureError) as e:
         qfunc.quantize(targets.onnxruntime)(Net(Counted).eval())
     assert str(e.value).split("\n") == [
-        "the Counted that a forward makes: found a class derived from dict that its entries alone do not make, wanted "
+        "the Counted that a forward creates: found a subclass of dict that cannot be built from its entries alone, wanted "
         "Counted({...}) with the same keys. Return a dict, an OrderedDict or a dataclass."
     ]
 
@@ -132,6 +132,6 @@ def test_torch_export_needs_dataclasses_to_be_registered() -> None:
     with pytest.raises(CaptureError) as e:
         qfunc.quantize(targets.onnxruntime, (torch.randn(2, 3),))(Net(Pair).eval())
     assert str(e.value).split(", wanted ")[1] == (
-        "a model that torch.export takes with these inputs. Register a dataclass by "
+        "a model that torch.export accepts with these inputs. Register a dataclass by "
         "torch.export.register_dataclass(MyClass), or return a dict or a named tuple."
     )

@@ -182,7 +182,7 @@ def test_what_submodules_have_is_kept(form: str) -> None:
 
 REACHED = (
     "method {method!r}: found a use of the float module {path!r}, whose ops are part of the graph, "
-    "wanted a method that reaches no float submodule. Call the whole model, call this method of the float model, "
+    "wanted a method that uses no float submodule. Call the whole model, call this method of the float model, "
     "or keep the module as one op: leaves=({kind!r},)."
 )
 CALLS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
@@ -209,8 +209,8 @@ def test_other_errors_of_kept_methods() -> None:
     with pytest.raises(CaptureError) as caught:
         model.by_super()
     assert str(caught.value) == (
-        "method 'Net.by_super': found super(), which asks for the class, wanted a method that can be bound to the captured "
-        "model. Name the parent's method: Parent.method(self, ...)."
+        "method 'Net.by_super': found super() without arguments, which requires the original class, wanted a method that "
+        "can be bound to the captured model. Name the parent's method: Parent.method(self, ...)."
     )
     with pytest.raises(CaptureError) as caught:
         model.fc(torch.ones(1, 4))

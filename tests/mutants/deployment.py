@@ -92,7 +92,7 @@ DEPLOYMENT = (
     ),
     Mutation(
         "deploy-does-not-compare-float-outputs", "qfunc.transforms.onnx_check:first_difference",
-        "if not led.difference and not allclose(values[name], a):",
+        "if not interpreter.difference and not allclose(values[name], a):",
         "if False:",
         "tests/transforms/test_deploy.py::test_a_float_output_that_is_computed_otherwise_is_refused",
     ),

@@ -27,8 +27,8 @@ FOLDING = (
     ),
     Mutation(
         "fold-groups-along-the-outputs", "qfunc.graph.linear_op:LinearOp.weight",
-        "self._turned(held, self.groups) if",
-        "self._turned(held, 1) if",
+        "self._swap_in_out(stored, self.groups) if",
+        "self._swap_in_out(stored, 1) if",
         "tests/passes/test_fold_batch_norm.py::test_folded[transposed, grouped]",
     ),
     Mutation(

@@ -9,7 +9,7 @@ GRAPH = (
     # in-place writes
     Mutation(
         "in-place-aliases-keep-the-old-value", "qfunc.frontend.functionalize:_Builder._written",
-        "self.env.update(dict.fromkeys(names, now[tensor]))",
+        "self.env.update(dict.fromkeys(names, current[tensor]))",
         "pass",
         PURE, case="twice-fx",
     ),
@@ -21,7 +21,7 @@ GRAPH = (
     ),
     Mutation(
         "in-place-through-a-view-accepted", "qfunc.frontend.aliasing:Storage.write",
-        "if any(self.order[user] > late for user in relative.users):",
+        "if any(self.order[user] > position for user in relative.users):",
         "if False:",
         "tests/frontend/test_capture_in_place.py::test_refused_with_the_line_of_the_model",
     ),
@@ -77,14 +77,14 @@ GRAPH = (
         "tests/frontend/test_mode_dependence.py::test_training_is_the_model_s",
     ),
     Mutation(
-        "what-a-norm-holds-beside-is-lost", "qfunc.frontend.mode_dependence:_plain",
-        "return with_missing_members(made, norm)",
-        "return made",
+        "what-a-norm-holds-beside-is-lost", "qfunc.frontend.mode_dependence:_plain_norm",
+        "return with_missing_members(norm_copy, norm)",
+        "return norm_copy",
         "tests/frontend/test_mode_dependence.py::test_evaluation_is_the_model_s",
     ),
     Mutation(
         "what-drops-keeps-the-mode-of-tracing", "qfunc.frontend.mode_dependence:take_modes",
-        "twin.inner.training = module.training",
+        "copied.inner.training = module.training",
         "pass",
         "tests/frontend/test_mode_dependence.py::test_the_model_is_not_changed_and_modes_are_kept",
     ),
@@ -93,5 +93,35 @@ GRAPH = (
         "if any(n in written for n in node.all_input_nodes if _name(node) not in _LIKE):",
         "if False:",
         "tests/frontend/test_constant_writes.py::test_the_graph_computes_what_the_model_does",
+    ),
+    Mutation(
+        "operands-in-one-order", "qfunc.graph.patterns:OpPattern.orders",
+        "return (self.operands, ((second, a), (first, b), *rest))",
+        "return (self.operands,)",
+        "tests/graph/test_matcher.py::test_a_match_binds_its_names",
+    ),
+    Mutation(
+        "one-name-of-two-nodes", "qfunc.graph.patterns:same",
+        "        return a is b",
+        "        return True",
+        "tests/graph/test_matcher.py::test_a_near_miss_has_the_reason_of_the_attempt_that_came_furthest",
+    ),
+    Mutation(
+        "the-first-failure-is-the-reason", "qfunc.graph.matcher:_Attempt.further",
+        "return self.furthest is None or state.extent > self.furthest.reached.extent",
+        "return self.furthest is None",
+        "tests/graph/test_matcher.py::test_only_misses_that_reached_the_characteristic_op_are_listed_once_each",
+    ),
+    Mutation(
+        "near-misses-of-what-was-rewritten", "qfunc.graph.matcher:_worthwhile",
+        "if changed.isdisjoint(miss.reached.nodes) and",
+        "if",
+        "tests/graph/test_matcher.py::test_only_misses_that_reached_the_characteristic_op_are_listed_once_each",
+    ),
+    Mutation(
+        "silu-of-another-number", "qfunc.passes.fuse_activations:_DIVISOR",
+        "key=True), 1, commutative=True)",
+        "key=True), 2, commutative=True)",
+        "tests/passes/test_fuse_activations.py::test_it_is_one_op_with_the_same_values",
     ),
 )  # fmt: skip

@@ -5,8 +5,8 @@ from mutants.mutation import Mutation
 KEPT_OF_THE_USER = (
     Mutation(
         "kept-attributes-are-shared", "qfunc.graph.user_attributes:copy_user_attributes",
-        "vars(twin)[name] = copy.deepcopy(vars(module)[name], memo)",
-        "vars(twin)[name] = vars(module)[name]",
+        "vars(counterpart)[name] = copy.deepcopy(vars(module)[name], memo)",
+        "vars(counterpart)[name] = vars(module)[name]",
         "tests/graph/test_user_attributes.py::test_nothing_is_shared_with_the_caller",
     ),
     Mutation(
@@ -17,31 +17,31 @@ KEPT_OF_THE_USER = (
     ),
     Mutation(
         "a-loss-is-dissolved", "qfunc.graph.user_attributes:copy_user_attributes",
-        "elif twin is None and ran and _is_aside(path, module, ran):",
+        "elif counterpart is None and ran and _is_unused(path, module, ran):",
         "elif False:",
         "tests/graph/test_user_attributes.py::test_attributes_methods_and_properties_are_kept",
     ),
     Mutation(
-        "a-module-without-tensors-is-missing-silently", "qfunc.graph.module_shells:_gone",
+        "a-module-without-tensors-is-missing-silently", "qfunc.graph.module_shells:_missing_submodule_error",
         "or error.name not in origin.children",
         "or True",
         "tests/graph/test_user_attributes.py::test_a_method_that_reaches_a_float_submodule_is_refused",
     ),
     Mutation(
         "lambdas-break-the-pickle", "qfunc.graph.module_shells:pack_state",
-        "if k in state and not _pickles(state[k])",
+        "if k in state and not _is_picklable(state[k])",
         "if False",
         "tests/graph/test_user_attributes.py::test_models_of_local_classes_and_with_lambdas_still_pickle",
     ),
     Mutation(
         "local-classes-break-the-pickle", "qfunc.graph.module_shells:pack_shells",
-        "return origin if found is origin.kind else evolve(origin, kind=None)",
+        "return origin if importable is origin.kind else evolve(origin, kind=None)",
         "return origin",
         "tests/graph/test_user_attributes.py::test_models_of_local_classes_and_with_lambdas_still_pickle",
     ),
     Mutation(
         "a-leaf-that-matches-nothing-is-ignored", "qfunc.frontend.options:leaf_classes",
-        "if not mine:",
+        "if not matches:",
         "if False:",
         "tests/frontend/test_options.py::test_leaves_that_match_nothing",
     ),
@@ -52,15 +52,15 @@ KEPT_OF_THE_USER = (
         "tests/frontend/test_options.py::test_concrete_arguments_are_no_inputs_any_more",
     ),
     Mutation(
-        "a-tracer-of-the-user-s-is-changed", "qfunc.frontend.options:own_tracer",
+        "a-tracer-of-the-user-s-is-changed", "qfunc.frontend.options:custom_tracer",
         "copy.copy(given)",
         "given",
         "tests/frontend/test_options.py::test_an_own_tracer_chooses_leaves_and_weights_are_still_seen",
     ),
     Mutation(
-        "a-tracer-hides-the-weights-of-torch", "qfunc.frontend.options:own_tracer",
-        'return ours or (not type(m).__module__.startswith("torch.nn") and theirs(m, module_qualified_name))',
-        "return ours or theirs(m, module_qualified_name)",
+        "a-tracer-hides-the-weights-of-torch", "qfunc.frontend.options:custom_tracer",
+        'return ours or (not type(m).__module__.startswith("torch.nn") and user_is_leaf(m, module_qualified_name))',
+        "return ours or user_is_leaf(m, module_qualified_name)",
         "tests/frontend/test_options.py::test_an_own_tracer_chooses_leaves_and_weights_are_still_seen",
     ),
 )  # fmt: skip

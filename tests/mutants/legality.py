@@ -61,7 +61,7 @@ LEGALITY = (
         "tests/placement/test_constraints.py::test_a_tensor_is_told_once_and_a_reader_behind_moves_counts",
     ),
     Mutation(
-        "a-zero-point-of-0-counts", "qfunc.placement.constraints:_wrong",
+        "a-zero-point-of-0-counts", "qfunc.placement.constraints:_violated",
         "zero_point is None or zero_point.value == 0 or",
         "zero_point is None or",
         "tests/placement/test_constraints.py::test_a_zero_point_that_is_always_0_is_none",
@@ -91,7 +91,7 @@ LEGALITY = (
         "tests/specs/test_specs_edit.py::test_a_property_that_no_scheme_has_is_refused",
     ),
     Mutation(
-        "narrower-constants-always", "qfunc.placement.constraints:_wrong",
+        "narrower-constants-always", "qfunc.placement.constraints:_violated",
         "site.constant and rule.narrower",
         "site.constant",
         "tests/placement/test_constraints.py::test_narrower_codes_may_be_refused_of_constants_too",
@@ -145,7 +145,7 @@ LEGALITY = (
         "tests/lowering/onnx/test_opsets.py::test_the_artifact_has_the_opset_that_the_lowering_names",
     ),
     Mutation(
-        "static-scales-a-token", "qfunc.placement.feasibility:_of_activation",
+        "static-scales-a-token", "qfunc.placement.feasibility:_activation_errors",
         "isinstance(shared, PerToken | PerBlock) and not site.dynamic",
         "False",
         "tests/placement/test_granularities.py::test_static_scales_of_what_has_no_fixed_number_of_them",

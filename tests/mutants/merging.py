@@ -4,32 +4,32 @@ from mutants.mutation import Mutation
 
 MERGING = (
     Mutation(
-        "ranks-out-of-order", "qfunc.execution.distributed:_merged",
+        "ranks-out-of-order", "qfunc.execution.distributed:_merge_state",
         "functools.reduce(estimator.merge, seen)",
         "functools.reduce(estimator.merge, seen[::-1])",
         "tests/execution/test_distributed.py::test_the_range_is_that_of_all_values_and_the_average_runs_in_order_of_rank",
     ),
     Mutation(
         "the-first-rank-decides", "qfunc.execution.distributed:merge",
-        "observer.states[index] = _merged(observer.states[index], statistic.site.estimator, observer.device, group)",
-        "observer.states[index] = _gathered(observer.states[index], group)[0]",
+        "observer.states[index] = _merge_state(observer.states[index], statistic.site.estimator, observer.device, group)",
+        "observer.states[index] = _gather(observer.states[index], group)[0]",
         "tests/execution/test_distributed.py::test_two_ranks_are_one_process_over_all_batches",
     ),
     Mutation(
-        "inputs-of-the-last-rank", "qfunc.execution.distributed:_first",
+        "inputs-of-the-last-rank", "qfunc.execution.distributed:_first_nonempty",
         "return b if b and (not a or any(0 in i.shape for i in a)) else a",
         "return b if b else a",
         "tests/execution/test_distributed.py::test_two_ranks_are_one_process_over_all_batches",
     ),
     Mutation(
         "reports-of-one-rank", "qfunc.execution.distributed:of_ranks",
-        "return ([own] if group is None else _gathered(_mapped(own, lambda t: t.detach().cpu()), group)), total",
+        "return ([own] if group is None else _gather(_map_tensors(own, lambda t: t.detach().cpu()), group)), total",
         "return [own], total",
         "tests/execution/test_distributed.py::test_reports_and_corrections_are_those_of_one_process",
     ),
     Mutation(
-        "an-inner-estimator-without-merge", "qfunc.execution.distributed:_merges",
-        "return _merges(estimator.inner)",
+        "an-inner-estimator-without-merge", "qfunc.execution.distributed:_has_merge",
+        "return _has_merge(estimator.inner)",
         "return True",
         "tests/execution/test_distributed.py::test_both_ranks_are_told",
     ),

@@ -15,14 +15,14 @@ NETWORKS = (
         "tests/frontend/test_options.py::test_a_leaf_of_several_values_is_quantized_behind_each",
     ),
     Mutation(
-        "own-tracers-forget-writes", "qfunc.frontend.options:own_tracer",
-        "if type(made).proxy is fx.Tracer.proxy:",
+        "own-tracers-forget-writes", "qfunc.frontend.options:custom_tracer",
+        "if type(tracer).proxy is fx.Tracer.proxy:",
         "if False:",
         "tests/frontend/test_options.py::test_writes_are_seen_by_every_tracer",
     ),
     Mutation(
         "readers-ask-for-what-the-hardware-fixes", "qfunc.placement.place:_Placement._edge",
-        "if have != want and not isinstance(there.site.value, FixedQParams):",
+        "if have != want and not isinstance(existing.site.value, FixedQParams):",
         "if have != want:",
         "tests/lowering/onnx/test_qdq_nodes.py::test_a_softmax_stays_as_the_hardware_fixes_it_and_its_reader_takes_that",
     ),
@@ -33,7 +33,7 @@ NETWORKS = (
         "tests/frontend/test_python_sum.py::test_the_sum_is_what_torch_gives_by_so_many_additions[masks moved-fx]",
     ),
     Mutation(
-        "some-parts-are-read-as-one-tensor", "qfunc.frontend.multi_output:_as_a_whole",
+        "some-parts-are-read-as-one-tensor", "qfunc.frontend.multi_output:_uses_tuple",
         "return isinstance(user.args[1], slice)",
         "return False",
         "tests/frontend/test_multi_output.py::test_they_are_parts_like_others[chunk, backwards]",
@@ -58,8 +58,8 @@ NETWORKS = (
     ),
     Mutation(
         "wrappers-inside-stay", "qfunc.frontend.capture:capture",
-        "[unwrap_inside(mine), remove_parametrizations(mine)]",
-        "[remove_parametrizations(mine)]",
+        "[unwrap_inside(owned), remove_parametrizations(owned)]",
+        "[remove_parametrizations(owned)]",
         "tests/frontend/test_capture_models.py::test_wrappers_inside_a_model_are_looked_through",
     ),
     Mutation(
@@ -135,7 +135,7 @@ NETWORKS = (
         WRITES, case="fx",
     ),
     Mutation(
-        "what-stands-behind-counts-from-the-front", "qfunc.frontend.slice_writes:_around",
+        "what-stands-behind-counts-from-the-front", "qfunc.frontend.slice_writes:_concatenate",
         "if start > 0 > stop else x",
         "if False else x",
         WRITES, case="fx",

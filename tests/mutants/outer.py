@@ -5,7 +5,7 @@ from mutants.mutation import Mutation
 OUTER_MODULES = (
     Mutation(
         "ties-are-cut", "qfunc.graph.submodules:with_submodules",
-        "memo: dict[int, Any] = _ties(outer, new, where) if where else {}",
+        "memo: dict[int, Any] = _shared_tensors(outer, new, where) if where else {}",
         "memo: dict[int, Any] = {}",
         "tests/transforms/test_submodules.py::test_what_is_shared_stays_shared",
     ),
@@ -68,8 +68,8 @@ OUTER_MODULES = (
     ),
     Mutation(
         "overrides-in-vain", "qfunc.placement.unused_rules:_require_site",
-        'if p.site.slot in _OWN else "activation") == change.role]',
-        'if p.site.slot in _OWN else "activation") != ""]',
+        'if p.site.slot in _CONSTANT_SLOTS else "activation") == change.role]',
+        'if p.site.slot in _CONSTANT_SLOTS else "activation") != ""]',
         "tests/test_wrong_uses.py::test_a_wrong_use[an override of activations by the name of a weight]",
     ),
     Mutation(

@@ -43,8 +43,8 @@ PLACEMENT = (
     ),
     Mutation(
         "two-quantizers-in-series", "qfunc.placement.place:_Placement._edge",
-        "there = self.of_tensor.get(source)",
-        "there = None",
+        "existing = self.of_tensor.get(source)",
+        "existing = None",
         "tests/placement/test_place_mutants.py::test_no_two_quantizers_stand_in_series",
     ),
     Mutation(

@@ -37,6 +37,19 @@ SPECS = (
         "(1 << self.bits - 1) - 1",
         "tests/targets/test_datasheets_mutants.py::test_onnxruntime_activations_are_affine_bytes",
     ),
+    # checks, printing
+    Mutation(
+        "an-exempt-law-may-hold", "qfunc.testing.validate:require_broken",
+        "    raise AssertionError(f",
+        "    print(f",
+        "tests/functions/test_function_laws.py::test_words_of_the_call_are_checked",
+    ),
+    Mutation(
+        "a-notebook-gets-the-whole-style", "qfunc.analysis.report_format:fragment",
+        'if not line.startswith("body"))',
+        "if line)",
+        "tests/analysis/test_reports_in_notebooks.py::test_the_whole_fragment",
+    ),
     # protocols
     Mutation(
         "misspelt-methods-pass", "qfunc.specs._check:_misfit",

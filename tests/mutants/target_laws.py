@@ -6,7 +6,7 @@ CAUGHT = "tests/conformance/test_wrong_targets.py::test_a_wrong_target_is_caught
 
 TARGET_LAWS = (
     Mutation(
-        "laws-are-not-asked", "qfunc.testing.target_check:check_target",
+        "laws-are-not-asked", "qfunc.testing.target_check:MODEL_LAWS",
         "(*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure)",
         "(*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS)",
         CAUGHT, case="an-estimator-that-clips-its-input",

@@ -121,15 +121,15 @@ TRAINING = (
         "tests/training/test_training.py::test_tied_sites_hold_one_parameter",
     ),
     Mutation(
-        "recomputation-with-new-buffers", "qfunc.transforms.gradient_checkpointing:_Again.__enter__",
-        "_put(_copies(self.forward.buffers))",
-        "_put(self.now)",
+        "recomputation-with-new-buffers", "qfunc.transforms.gradient_checkpointing:_Recomputation.__enter__",
+        "_set_buffers(_copies(self.forward.buffers))",
+        "_set_buffers(self.now)",
         "tests/training/test_checkpointing.py::test_checkpointed_steps_are_the_steps_without",
     ),
     Mutation(
-        "recomputation-writes-what-it-keeps", "qfunc.transforms.gradient_checkpointing:_Again.__enter__",
-        "_put(_copies(self.forward.buffers))",
-        "_put(self.forward.buffers)",
+        "recomputation-writes-what-it-keeps", "qfunc.transforms.gradient_checkpointing:_Recomputation.__enter__",
+        "_set_buffers(_copies(self.forward.buffers))",
+        "_set_buffers(self.forward.buffers)",
         "tests/training/test_checkpointing.py::test_parts_of_a_model_checkpoint",
     ),
     Mutation(
@@ -145,7 +145,7 @@ TRAINING = (
         "tests/training/test_exported.py::test_norms_stay_what_they_are_on_the_road_of_export",
     ),
     Mutation(
-        "exported-frozen-norms-train", "qfunc.frontend.export.program:_opened",
+        "exported-frozen-norms-train", "qfunc.frontend.export.program:_functional_form",
         "isinstance(submodule, _BATCH_NORMS) and path not in counted",
         "False",
         "tests/training/test_exported.py::test_a_program_of_training_mode_is_the_model",

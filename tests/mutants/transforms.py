@@ -83,8 +83,8 @@ TRANSFORMS = (
     # calibrate
     Mutation(
         "calibrate-in-training-mode", "qfunc.graph.module:in_evaluation_mode",
-        "twin.training = False",
-        "twin.training = module.training",
+        "copied.training = False",
+        "copied.training = module.training",
         "tests/transforms/test_purity.py::test_evaluation_semantics_whatever_the_mode",
     ),
     Mutation(
@@ -131,9 +131,9 @@ TRANSFORMS = (
         "tests/transforms/test_save_load.py::test_a_quantized_model_stays_uncalibrated",
     ),
     Mutation(
-        "load-ignores-dtypes", "qfunc.transforms.save_load:_differs",
-        "if (have[k].shape, have[k].dtype) != (state[k].shape, state[k].dtype)",
-        "if have[k].shape != state[k].shape",
+        "load-ignores-dtypes", "qfunc.transforms.save_load:_difference",
+        "if (current[k].shape, current[k].dtype) != (state[k].shape, state[k].dtype)",
+        "if current[k].shape != state[k].shape",
         "tests/transforms/test_save_load.py::test_load_refuses_another_model",
     ),
     # artifacts

@@ -60,13 +60,13 @@ VITIS = (
         CODES,
     ),
     Mutation(
-        "limits-prefer-finer-scales", "qfunc.placement.shift_limits:_best",
+        "limits-prefer-finer-scales", "qfunc.placement.shift_limits:_best_move",
         "for d in (-1, 1) for names in groups]",
         "for d in (1, -1) for names in groups]",
         "tests/placement/test_shift_limits.py::test_what_can_be_kept_in_a_network_is_kept",
     ),
     Mutation(
-        "limits-ignore-the-scheme", "qfunc.placement.shift_limits:_best",
+        "limits-ignore-the-scheme", "qfunc.placement.shift_limits:_best_move",
         "inside = [m for m in moves if all(spans[n][0] <= v <= spans[n][1] for n, v in m.items())]",
         "inside = moves",
         (

@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "proj_size": (
         lambda: nn.LSTM(6, 7, proj_size=4),
         "nn.LSTM: found proj_size=4, wanted an output of hidden_size. "
-        "Leave out proj_size and put an nn.Linear behind the layer.",
+        "Leave out proj_size and put an nn.Linear after the layer.",
     ),
     "add_bias_kv": (
         lambda: nn.MultiheadAttention(6, 2, add_bias_kv=True),

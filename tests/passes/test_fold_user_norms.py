@@ -139,7 +139,7 @@ def test_an_error_of_the_function_names_the_op() -> None:
     with pytest.raises(SpecError) as caught:
         qfunc.quantize(target)(MODELS["conv"][0])
     assert str(caught.value) == (
-        "Step.fold, of_two for op '0': found TypeError: of_two() takes 2 positional arguments but 3 were given, wanted a "
+        "FusionStep.fold, of_two for op '0': found TypeError: of_two() takes 2 positional arguments but 3 were given, wanted a "
         "finite weight of shape (6, 2, 3, 2) and a bias of shape (6,). It is called with weight, bias, and the step's module "
         "or constants."
     )
@@ -152,7 +152,7 @@ def test_what_the_function_returns_is_checked(fold: Any) -> None:
         qfunc.quantize(target)(MODELS["conv"][0])
     assert str(caught.value) == str(
         SpecError(
-            where=f"Step.fold, {fold.__name__} for op '0'",
+            where=f"FusionStep.fold, {fold.__name__} for op '0'",
             found=REFUSED[fold],
             wanted="a finite weight of shape (6, 2, 3, 2) and a bias of shape (6,)",
             do="Return (weight, bias), the output channels first.",
@@ -175,7 +175,7 @@ def messages() -> dict[str, tuple[Any, dict[str, str]]]:
         ),
         "must follow": (
             lambda: FusionStep(Op("mul"), optional=False, fold=fold_plus_one),
-            {"where": "Step.optional", "found": "False",
+            {"where": "FusionStep.optional", "found": "False",
              "wanted": "True where a step folds, for then nothing of it is left to follow", "do": "Leave it out."},
         ),
     }  # fmt: skip
@@ -188,7 +188,7 @@ def test_wrong_steps(name: str) -> None:
         make()
     error = caught.value
     assert {k: getattr(error, k) for k in parts} == parts
-    assert error.where == parts.get("where", "Step.fold")
+    assert error.where == parts.get("where", "FusionStep.fold")
 
 
 def nothing_random(weight: Tensor, bias: Tensor, norm: PlusOne) -> Any:
@@ -231,7 +231,7 @@ def missed(model: nn.Module, target: Target) -> tuple[tuple[str, str, str], ...]
 
 
 def test_explain_says_why_a_norm_did_not_fold() -> None:
-    why = "'conv' is read 2 times, and a fused op may be read once"
+    why = "'conv' is read 2 times, and a fused op may be read only once"
     assert missed(TwoReaders(), MINE) == (("conv", "norm", why), ("conv", "bn", why))
     computed = missed(Computed(), onnxruntime)
     assert computed == (("conv2d", "norm", "the weight or bias of 'conv2d' is computed, not a parameter"),)
@@ -259,7 +259,7 @@ def test_when_holds_for_folding_too() -> None:
     folded = fold_batch_norms(capture(leaves=LEAVES)(MODELS["conv"][0]), target)
     assert calls(folded) == ["conv", "unknown", "relu"]
     misses = qfunc.explain(qfunc.quantize(target)(MODELS["conv"][0])).misses
-    assert misses == (("0", "1", "the fusion asks for Attr('groups', equals=1)"),)
+    assert misses == (("0", "1", "the fusion requires Attr('groups', equals=1)"),)
 
 
 def test_a_norm_that_stands_elsewhere_says_what_it_follows() -> None:

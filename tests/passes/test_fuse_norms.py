@@ -13,7 +13,8 @@ import qfunc
 from qfunc import targets
 from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import kind_of
-from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.rewrite import rewrite
 from qfunc.placement.partition import Partition
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(3)) * 4 + 1
@@ -77,7 +78,7 @@ STEPS: list[Callable[..., Any]] = [
 def test_a_norm_is_one_op_with_the_values_of_its_steps(norm: Any, shape: tuple[int, ...], kind: str, example: Any) -> None:
     torch.manual_seed(1)
     model = Norm(norm, shape).eval()
-    named = fuse_norms(qfunc.capture(example)(model))
+    named = rewrite(qfunc.capture(example)(model), *NORMS)
     kinds = [kind_of(n) for n in named.graph.nodes]
     assert kinds.count(kind) == 1
     assert not {"rsqrt", "sqrt", "mean", "pow", "square", "sub"} & set(kinds)
@@ -90,7 +91,7 @@ def test_what_is_no_norm_keeps_its_steps(norm: Any) -> None:
     model = Norm(norm).eval()
     captured = qfunc.capture()(model)
     before = [n.target for n in captured.graph.nodes]
-    assert [n.target for n in fuse_norms(captured).graph.nodes] == before
+    assert [n.target for n in rewrite(captured, *NORMS).graph.nodes] == before
 
 
 @pytest.mark.parametrize("norm", [ONE[1][0], centred])

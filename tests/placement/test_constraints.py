@@ -66,7 +66,7 @@ def test_several_reasons_stand_in_one_message():
     )
     weights = "op 'conv', weight 'conv.weight'; op 'fc', weight 'fc.weight'"
     assert refusal(target) == (
-        "target 'chip': found 10 things that it refuses, for 4 reasons, wanted none. Cure each:\n"
+        "target 'chip': found 10 violations, for 4 reasons, wanted none. Resolve each:\n"
         "  op 'conv', input 'x'; op 'conv', output 'conv'; op 'fc', input 'mean'; op 'fc', output 'fc': found "
         f"Int(4, signed=False), wanted Int(8, signed=False): guide, 2. Use edit.activations(bits=8), {FLOAT}\n"
         f"  {weights}: found a zero point, wanted none: guide, 4. Use edit.weights(symmetric=True), {FLOAT}\n"
@@ -93,7 +93,7 @@ def test_a_handful_of_reasons_then_a_count():
     ]
     net = nn.Sequential(nn.ReLU(), nn.Tanh(), nn.GELU(), nn.SiLU(), nn.Mish(), nn.ELU(), nn.Linear(3, 3))
     lines = refusal(chip(*rules), net).splitlines()
-    assert lines[0] == "target 'chip': found 6 things that it refuses, for 6 reasons, wanted none. Cure each:"
+    assert lines[0] == "target 'chip': found 6 violations, for 6 reasons, wanted none. Resolve each:"
     assert lines[1] == "  op '0': found the kind 'relu', wanted an op that it runs: guide, 3. Drop relu."
     assert lines[-1] == "  and 1 more"
     assert len(lines) == 7

@@ -160,7 +160,7 @@ NO_LAYER = [
     (lambda x: F.pad(x, (1, 1, 1, 1)), "op 'pad': found the kind 'pad'"),
     (lambda x: x @ x.transpose(2, 3), "op 'matmul': found the kind 'matmul'"),
     (lambda x: torch.cumsum(x, 1), "op 'cumsum': found the kind 'cumsum'"),
-    (lambda x: torch.lgamma(x), "op 'lgamma': found lgamma, an op of no known kind"),
+    (lambda x: torch.lgamma(x), "op 'lgamma': found lgamma, an op of unknown kind"),
 ]
 
 
@@ -222,6 +222,6 @@ def test_weights_without_integers_have_no_fewer_bits():
     with pytest.raises(SpecError) as e:
         qfunc.quantize(edit.pipe(targets.nnie, edit.weights(bits=4)))(nn.Linear(3, 4))
     assert str(e.value) == (
-        "Override.bits: found 4, wanted None, for the hardware's weights are Log(), whose codes have one width. "
+        "Override.bits: found 4, wanted None, because the hardware's weights are Log(), with codes of one width. "
         "Drop bits, or choose other hardware."
     )

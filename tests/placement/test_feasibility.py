@@ -37,7 +37,7 @@ from tests.placement.refusals import Net, refusal
 def test_what_an_opset_has(opset, scheme, constant, needs):
     """Source: the changelog of ONNX's operators, QuantizeLinear-13, -19 and -21."""
     found = QdqLowering(opset=opset).refuses(scheme, constant)
-    assert found == (f"{needs} from opset {needs[10:12]} on (ONNX operators)" if needs else "")
+    assert found == (f"{needs} from opset {needs.split('=')[1][:2]} on (ONNX operators)" if needs else "")
 
 
 FP8, BLOCKS = Scheme(E4M3FN), Scheme(Int(4), Scale(PerBlock(-1, 3)))
@@ -49,7 +49,7 @@ DYNAMIC = Scheme(Int(8), Scale(dynamic=True))
     [
         ("input", FP8, "Float(4, mantissa=3, max=448.0) with scales PerTensor()"),
         ("weight", BLOCKS, "Int(4) with scales PerBlock(-1, size=3)"),
-        ("input", DYNAMIC, "Int(8) with scales found at run time"),
+        ("input", DYNAMIC, "Int(8) with dynamic scales"),
     ],
 )
 def test_what_a_chip_holds_and_no_file_is_written_with(slot, scheme, words):
@@ -62,8 +62,8 @@ def test_what_a_chip_holds_and_no_file_is_written_with(slot, scheme, words):
         "input": "op 'conv', input 'x'; op 'mean', input 'act'; op 'fc', input 'mean'",
     }[slot]
     assert refusal(target) == (
-        f"target 'tensorrt', {places}: found {words}, wanted integers with one static scale a tensor or channel, or "
-        "logarithms with one a tensor, as files hold them. "
+        f"target 'tensorrt', {places}: found {words}, wanted a scheme that files store: integers with one static scale "
+        f"per tensor or channel, or logarithms per tensor. "
         "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
     )
     qfunc.quantize(evolve(target, lowering=None))(Net())
@@ -75,7 +75,7 @@ def test_an_opset_too_low_for_four_bits():
         "target 'qdq', op 'conv', input 'x'; op 'mean', input 'act'; op 'fc', input 'mean': found Int(4) for "
         "QdqLowering(opset=13), "
         "wanted QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators). "
-        "Give edit.deploy(...) that, or edit the scheme."
+        "Set it with edit.deploy(...), or edit the scheme."
     )
     qfunc.quantize(edit.pipe(target, edit.deploy(QdqLowering(opset=21))))(Net())
 
@@ -85,4 +85,4 @@ def test_opsets_that_cannot_be_written(opset):
     with pytest.raises(SpecError) as e:
         QdqLowering(opset=opset)
     do = "Give such a number."
-    assert str(e.value) == f"Qdq.opset: found {opset!r}, wanted an int in [13, 21]. {do}"
+    assert str(e.value) == f"QdqLowering.opset: found {opset!r}, wanted an int in [13, 21]. {do}"

@@ -139,7 +139,7 @@ def test_when_decides_by_structure() -> None:
     model = nn.Sequential(nn.Conv2d(4, 4, 1, groups=4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU())
     fusion = Fusion(Op("conv"), FusionStep(Op("relu")), when=Attr("groups", 1))
     assert units(model, fusion) == [["conv"], ["relu"], ["conv", "relu"]]
-    assert misses(model, fusion) == {("0", "1", "the fusion asks for Attr('groups', equals=1)")}
+    assert misses(model, fusion) == {("0", "1", "the fusion requires Attr('groups', equals=1)")}
     assert misses(model, fusion, Fusion(Op("conv"), FusionStep(Op("relu")))) == set()
 
 
@@ -155,7 +155,7 @@ class ReadTwice(nn.Module):
 
 def test_near_misses_say_why() -> None:
     relu = Fusion(Op("conv"), FusionStep(Op("relu")))
-    assert misses(ReadTwice(), relu) == {("conv", "relu", "'conv' is read 2 times, and a fused op may be read once")}
+    assert misses(ReadTwice(), relu) == {("conv", "relu", "'conv' is read 2 times, and a fused op may be read only once")}
     late = ("a", "add", "another input of 'add' is not computed before 'a'")
     assert misses(Residual(), Fusion(Op("conv"), (FusionStep(Op("add")), FusionStep(Op("relu"))))) == {late}
     needed = Fusion(Op("conv"), (FusionStep(Op("add"), optional=False), FusionStep(Op("relu"))))

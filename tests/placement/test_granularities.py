@@ -54,7 +54,7 @@ TAKEN = {
     "vitis": (TENSOR, "hardware/vitis", "hardware/vitis"),
 }
 NOWHERE = "as files hold them"
-UNKNOWN = "for how many there are is known only then"
+UNKNOWN = "because their number is only known at run time"
 
 
 class Net(nn.Module):
@@ -143,14 +143,14 @@ def test_static_scales_of_what_has_no_fixed_number_of_them():
         target = edit.activations(granularity=shared)(targets.onnxruntime)
         for one in (target, evolve(target, lowering=None)):  # with a file or without
             assert refusal(one, Net()) == (
-                f"target 'onnxruntime', {places}: found static scales {shared!r}, wanted scales found at run time, "
-                "Scale(..., dynamic=True), for how many there are is known only then. "
+                f"target 'onnxruntime', {places}: found static scales {shared!r}, wanted dynamic scales, Scale(..., "
+                f"dynamic=True), because their number is only known at run time. "
                 "Use edit.activations(granularity=PerTensor()), or edit the rule."
             )
     target = edit.activations(granularity=PerChannel())(targets.onnxruntime)
     assert refusal(target, Net()) == (
         f"target 'onnxruntime', {places}: found scales PerChannel() of an activation, wanted an axis, as in PerChannel(1), "
-        "for only weights have output channels. Name the axis."
+        "because only weights have output channels. Name the axis."
     )
 
 

@@ -162,4 +162,4 @@ def test_scales_that_training_moved_beyond_a_limit_are_refused() -> None:
         with pytest.raises(CalibrationError) as e:
             transform(targets.vitis)(model)
         assert str(e.value).startswith("limits of unit 'a': found -")
-        assert str(e.value).endswith("Training moved a scale: calibrate again, or train these scales no further.")
+        assert str(e.value).endswith("Calibrate again, since training moved a scale, or do not train these scales.")

@@ -137,7 +137,7 @@ class Loop(nn.Module):
 def test_a_program_of_one_number_of_images() -> None:
     """Units are made in batches of their own: told before anything runs, whatever the number."""
     target, x = targets.academic(4, 4), torch.randn(4, 3)
-    wanted = "wanted a model that runs on any number of images, for units are made in batches of their own. "
+    wanted = "wanted a model that accepts any batch size. "
     dynamic = (
         "Export it with dynamic_shapes, such as {'x': {0: torch.export.Dim.AUTO}}, and an example of two; or quantize the "
         "nn.Module itself."
@@ -158,7 +158,7 @@ def test_a_program_of_one_number_of_images() -> None:
     at = reconstructed(nn.Sequential(fixed.module()), submodules="0")  # type: ignore[arg-type]
     assert refused(CalibrationError, at) == f"reconstruct, submodule '0', input 'input': {found}{wanted}{dynamic}"
     assert refused(CalibrationError, reconstructed(Loop(), example_inputs=(x,))) == (
-        f"reconstruct: {found}{wanted}Quantize the submodules that run on any number: quantize(target, submodules=...)."
+        f"reconstruct: {found}{wanted}Quantize the submodules that accept any batch size: quantize(target, submodules=...)."
     )
     assert not ran
     varies = torch.export.export(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))

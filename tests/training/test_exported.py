@@ -34,7 +34,7 @@ def program(model: nn.Module) -> torch.export.ExportedProgram:
 
 
 CURE = (
-    "wanted a model that knows both modes. Quantize the nn.Module itself, with example_inputs=(...,) for the road of "
+    "wanted a model that supports both modes. Quantize the nn.Module itself, with example_inputs=(...,) to capture it by "
     "torch.export; or export it in training mode: torch.export.export(model.train(), inputs)."
 )
 

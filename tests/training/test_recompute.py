@@ -248,5 +248,5 @@ def test_checkpoints_and_compilers() -> None:
     linear = nn.Linear(5, 4)
     context_fn = functools.partial(qfunc.checkpoint_contexts, linear)
     whole = torch.compile(lambda x: checkpoint(linear, x, use_reentrant=False, context_fn=context_fn), backend="aot_eager")
-    with pytest.raises(Exception, match=r"found a checkpoint within torch.compile, which runs no contexts, wanted"):
+    with pytest.raises(Exception, match=r"found a checkpoint inside torch.compile, which runs no contexts, wanted"):
         whole(torch.ones(6, 5))

@@ -215,27 +215,26 @@ UNFIT: dict[str, tuple[Any, Any, str]] = {
     "norms that train, where they are folded": (
         (LSQ, BATCH),
         (LSQ, FOLDED),
-        "found a state whose BatchNorms train ('norm1', 'norm2'), wanted one where they are folded. Quantize with "
+        "found a state with BatchNorms that train ('norm1', 'norm2'), wanted one with folded BatchNorms. Quantize with "
         "batch_norm=qfunc.TrainBatchNorm(), load the state, and fold it: qfunc.fold_batch_norm(model).",
     ),
     "folded norms, where they train": (
         (LSQ, FOLDED),
         (LSQ, BATCH),
-        "found a state whose BatchNorms are folded, wanted one where they train ('norm1', 'norm2'). Quantize with "
-        "batch_norm=qfunc.FoldBatchNorm(), as the model that the state is of.",
+        "found a state with folded BatchNorms, wanted one with BatchNorms that train ('norm1', 'norm2'). Quantize with "
+        "batch_norm=qfunc.FoldBatchNorm(), as the saved model was.",
     ),
     "another function": (
         (LSQ, BATCH),
         (PLAIN, BATCH),
         "found a state of Lsq in Int(8, low=-127), wanted one of Fixed in Int(8, low=-127) ('left.weight', 'relu', "
-        "'right.weight' and 5 more). Quantize with the target that the state was made with; else values and training may "
-        "differ.",
+        "'right.weight' and 5 more). Quantize with the target of the saved model; otherwise values and training may differ.",
     ),
     "other bits": (
         (edit.weights(bits=5)(PLAIN), BATCH),
         (edit.weights(bits=6)(PLAIN), BATCH),
         "found a state of Fixed in Int(5, low=-15), wanted one of Fixed in Int(6, low=-31) ('left.weight', 'right.weight', "
-        "'head.weight'). Quantize with the target that the state was made with; else values and training may differ.",
+        "'head.weight'). Quantize with the target of the saved model; otherwise values and training may differ.",
     ),
 }
 
@@ -279,7 +278,7 @@ def test_a_state_without_qparams_is_told_where_they_are_lost() -> None:
 def test_a_model_that_took_a_state_is_verified() -> None:
     """It has met no input: the first batch has the shapes; so it is with submodules.  A runner is asked for as ever."""
     target = edit.weights(bits=7)(recipes.lsq()(targets.onnxruntime))  # of 7 bits, so that any x86-64 computes the same
-    for source, how in ((net(), {}), (Detector(), {"at": ("stem", "body")})):
+    for source, how in ((net(), {}), (Detector(), {"submodules": ("stem", "body")})):
         one = student(target, source, **how).eval()
         other: Any = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm(), **how)(source).eval()
         other.load_state_dict(one.state_dict())

@@ -109,8 +109,8 @@ def test_the_leader_gives_its_algorithm() -> None:
 def test_an_override_of_what_follows_is_an_error() -> None:
     target = edit.override(edit.name("conv"), activations={"estimator": Ema()})(targets.openvino)
     wanted = (
-        "target 'openvino', overrides: found Name('conv'), which matches 'conv', whose estimator and function are those of "
-        "'cat', to which the target ties it, wanted what leads. Name 'cat' (too)."
+        "target 'openvino', overrides: found Name('conv'), which matches 'conv', which the target ties to 'cat' and its "
+        "estimator and function, wanted the leader of the tie. Name 'cat', too."
     )
     with pytest.raises(SpecError) as caught:
         qfunc.quantize(target)(Joined())

@@ -84,7 +84,7 @@ def test_dorefa_trains_the_weights_alone() -> None:
     step(model, torch.optim.SGD(groups, momentum=0.9), 0)
     with pytest.raises(CalibrationError) as caught:
         qfunc.parameter_groups(nn.Linear(2, 2), lr=0.1)
-    cure = "Quantize it first, and pass what quantize returns; or pass model.parameters() to the optimizer."
+    cure = "Quantize it first, and pass the quantized model; or pass model.parameters() to the optimizer."
     assert str(caught.value) == f"parameter_groups: found a Linear without quantizers, wanted a quantized model. {cure}"
 
 

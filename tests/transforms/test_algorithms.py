@@ -129,8 +129,8 @@ def test_formats_without_integer_units_are_simulated_only(weight: Scheme, found:
     with pytest.raises(SpecError) as caught:
         qfunc.emulate(target)(done)
     assert str(caught.value) == (
-        f"site 'weight': found {found}, wanted integers with one static scale a tensor or channel. "
-        "Other formats are simulated only: use the quantized model itself, or a target of integers."
+        f"site 'weight': found {found}, wanted integers with one static scale per tensor or channel. "
+        "Use the quantized model itself, since other formats are only simulated, or an integer target."
     )
 
 

@@ -58,9 +58,9 @@ def test_a_dict_may_be_the_one_input(export: bool) -> None:
 def test_a_longer_tuple_keeps_the_leading_entries_and_says_so_once() -> None:
     _, x, made = quantized("residual")
     labels = torch.zeros(2)
-    with pytest.warns(UserWarning, match="leading ones are kept") as caught:
+    with pytest.warns(UserWarning, match="extra elements are ignored") as caught:
         done = qfunc.calibrate([(x, labels), (x, labels), [x, labels]])(made)
-    text = "calibrate: batches of 2 entries for 1 required inputs; the leading ones are kept."
+    text = "calibrate: batches of 2 elements for 1 required inputs; extra elements are ignored."
     assert [str(w.message) for w in caught] == [text]
     assert caught[0].filename == __file__
     assert same_state(state(done), state(qfunc.calibrate([x, x, x])(made)))
@@ -68,7 +68,7 @@ def test_a_longer_tuple_keeps_the_leading_entries_and_says_so_once() -> None:
 
 def test_optional_inputs_are_not_required() -> None:
     _, (a, b), made = quantized("two_inputs")
-    with pytest.warns(UserWarning, match="batches of 3 entries for 2 required inputs"):
+    with pytest.warns(UserWarning, match="batches of 3 elements for 2 required inputs"):
         qfunc.calibrate([(a, b, 2.0)])(made)
 
 

@@ -102,7 +102,7 @@ def test_wrong_uses_are_told_whole() -> None:
     text = (
         "calibrate, through: found {}, wanted qfunc.FloatPass() or qfunc.QuantizedPass(). Write through=qfunc.QuantizedPass()."
     )
-    told(lambda: qfunc.calibrate([], through=qfunc.QuantizedPass), "SpecError", text.format("Quantized"))  # type: ignore[arg-type]
+    told(lambda: qfunc.calibrate([], through=qfunc.QuantizedPass), "SpecError", text.format("QuantizedPass"))  # type: ignore[arg-type]
     told(lambda: qfunc.calibrate([], through="float"), "SpecError", text.format("'float'"))  # type: ignore[arg-type]
     _, _, made = quantized("residual")
     text = "calibrate: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."

@@ -251,6 +251,8 @@ def test_wrong_uses_are_told_whole(tmp_path: Any) -> None:
     with pytest.raises(qfunc.errors.CalibrationError) as caught:
         qfunc.compare([x, x[:, :2]])(ready)
     assert str(caught.value).startswith("compare, batch 2, op 'conv1': found RuntimeError: ")
-    assert str(caught.value).endswith("wanted inputs on which the model runs. Give batches as the model's forward takes them.")
+    assert str(caught.value).endswith(
+        "wanted inputs on which the model runs. Pass batches with the arguments of the model's forward."
+    )
     text = f"save({str(tmp_path)!r}): found a directory, wanted a file to write. Name a file: 'report.html'."
     told(lambda: qfunc.compare([x])(ready).save(tmp_path), "VerifyError", text)

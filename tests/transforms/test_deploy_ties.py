@@ -33,6 +33,6 @@ def test_a_tie_is_no_difference():
 
 def test_without_ties_it_would_be_refused(monkeypatch):
     """So that the test above sees what it is about."""
-    monkeypatch.setattr(tensor_by_tensor, "_tied", lambda x, module: torch.zeros_like(x, dtype=torch.bool))
+    monkeypatch.setattr(tensor_by_tensor, "_is_tie", lambda x, module: torch.zeros_like(x, dtype=torch.bool))
     with pytest.raises(DeployError, match="an ONNX model that computes something else than the simulation"):
         qfunc.deploy(TARGET)(averaged())

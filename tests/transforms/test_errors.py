@@ -53,11 +53,11 @@ def test_a_batch_in_place_of_batches(given: Any, name: str) -> None:
 
 def test_only_empty_batches() -> None:
     _, x, made = quantized("residual")
-    text = "site 'x': found only empty tensors, wanted some values. Give batches of size 1 or more."
+    text = "site 'x': found only empty tensors, wanted some values. Pass batches of size 1 or more."
     told(lambda: qfunc.calibrate([x[:0]])(made), "CalibrationError", text)
 
 
-FORWARD = "Give batches as the model's forward takes them."
+FORWARD = "Pass batches with the arguments of the model's forward."
 
 
 @pytest.mark.parametrize("export", [False, True])
@@ -102,7 +102,7 @@ def test_values_that_are_not_finite(value: float, word: str, estimator: Any) -> 
     bad[1, 2, 3, 4] = value
     text = (
         f"site 'x': found {word} values in the activations of batch 2, wanted finite values. "
-        "Repair the weights or leave out the batch; edit.skip leaves the op in float."
+        "Repair the weights, omit the batch, or leave the op in float by edit.skip."
     )
     told(lambda: qfunc.calibrate([x, bad])(made), "CalibrationError", text)
 
@@ -142,7 +142,7 @@ def test_weights_that_are_not_finite(value: float, word: str) -> None:
         model.fc.weight[1, 2] = value
     text = (
         f"site 'fc.weight': found {word} values in the model's tensors, wanted finite values. "
-        "Repair the weights or leave out the batch; edit.skip leaves the op in float."
+        "Repair the weights, omit the batch, or leave the op in float by edit.skip."
     )
     told(lambda: qfunc.quantize(TARGET)(model), "CalibrationError", text)
 
@@ -161,7 +161,8 @@ def test_a_list_where_activations_should_be() -> None:
     pair = [torch.ones(2, 3), torch.ones(2, 3)]
     text = (
         "site 'xs': found a list, wanted a float tensor. "
-        "Give quantize example_inputs=(...,), whose tensors are then inputs of their own; edit.skip leaves an op in float."
+        "Pass example_inputs=(...,) to quantize, so that each tensor is a separate input, or leave the op in float by "
+        "edit.skip."
     )
     told(lambda: qfunc.calibrate([(pair,)])(qfunc.quantize(TARGET)(Sum())), "CalibrationError", text)
     assert len(qfunc.explain(qfunc.calibrate([(pair,)])(qfunc.quantize(TARGET, (pair,))(Sum()))).sites) >= 2

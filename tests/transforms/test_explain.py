@@ -137,7 +137,7 @@ def test_near_misses_say_why() -> None:
 
     said = qfunc.explain(qfunc.quantize(TARGET)(Net()))
     assert [(a, b) for a, b, _ in said.misses] == [("conv", "relu")]
-    assert "is read 2 times, and a fused op may be read once" in said.misses[0][2]
+    assert "is read 2 times, and a fused op may be read only once" in said.misses[0][2]
     assert "not fused" in str(said)
 
 
@@ -152,3 +152,26 @@ def test_the_users_line_is_shown() -> None:
     _, _, made = quantized("residual")
     source = next(s.source for s in qfunc.explain(made).sites if s.tensor == "fc")
     assert "nets.py" in source
+
+
+def test_the_report_lists_what_a_rewrite_almost_matched() -> None:
+    """A norm over another axis than that of its weight, a silu with another number; and nothing of the ops around."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.gain * (x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6))
+            return y / (2 + torch.exp(-y)) + x
+
+    found = qfunc.explain(qfunc.quantize(TARGET)(Net()))
+    assert str(found).split("\n\n")[-1].splitlines() == [
+        "not rewritten",
+        " op        as         why",
+        "─" * 95,
+        " mul_1     rms_norm   a mean is over the axes [1], where [-1], those of the weight, are wanted",
+        " truediv   silu       an operand of 'add_1' is 2, where 1 is wanted",
+    ]
+    assert "<h2>not rewritten</h2>" in found.html()

@@ -209,15 +209,15 @@ class NoLoss:
 
 WRONG = {
     "budget": (lambda m, x: qfunc.mixed_precision([x], (4,), qfunc.SizeBudget(3), progress=False)(m),
-               "mixed_precision, budget: found 2304 bits, wanted at least 3072, which the narrowest weights cost. "
-               "Allow more, or give fewer bits."),
+               "mixed_precision, budget: found 2304 bits, wanted at least 3072, the cost of the narrowest weights. "
+               "Allow more, or pass fewer bits."),
     "bits": (lambda m, x: qfunc.mixed_precision([x], (1, 4), qfunc.SizeBudget(3)),
              "mixed_precision, bits: found (1, 4), wanted a sequence of ints from 2 to 16. Write bits=(2, 4)."),
     "one number": (lambda m, x: qfunc.mixed_precision([x], 4, qfunc.SizeBudget(3)),  # type: ignore[arg-type]
                    "mixed_precision, bits: found 4, wanted a sequence of ints from 2 to 16. Write bits=(2, 4)."),
     "wide": (lambda m, x: qfunc.mixed_precision([x], (8, 12), qfunc.SizeBudget(8), progress=False)(m),
              "mixed_precision: found first.weight 8, deep.weight 8, last.weight 8, wanted weights of more than 8 bits. "
-             "Give fewer bits, or a target with wider weights."),
+             "Pass fewer bits, or a target with wider weights."),
     "size": (lambda m, x: qfunc.SizeBudget(0), "SizeBudget.mean_bits: found 0, wanted a finite positive number. Give such "
              "a number."),
     "share": (lambda m, x: qfunc.BitOpsBudget(1.5), "BitOpsBudget.share: found 1.5, wanted at most 1. Use a share in (0, 1]."),
@@ -227,7 +227,7 @@ WRONG = {
                 "LatencyBudget.times: found no such entry, wanted a time of op 'first' with 4 bits. Measure it, or remove 4 "
                 "from bits. There are times for fc."),
     "no batches": (lambda m, x: qfunc.mixed_precision([], (4,), qfunc.SizeBudget(5), progress=False)(m),
-                   "mixed_precision: found no batches, wanted batches of inputs. Give at least one batch."),
+                   "mixed_precision: found no batches, wanted batches of inputs. Pass at least one batch."),
     "nan": (lambda m, x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), NoLoss(), progress=False)(m),
             "mixed_precision, 'first.weight' with 2 bits: found a loss of nan, wanted a finite loss. "
             "Look for NaN or infinities in the model's outputs."),

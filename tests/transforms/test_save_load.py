@@ -108,10 +108,10 @@ def wrong_models() -> list[tuple[nn.Module, str]]:
     wider.fc = nn.Linear(8, 6)
     strided.conv1.stride = (2, 2)
     return [
-        (wider, "other tensors than the saved ones: fc.bias, fc.weight"),
-        (strided, "another op than the saved one: conv1 = conv2d"),
-        (float64.double(), "other tensors than the saved ones: conv1.bias, conv1.weight"),
-        (network("branches")[0], "other tensors than the saved ones: "),
+        (wider, "tensors that differ from the saved ones: fc.bias, fc.weight"),
+        (strided, "an op that differs from the saved one: conv1 = conv2d"),
+        (float64.double(), "tensors that differ from the saved ones: conv1.bias, conv1.weight"),
+        (network("branches")[0], "tensors that differ from the saved ones: "),
     ]
 
 
@@ -125,7 +125,8 @@ def test_load_refuses_another_model(index: int, tmp_path: Path) -> None:
     assert caught.value.where == f"load('{place}')"
     assert found in caught.value.found
     assert str(caught.value).endswith(
-        "wanted the saved network. Build the model as it was when it was saved, and give what quantize was given."
+        "wanted the saved network. Build the model as it was when it was saved, and pass the arguments of the original "
+        "quantize."
     )
 
 

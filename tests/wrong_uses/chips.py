@@ -47,8 +47,8 @@ ROWS: tuple[Row, ...] = (
      "deploy: found an Outer whose submodules are quantized: 'backbone', wanted one quantized model. Take them one by "
      "one: qfunc.deploy(...)(model.get_submodule('backbone'))."),
     ("deploy for inputs of another kind", lambda w: qfunc.deploy(TARGET, "out")(w.calibrated), "CalibrationError",
-     "deploy, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Give batches as the "
-     "model's forward takes them."),
+     "deploy, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Pass batches with the "
+     "arguments of the model's forward."),
     ("deploy without a lowering", lambda w: qfunc.deploy(bare())(calibrated(bare(), w)), "DeployError",
      "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(QdqLowering())."),
     ("verify by name", lambda w: qfunc.verify("onnxruntime"), "SpecError",
@@ -71,10 +71,10 @@ ROWS: tuple[Row, ...] = (
      lambda w: qfunc.verify(TARGET, lambda artifact, inputs: [inputs[0]])(w.calibrated, w.batches), "VerifyError",
      "verify, outputs of the runtime: found [[2, 3, 6, 6]], wanted [[2, 5]]. Return the outputs in the model's order."),
     ("verify with labels for a score", lambda w: qfunc.verify(TARGET, score=w.x), "VerifyError",
-     "verify, score: found a Tensor, wanted a function. Pass a function (outputs, batch) -> one number an example."),
+     "verify, score: found a Tensor, wanted a function. Pass a function (outputs, batch) -> one number per example."),
     ("verify with a score that is no number",
      lambda w: qfunc.verify(TARGET, score=lambda outputs, batch: "good")(w.calibrated, w.batches), "VerifyError",
-     "verify, score: found 'good', wanted one number an example. Return a tensor of right and wrong, say: "
+     "verify, score: found 'good', wanted one number per example. Return a tensor of numbers or booleans, such as "
      "outputs[0].argmax(1) == batch[1]."),
     ("verify with a score of parts",
      lambda w: qfunc.verify(TARGET, score=len)(qfunc.calibrate(w.batches)(w.inside), w.batches), "VerifyError",

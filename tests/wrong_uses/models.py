@@ -35,7 +35,7 @@ ROWS: tuple[Row, ...] = (
     ("the name of a model", lambda w: qfunc.quantize(TARGET)("resnet18"), "CaptureError",
      "capture: found str, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
     ("the class of a model", lambda w: qfunc.quantize(TARGET)(nn.Linear), "CaptureError",
-     "capture: found the class Linear, wanted an nn.Module or an ExportedProgram. Make one: Linear(...)."),
+     "capture: found the class Linear, wanted an nn.Module or an ExportedProgram. Create an instance: Linear(...)."),
     ("a function", lambda w: qfunc.quantize(TARGET)(torch.relu), "CaptureError",
      "capture: found builtin_function_or_method, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
     ("a state_dict", lambda w: qfunc.quantize(TARGET)(w.net.state_dict()), "CaptureError",
@@ -43,7 +43,7 @@ ROWS: tuple[Row, ...] = (
     ("batches in place of a model", lambda w: qfunc.quantize(TARGET)(w.batches), "CaptureError",
      "capture: found list, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
     ("a list of layers", lambda w: qfunc.quantize(TARGET)(nn.ModuleList([nn.Linear(2, 2)])), "CaptureError",
-     "capture: found a ModuleList without a forward, wanted a module that computes. Pass the model that runs its "
+     "capture: found a ModuleList without a forward, wanted a module with a forward. Pass the model that runs its "
      "entries, or one of them."),
     ("a scripted model", lambda w: qfunc.capture()(scripted(w)), "CaptureError",
      "capture: found a TorchScript module, wanted an eager nn.Module. Pass the eager module from which it was scripted."),
@@ -64,23 +64,24 @@ ROWS: tuple[Row, ...] = (
      "quantize: found a Sequential in which the target quantizes nothing, wanted ops that it quantizes. Print the "
      "target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."),
     ("a weight that is NaN", lambda w: qfunc.quantize(TARGET)(broken(w.net)), "CalibrationError",
-     "site '0.weight': found NaN values in the model's tensors, wanted finite values. Repair the weights or leave out "
-     "the batch; edit.skip leaves the op in float."),
+     "site '0.weight': found NaN values in the model's tensors, wanted finite values. Repair the weights, omit the batch, "
+     "or leave the op in float by edit.skip."),
     ("leaves that are numbers", lambda w: qfunc.quantize(TARGET, leaves=5)(w.net), "CaptureError",
      "capture, leaves: found 5, wanted classes of modules, or their names. Write leaves=(MyBlock,)."),
     ("a leaf that is a module", lambda w: qfunc.quantize(TARGET, leaves=w.net[0])(w.net), "CaptureError",
      "capture, leaves: found a Conv2d, wanted classes of modules, or their names. Write leaves=(Conv2d,)."),
     ("a leaf that the model has not", lambda w: qfunc.quantize(TARGET, leaves="Conv3d")(w.net), "CaptureError",
-     "capture, leaves: found 'Conv3d', the class of no submodule, wanted classes of the model's submodules. Near names: "
+     "capture, leaves: found 'Conv3d', which is not the class of any submodule, wanted classes of the model's submodules. "
+     "Near names: "
      "Conv2d."),
     ("leaves on the road that opens them", lambda w: qfunc.quantize(TARGET, (w.x,), leaves="Conv2d")(w.net), "CaptureError",
-     "capture: found leaves together with example_inputs, wanted one road: torch.export opens every module. Leave out "
+     "capture: found leaves together with example_inputs, wanted one of the two: torch.export inlines every module. Leave out "
      "example_inputs, or leave ops in float by edit.skip(edit.module(...))."),
     ("concrete_args that are a list", lambda w: qfunc.quantize(TARGET, concrete_args=["gain"])(w.net), "CaptureError",
      "capture, concrete_args: found ['gain'], wanted a dict of values by argument's name. Write concrete_args={'gain': 2.0}."),
     ("an argument that forward has not", lambda w: qfunc.quantize(TARGET, concrete_args={"gain": 1})(w.net), "CaptureError",
-     "capture, concrete_args: found 'gain', which is no argument of Sequential.forward, wanted names of its arguments. "
-     "They are: input."),
+     "capture, concrete_args: found 'gain', which is not an argument of Sequential.forward, wanted names of its arguments. "
+     "Use one of: input."),
     ("a tracer by name", lambda w: qfunc.quantize(TARGET, tracer="fx")(w.net), "CaptureError",
      "capture, tracer: found a str, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."),
     ("the function that traces", lambda w: qfunc.quantize(TARGET, tracer=torch.fx.symbolic_trace)(w.net), "CaptureError",
@@ -89,14 +90,14 @@ ROWS: tuple[Row, ...] = (
      "target 'onnxruntime', rules: found Name('lyer4.*'), which matches nothing in the model, wanted a selector that "
      "matches an op or a tensor. Near names: 0, 1, 2, 3, input."),
     ("a rule for a kind that is none", lambda w: qfunc.quantize(edit.skip(edit.op("convolution"))(TARGET))(w.net), "SpecError",
-     "target 'onnxruntime', rules: found 'convolution', which is no kind of op, wanted a kind of the vocabulary or of "
+     "target 'onnxruntime', rules: found 'convolution', which is not a known kind of op, wanted a kind of the vocabulary or of "
      "the target's ops. Near names: conv, constant, conv_transpose."),
     ("a fusion of kinds that are none",
      lambda w: qfunc.quantize(edit.fuse(Fusion(Op("conv"), FusionStep(Op("rellu"))))(TARGET))(w.net), "SpecError",
-     "target 'onnxruntime', fusions: found 'rellu', which is no kind of op, wanted a kind of the vocabulary or of the "
+     "target 'onnxruntime', fusions: found 'rellu', which is not a known kind of op, wanted a kind of the vocabulary or of the "
      "target's ops. Near names: relu, prelu, elu."),
     ("a rule for a weight", lambda w: qfunc.quantize(edit.skip(edit.name("3.weight"))(TARGET))(w.net), "SpecError",
-     "target 'onnxruntime', rules: found Name('3.weight'), which matches weights alone, wanted a selector that matches an op. "
+     "target 'onnxruntime', rules: found Name('3.weight'), which matches only weights, wanted a selector that matches an op. "
      "Near names: 0, 1, 2, 3, input."),
     ("an override of a class that is nowhere",
      lambda w: qfunc.quantize(edit.override(edit.module("Block"), weights={"bits": 4})(TARGET))(w.net), "SpecError",
@@ -111,22 +112,25 @@ ROWS: tuple[Row, ...] = (
      "quantize, submodules: found 0, wanted a path of a submodule, or a tuple of them. Write "
      "submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."),
     ("at that names nothing", lambda w: qfunc.quantize(TARGET, submodules="bakbone")(w.outer), "SpecError",
-     "quantize, submodules: found 'bakbone', which is the path of no submodule, wanted paths of submodules of the Outer. Near "
+     "quantize, submodules: found 'bakbone', which is not the path of any submodule, wanted paths of submodules of the "
+     "Outer. Near "
      "names: backbone, backbone.0."),
     ("at that is empty", lambda w: qfunc.quantize(TARGET, submodules=()), "SpecError",
      "quantize, submodules: found (), wanted a path of a submodule, or a tuple of them. Write "
      "submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."),
     ("at the model itself", lambda w: qfunc.quantize(TARGET, submodules="")(w.outer), "SpecError",
-     "quantize, submodules: found '', which is the path of no submodule, wanted paths of submodules of the Outer. Near names: "
+     "quantize, submodules: found '', which is not the path of any submodule, wanted paths of submodules of the Outer. "
+     "Near names: "
      "backbone, heads, spare."),
     ("at a container", lambda w: qfunc.quantize(TARGET, submodules="heads")(w.outer), "SpecError",
-     "quantize, submodules: found 'heads', a ModuleList without a forward, wanted submodules that compute. Name its entries: "
+     "quantize, submodules: found 'heads', a ModuleList without a forward, wanted submodules with a forward. Name its entries: "
      "'heads.*'."),
     ("at inside at", lambda w: qfunc.quantize(TARGET, submodules=("backbone", "backbone.0"))(w.outer), "SpecError",
-     "quantize, submodules: found 'backbone.0' inside 'backbone', wanted submodules side by side. Name one of them: 'backbone' "
-     "has the other in it."),
+     "quantize, submodules: found 'backbone.0' inside 'backbone', wanted submodules that are not nested. Name one of "
+     "them: 'backbone' contains the other."),
     ("at one module twice", lambda w: qfunc.quantize(TARGET, submodules=("heads.0", "heads.1"))(w.outer), "SpecError",
-     "quantize, submodules: found 'heads.1' and 'heads.0', which are one module, wanted each submodule once. Name it once: it "
+     "quantize, submodules: found 'heads.1' and 'heads.0', which are the same module, wanted each submodule once. Name it "
+     "once: it "
      "is replaced wherever the model refers to it."),
     ("at the same path twice", lambda w: qfunc.quantize(TARGET, submodules=("backbone", "backbone"))(w.outer), "SpecError",
      "quantize, submodules: found 'backbone' twice, wanted each submodule once. Name it once: it is replaced wherever the "
@@ -136,14 +140,15 @@ ROWS: tuple[Row, ...] = (
      "quantize, submodules='pool': found a MaxPool2d in which the target quantizes nothing, wanted submodules with ops that it "
      "quantizes. Near names: backbone, heads, spare."),
     ("at what is quantized already", lambda w: qfunc.quantize(TARGET, submodules="backbone")(w.inside), "CalibrationError",
-     "quantize, submodules='backbone': found 'backbone', which is quantized already, wanted a float submodule. Quantize the "
+     "quantize, submodules='backbone': found 'backbone', which is already quantized, wanted a float submodule. Quantize the "
      "float model that it came from."),
     ("at a submodule that does not run on the example",
      lambda w: qfunc.quantize(TARGET, (w.x,), submodules="spare")(w.outer), "CaptureError",
-     "quantize, example_inputs: found no call of 'spare', wanted a run of every submodule. Give inputs for which it "
-     "runs, or leave it out of `at`."),
+     "quantize, example_inputs: found no call of 'spare', wanted a run of every submodule. Pass inputs for which it runs, "
+     "or leave it out of `submodules`."),
     ("at with a tied weight that is folded", lambda w: qfunc.quantize(TARGET, submodules="spare")(w.tied), "SpecError",
-     "quantize, submodules='spare': found tensor spare.0.weight, which is also rest.weight and would change on one side only, "
-     "wanted shared tensors that stay what they are. Name a submodule that holds both, or give one of them a copy."),
+     "quantize, submodules='spare': found tensor spare.0.weight, which is shared with rest.weight and would change in one "
+     "place only, "
+     "wanted shared tensors that do not change. Name a submodule that contains both, or give one of them a copy."),
 )
 # fmt: on

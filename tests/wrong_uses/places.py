@@ -35,7 +35,7 @@ ROWS: tuple[Row, ...] = (
     ("loading without a place", lambda w: qfunc.load(w.net), "SpecError",
      "load: found a Sequential, wanted a directory. Write qfunc.load('directory')(model)."),
     ("running what load returns", lambda w: qfunc.load(w.folder / "saved")(w.x), "CalibrationError",
-     "load('{folder}/saved'): found a Tensor, wanted the float model that was quantized, which the files do not hold. Write "
+     "load('{folder}/saved'): found a Tensor, wanted the float model that was quantized, which the files do not contain. Write "
      "load(directory)(model)."),
     ("loading from nowhere", lambda w: qfunc.load(w.folder / "nowhere")(w.net), "CalibrationError",
      "load('{folder}/nowhere'): found no saved model, wanted qfunc.json and model.safetensors. Pass the directory that "
@@ -48,13 +48,13 @@ ROWS: tuple[Row, ...] = (
      "qfunc.save wrote."),
     ("loading cut text", lambda w: qfunc.load(w.folder / "cut")(w.net), "CalibrationError",
      "load('{folder}/cut'): found a qfunc.json that cannot be read: Expecting property name enclosed in double quotes: "
-     "line 1 column 2 (char 1), wanted the files of qfunc.save. Save the model again: files were cut or changed."),
+     "line 1 column 2 (char 1), wanted the files of qfunc.save. Save the model again: the files are truncated or modified."),
     ("loading cut tensors", lambda w: qfunc.load(w.folder / "torn")(w.net), "CalibrationError",
      "load('{folder}/torn'): found a model.safetensors that cannot be read: Error while deserializing header: header "
-     "too small, wanted the files of qfunc.save. Save the model again: files were cut or changed."),
+     "too small, wanted the files of qfunc.save. Save the model again: the files are truncated or modified."),
     ("loading into another model", lambda w: qfunc.load(w.folder / "saved")(nn.Linear(3, 2)), "CalibrationError",
-     "load('{folder}/saved'): found other tensors than the saved ones: 0.bias, 0.weight, 3.bias, 3.weight, bias, wanted "
-     "the saved network. Build the model as it was when it was saved, and give what quantize was given."),
+     "load('{folder}/saved'): found tensors that differ from the saved ones: 0.bias, 0.weight, 3.bias, 3.weight, bias, wanted "
+     "the saved network. Build the model as it was when it was saved, and pass the arguments of the original quantize."),
     ("loading into a quantized model", lambda w: qfunc.load(w.folder / "saved")(w.quantized), "CalibrationError",
      "quantize: found a quantized model, wanted a float model. Quantize the float model that it came from."),
     ("an artifact with folders in its names", lambda w: Artifact({"../model.onnx": b'', "qfunc.json": b'{}'}), "DeployError",

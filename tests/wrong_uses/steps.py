@@ -13,7 +13,7 @@ from tests.wrong_uses.world import TARGET, Row, exhausted
 ROWS: tuple[Row, ...] = (
     ("a forward before calibration", lambda w: w.quantized(w.x), "CalibrationError",
      "site 'input': found no qparams yet, wanted a calibrated model. Run qfunc.calibrate(batches)(quantized), or load "
-     "qparams."),
+     "a calibrated state_dict."),
     ("a model in place of batches", lambda w: qfunc.calibrate(w.quantized), "CalibrationError",
      "calibrate: found a GraphModule, wanted batches first, and then the model. Write qfunc.calibrate(batches)(model)."),
     ("a tensor in place of batches", lambda w: qfunc.calibrate(w.x), "CalibrationError",
@@ -25,9 +25,9 @@ ROWS: tuple[Row, ...] = (
     ("nothing in place of batches", lambda w: qfunc.correct_bias(None), "CalibrationError",
      "correct_bias: found a NoneType, wanted an iterable of batches. Put a single batch into a list: [batch]."),
     ("the loader's class", lambda w: qfunc.calibrate(torch.utils.data.DataLoader), "CalibrationError",
-     "calibrate: found a type, wanted an iterable of batches. Call it, and pass what it returns."),
+     "calibrate: found a type, wanted an iterable of batches. Call it, and pass its result."),
     ("a function in place of its batches", lambda w: qfunc.calibrate(lambda: w.batches), "CalibrationError",
-     "calibrate: found a function, wanted an iterable of batches. Call it, and pass what it returns."),
+     "calibrate: found a function, wanted an iterable of batches. Call it, and pass its result."),
     ("a model behind the batches", lambda w: qfunc.compare(w.batches, w.calibrated), "CalibrationError",
      "compare: found a GraphModule, wanted batches first, and then the model. Write qfunc.compare(batches)(model)."),
     ("two models to compare", lambda w: qfunc.compare(w.net, w.calibrated), "CalibrationError",
@@ -45,40 +45,40 @@ ROWS: tuple[Row, ...] = (
     ("no batches to verify", lambda w: qfunc.verify(TARGET)(w.calibrated, []), "VerifyError",
      "verify: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."),
     ("empty batches", lambda w: qfunc.calibrate([w.x[:0]])(w.quantized), "CalibrationError",
-     "site 'input': found only empty tensors, wanted some values. Give batches of size 1 or more."),
+     "site 'input': found only empty tensors, wanted some values. Pass batches of size 1 or more."),
     ("batches of text", lambda w: qfunc.calibrate(["a"])(w.quantized), "CalibrationError",
-     "calibrate, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Give batches as "
-     "the model's forward takes them."),
+     "calibrate, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Pass batches with "
+     "the arguments of the model's forward."),
     ("batches of arrays", lambda w: qfunc.calibrate([w.x.numpy()])(w.quantized), "CalibrationError",
      "calibrate, batch: found an ndarray, wanted a tensor, tuple or dict for the inputs input (1 required). Convert "
      "arrays: torch.from_numpy(array)."),
     ("batches of other keys", lambda w: qfunc.calibrate([{"image": w.x}])(w.quantized), "CalibrationError",
      "calibrate, batch: found a dict with keys 'image', wanted a tensor, tuple or dict for the inputs input (1 "
-     "required). Give batches as the model's forward takes them."),
+     "required). Pass batches with the arguments of the model's forward."),
     ("batches of images as bytes",
      lambda w: qfunc.calibrate([torch.zeros(2, 3, 6, 6, dtype=torch.uint8)])(w.quantized), "CalibrationError",
      "site 'input': found torch.uint8 values, wanted a float tensor. Use edit.skip for ops on such values."),
     ("batches of other channels", lambda w: qfunc.calibrate([torch.ones(2, 4, 6, 6)])(w.quantized), "CalibrationError",
      "calibrate, batch 1, op '0': found RuntimeError: Given groups=1, weight of size [4, 3, 3, 3], expected input[2, 4, "
-     "6, 6] to have 3 channels, but got 4 channels instead, wanted inputs on which the model runs. Give batches as the "
-     "model's forward takes them."),
+     "6, 6] to have 3 channels, but got 4 channels instead, wanted inputs on which the model runs. Pass batches with the "
+     "arguments of the model's forward."),
     ("batches of NaN", lambda w: qfunc.calibrate([w.x * torch.nan])(w.quantized), "CalibrationError",
-     "site 'input': found NaN values in the activations of batch 1, wanted finite values. Repair the weights or leave "
-     "out the batch; edit.skip leaves the op in float."),
+     "site 'input': found NaN values in the activations of batch 1, wanted finite values. Repair the weights, omit the "
+     "batch, or leave the op in float by edit.skip."),
     ("batches of infinities", lambda w: qfunc.calibrate([w.x, w.x / 0])(w.quantized), "CalibrationError",
-     "site 'input': found infinite values in the activations of batch 2, wanted finite values. Repair the weights or "
-     "leave out the batch; edit.skip leaves the op in float."),
+     "site 'input': found infinite values in the activations of batch 2, wanted finite values. Repair the weights, omit "
+     "the batch, or leave the op in float by edit.skip."),
     ("a batch that the outer model does not take", lambda w: qfunc.calibrate([5])(w.inside), "CalibrationError",
-     "calibrate, batch: found an int, wanted a tensor, tuple or dict for the inputs x (1 required). Give batches as the "
-     "model's forward takes them."),
+     "calibrate, batch: found an int, wanted a tensor, tuple or dict for the inputs x (1 required). Pass batches with the "
+     "arguments of the model's forward."),
     ("a batch that the outer model cannot run", lambda w: qfunc.calibrate([w.x[0, 0]])(w.inside), "CalibrationError",
      "calibrate, batch 1, op 'backbone.0': found RuntimeError: Expected 3D (unbatched) or 4D (batched) input to conv2d, "
-     "but got input of size: [6, 6], wanted inputs on which the model runs. Give batches as the model's forward takes them."),
+     "but got input of size: [6, 6], wanted inputs on which the model runs. Pass batches with the arguments of the "
+     "model's forward."),
     ("a submodule that no batch reaches",
      lambda w: qfunc.calibrate(w.batches)(qfunc.quantize(TARGET, submodules=("backbone", "spare"))(w.outer)),
-     "CalibrationError", "calibrate, submodule 'spare': found no call of it in any batch, wanted at least one. Give "
-     "batches for which it "
-     "runs, or leave it out of `at`."),
+     "CalibrationError", "calibrate, submodule 'spare': found no call of it in any batch, wanted at least one. Pass "
+     "batches for which it runs, or leave it out of `submodules`."),
     ("through the class", lambda w: qfunc.calibrate(w.batches, through=qfunc.QuantizedPass), "SpecError",
      "calibrate, through: found QuantizedPass, wanted qfunc.FloatPass() or qfunc.QuantizedPass(). Write "
      "through=qfunc.QuantizedPass()."),
@@ -86,8 +86,8 @@ ROWS: tuple[Row, ...] = (
      "calibrate, through: found 'quantized', wanted qfunc.FloatPass() or qfunc.QuantizedPass(). Write "
      "through=qfunc.QuantizedPass()."),
     ("a group by name", lambda w: qfunc.calibrate(w.batches, group="world"), "SpecError",
-     "calibrate, group: found 'world', wanted a torch.distributed.ProcessGroup that this process is in, or None. Give "
-     "what dist.new_group returns in its members, or mesh.get_group()."),
+     "calibrate, group: found 'world', wanted a torch.distributed.ProcessGroup that this process is in, or None. Pass the "
+     "result of dist.new_group in a member process, or mesh.get_group()."),
     ("calibrating a float model", lambda w: qfunc.calibrate(w.batches)(w.net), "CalibrationError",
      "calibrate: found a Sequential that is not quantized, wanted a quantized model. First run "
      "qfunc.quantize(target)(model)."),

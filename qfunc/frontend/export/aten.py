@@ -1,25 +1,16 @@
-"""Nodes of a torch.export graph, read as aten writes them."""
+"""Access to the nodes of a torch.export graph by their aten names."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
-from attrs import field, frozen
 from torch import fx
 
 
-@frozen(eq=False)
-class Call:
-    """A call that takes the place of others."""
-
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(factory=dict)
-
-
 def aten(node: Any) -> str:
-    """The bare name of an aten op, "" of anything else.
+    """Return the bare name of an aten op, or "" for any other node.
 
     >>> [aten(n) for n in torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes]
     ['', 'relu', '']
@@ -29,18 +20,37 @@ def aten(node: Any) -> str:
     return name.partition(".")[0] if space == "aten" else ""
 
 
-def arg(node: fx.Node, place: int, default: Any = None) -> Any:
-    """An argument by position; torch.export leaves defaults out."""
-    return args(node)[place] if len(node.args) > place else default
+class AtenReader:
+    """Reads core ATen ops for the matcher: names without overload, operands by the parameters of the schema."""
+
+    def kind(self, node: fx.Node) -> str:
+        """Return the name of an op, or "first of NAME" for the first of several results if no node reads the others."""
+        if node.op != "call_function" or node.target is not operator.getitem:
+            return aten(node)
+        source = node.args[0]
+        alone = isinstance(source, fx.Node) and all(u.target is operator.getitem and u.args[1] == 0 for u in source.users)
+        return f"first of {aten(source)}" if alone else ""
+
+    def operands(self, node: fx.Node) -> dict[str, Any]:
+        """Return the operands by the names of the schema, with defaults; for a first result those of the op it comes from.
+
+        >>> _, elu, _ = torch.export.export(torch.nn.ELU(), (torch.ones(2),)).graph.nodes
+        >>> ATEN.operands(elu)
+        {'self': input, 'alpha': 1.0, 'scale': 1, 'input_scale': 1}
+        """
+        source: Any = node.args[0] if node.target is operator.getitem else node
+        if not isinstance(source.target, torch._ops.OpOverload):
+            return {}
+        parameters = source.target._schema.arguments
+        given = {**dict(zip((p.name for p in parameters), source.args, strict=False)), **source.kwargs}
+        return {p.name: given.get(p.name, p.default_value) for p in parameters}
 
 
-def args(node: Any) -> tuple[Any, ...]:
-    """The arguments of a call."""
-    return tuple(node.args)
+ATEN = AtenReader()
 
 
 def shape(node: Any) -> tuple[str, ...] | None:
-    """The sizes of a node's tensor as texts, those that vary too; None where they are not known.
+    """Return the sizes of a node's tensor as strings, dynamic sizes included; None if they are unknown.
 
     >>> [shape(n) for n in torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes]
     [('2',), ('2',), None]
@@ -49,28 +59,11 @@ def shape(node: Any) -> tuple[str, ...] | None:
     return tuple(map(str, value.shape)) if isinstance(value, torch.Tensor) else None
 
 
-def read(node: Any, name: str) -> tuple[Any, ...]:
-    """The arguments of an op of that name; () of anything else.
-
-    >>> _, relu, _ = torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph.nodes
-    >>> read(relu, "relu"), read(relu, "tanh")
-    ((input,), ())
-    """
-    return tuple(node.args) if aten(node) == name else ()
-
-
-def behind(node: Any, *names: str) -> Any:
-    """What ops of these names, which leave the values as they are, read in the end."""
-    while aten(node) in names:
-        node = node.args[0]
-    return node
-
-
 def is_constant(node: Any) -> bool:
-    """Whether a node reads a parameter or buffer, or moves one by ops of one operand each."""
+    """Return True if a node reads a parameter or buffer, directly or through ops of one operand each."""
     while isinstance(node, fx.Node) and node.op == "call_function" and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return isinstance(node, fx.Node) and node.op == "get_attr"
 
 
-__all__ = ["Call", "arg", "args", "aten", "behind", "is_constant", "read", "shape"]
+__all__ = ["ATEN", "AtenReader", "aten", "is_constant", "shape"]

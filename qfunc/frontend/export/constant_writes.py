@@ -1,4 +1,4 @@
-"""Tensors that a model makes and fills part by part, from numbers alone: on the torch.export road they become constants."""
+"""Constant folding, after torch.export, of tensors that a model creates from numbers and fills slice by slice."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ _LIKE = ("new_zeros", "new_ones", "new_full", "new_empty")
 
 
 def fold_constant_writes(graph: fx.Graph, *owners: nn.Module) -> None:
-    """Evaluates what is written in place into tensors that no input decides, and all that follows from those alone.
+    """Evaluate in-place writes into tensors that depend on no input, and the ops that depend on these tensors alone.
 
-    So a shifted window's mask is made.  Each reader sees the tensor as it was at its turn.
+    Models of shifted windows create their masks like this.  Each reader gets the tensor with the writes before it.
 
     Args:
-        graph: From torch.export, whose nodes tell their values' shapes.
-        owners: Get the constants as buffers that are in no state_dict.
+        graph: A graph from torch.export; its nodes record the shapes of their values.
+        owners: Modules that get the constants as non-persistent buffers.
     """
-    fixed = _fixed(graph)
-    writes = [n for n in graph.nodes if _name(n).endswith("_") and n.args and n.args[0] in fixed]
-    if not writes or any(n not in fixed for n in writes):
+    independent = _input_independent(graph)
+    writes = [n for n in graph.nodes if _name(n).endswith("_") and n.args and n.args[0] in independent]
+    if not writes or any(n not in independent for n in writes):
         return
     written = {_root(n) for n in writes}
-    known: dict[fx.Node, Tensor] = {}
+    values: dict[fx.Node, Tensor] = {}
     for node in list(graph.nodes):
-        if node not in fixed:
+        if node not in independent:
             for source in [n for n in node.all_input_nodes if n in written]:
-                node.replace_input_with(source, _constant(graph, node, source, known[source], owners))
+                node.replace_input_with(source, _constant(graph, node, source, values[source], owners))
             continue
         if any(n in written for n in node.all_input_nodes if _name(node) not in _LIKE):
             written.add(node)
-        known[node] = _value(node, known, owners[0])
+        values[node] = _value(node, values, owners[0])
     for node in reversed(list(graph.nodes)):
-        if node in fixed and node in written | set(writes) and not node.users:
+        if node in independent and node in written | set(writes) and not node.users:
             graph.erase_node(node)
 
 
-def _fixed(graph: fx.Graph) -> set[fx.Node]:
-    # What depends on no input, parameter or buffer, but on numbers and on tensors written out in the model's code.
-    found: set[fx.Node] = set()
+def _input_independent(graph: fx.Graph) -> set[fx.Node]:
+    # Return the nodes that depend on no input, parameter or buffer: only on numbers and literal tensors of the code.
+    nodes: set[fx.Node] = set()
     for node in graph.nodes:
         value = node.meta.get("val")
         sizes = value.shape if isinstance(value, Tensor) else (None,)
         if node.op == "get_attr":
             if str(node.target).rpartition(".")[2].startswith(("lifted_tensor", "_tensor_constant")):
-                found.add(node)
+                nodes.add(node)
         elif node.op == "call_function" and all(type(n) is int for n in sizes):
             sources = node.all_input_nodes[1:] if _name(node) in _LIKE else node.all_input_nodes
-            made = _name(node) in (*_FACTORIES, *_LIKE)
-            if (made or sources) and all(n in found for n in sources):
-                found.add(node)
-    return found
+            is_factory = _name(node) in (*_FACTORIES, *_LIKE)
+            if (is_factory or sources) and all(n in nodes for n in sources):
+                nodes.add(node)
+    return nodes
 
 
 def _name(node: fx.Node) -> str:
@@ -61,7 +61,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _root(node: fx.Node) -> fx.Node:
-    # Where the written storage begins: views, and writes themselves, are looked through.
+    # Return the factory op of the storage that is written, through views and earlier writes.
     while node.all_input_nodes and _name(node) not in (*_FACTORIES, *_LIKE):
         node = node.all_input_nodes[0]
     return node
@@ -84,9 +84,9 @@ def _constant(graph: fx.Graph, reader: fx.Node, source: fx.Node, value: Tensor, 
     for owner in owners:
         owner.register_buffer(name, value.detach().clone(), persistent=False)
     with graph.inserting_before(reader):
-        made = graph.get_attr(name)
-    made.meta = dict(source.meta)
-    return made
+        constant = graph.get_attr(name)
+    constant.meta = dict(source.meta)
+    return constant
 
 
 __all__ = ["fold_constant_writes"]

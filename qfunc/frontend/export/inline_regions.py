@@ -1,4 +1,4 @@
-"""Regions of an exported graph that stand in a graph of their own: what they switch changes no value, so they are opened."""
+"""Inline the regions of an exported graph that change no value: `torch.no_grad` and disabled autocast."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from torch import fx
 
 _ARGUMENTS_BEFORE = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
-"""Higher-order ops, and how many arguments stand before their graph."""
+"""Map each higher-order op to the position of its graph among the arguments."""
 
 
 def inline_regions(module: fx.GraphModule) -> None:
-    """Opens `torch.no_grad` and disabled autocast in the (own) module: their ops join its graph.
+    """Inline `torch.no_grad` and disabled autocast into the graph of the module, in place.
 
-    Autocast that is enabled changes types, and stays.
+    Enabled autocast changes dtypes, so it stays.
 
     >>> import torch
     >>> class Net(torch.nn.Module):
@@ -33,21 +33,21 @@ def inline_regions(module: fx.GraphModule) -> None:
         region = module.get_submodule(str(node.args[before].target))
         assert isinstance(region, fx.GraphModule)
         inline_regions(region)
-        _open(module, node, region, node.args[before + 1 :])
+        _inline(module, node, region, node.args[before + 1 :])
     module.graph.eliminate_dead_code()
     module.recompile()
 
 
-def _open(module: fx.GraphModule, node: fx.Node, region: fx.GraphModule, given: tuple[Any, ...]) -> None:
+def _inline(module: fx.GraphModule, node: fx.Node, region: fx.GraphModule, given: tuple[Any, ...]) -> None:
     inputs = [n for n in region.graph.nodes if n.op == "placeholder"]
-    inside: dict[fx.Node, Any] = dict(zip(inputs, given, strict=True))
+    env: dict[fx.Node, Any] = dict(zip(inputs, given, strict=True))
     results: Any = ()
     with module.graph.inserting_before(node):
         for step in region.graph.nodes:
             if step.op == "output":
-                results = fx.map_arg(step.args[0], inside.__getitem__)
+                results = fx.map_arg(step.args[0], env.__getitem__)
             elif step.op != "placeholder":
-                inside[step] = module.graph.node_copy(step, inside.__getitem__)
+                env[step] = module.graph.node_copy(step, env.__getitem__)
     for user in list(node.users):  # the region's result is a tuple
         user.replace_all_uses_with(results[user.args[1]])
         module.graph.erase_node(user)

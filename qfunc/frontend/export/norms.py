@@ -1,4 +1,4 @@
-"""Norms of an exported program: modules again, which know both modes; and in which mode the program was exported."""
+"""Norms of an exported program: convert them back to modules, and detect the mode in which it was exported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SYNC = "torch.nn.modules.batchnorm.SyncBatchNorm"
 
 
 def form_of(graph: fx.Graph, decomposed: bool, what: str) -> tuple[bool, str]:
-    """Whether a program was exported in training mode; and if not, what in it that fixes, or "".
+    """Return (whether a program was exported in training mode, a description of what fixes it to evaluation, or "").
 
     >>> form_of(torch.export.export(nn.Linear(2, 3), (torch.ones(1, 2),)).graph, False, "a program")
     (False, '')
@@ -40,7 +40,7 @@ def form_of(graph: fx.Graph, decomposed: bool, what: str) -> tuple[bool, str]:
 
 
 def is_decomposed(graph: fx.Graph) -> bool:
-    """Whether a graph has ops that `run_decompositions` makes of others; its module does not tell otherwise.
+    """Return True if a graph has ops that `run_decompositions` creates; an exported module does not record this.
 
     >>> program = torch.export.export(nn.Linear(2, 3), (torch.ones(1, 2),))
     >>> is_decomposed(program.graph), is_decomposed(program.run_decompositions().graph)
@@ -54,18 +54,18 @@ def _name(node: Any) -> str:
 
 
 def take_counters(graph: fx.Graph) -> set[str]:
-    """The paths of BatchNorms that count their batches, as those in training do; the counting is taken out of the graph."""
+    """Remove the batch counters of BatchNorms in training from the graph, and return the paths of these BatchNorms."""
     counted = set()
     for node in list(graph.nodes):
-        held = node.args[0] if _name(node) == "add_.Tensor" and not node.users else None
-        if isinstance(held, fx.Node) and held.op == "get_attr" and str(held.target).endswith("num_batches_tracked"):
-            counted.add(str(held.target).rpartition(".")[0])
+        counter = node.args[0] if _name(node) == "add_.Tensor" and not node.users else None
+        if isinstance(counter, fx.Node) and counter.op == "get_attr" and str(counter.target).endswith("num_batches_tracked"):
+            counted.add(str(counter.target).rpartition(".")[0])
             graph.erase_node(node)
     return counted
 
 
 def take_dropouts(graph: fx.Graph) -> set[str]:
-    """The names of the dropouts that are active in a program of training mode; as calls that a mode switches."""
+    """Return the names of the active dropouts of a program in training mode, and switch their `train` argument off."""
     nodes = [n for n in graph.nodes if _name(n).removesuffix("_") in _DROPOUTS and n.args[2]]
     for node in nodes:
         node.args = (*node.args[:2], False)
@@ -73,11 +73,13 @@ def take_dropouts(graph: fx.Graph) -> set[str]:
 
 
 def norms_as_modules(owner: nn.Module, module: fx.GraphModule, counted: set[str], like: nn.Module | None) -> None:
-    """Calls of batch_norm and instance_norm in the module's graph become modules of the same tensors, in both.
+    """Replace calls of batch_norm and instance_norm in the module's graph by modules with the same tensors.
 
     Args:
+        owner: The module that holds the tensors; it gets the new modules, too.
+        module: The module with the graph.
         counted: The paths of BatchNorms that were exported in training.
-        like: The model that was exported, where it is known.
+        like: The exported model, if it is known.
     """
     for node in list(module.graph.nodes):
         if _name(node) in _NORMS:
@@ -85,23 +87,23 @@ def norms_as_modules(owner: nn.Module, module: fx.GraphModule, counted: set[str]
 
 
 def _norm_module(owner: nn.Module, module: fx.GraphModule, node: fx.Node, counted: set[str], like: nn.Module | None) -> None:
-    # aten.batch_norm(input, weight, bias, mean, var, training, momentum, eps, cudnn), aten.instance_norm alike.
+    # aten.batch_norm(input, weight, bias, mean, var, training, momentum, eps, cudnn); aten.instance_norm is similar.
     # A batch norm without running statistics stays an op.
     kinds, batch = _NORMS[_name(node)], _name(node) == "batch_norm"
     x, weight, bias, mean, var, from_batch, momentum, eps = node.args[:8]
     tensors = {"weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
-    given = {k: v for k, v in tensors.items() if isinstance(v, fx.Node)}
-    if any(v.op != "get_attr" for v in given.values()) or (batch and mean is None):
+    attributes = {k: v for k, v in tensors.items() if isinstance(v, fx.Node)}
+    if any(v.op != "get_attr" for v in attributes.values()) or (batch and mean is None):
         return
-    path = str(next(iter(given.values())).target).rpartition(".")[0] if given else _free_path(node)
+    path = str(next(iter(attributes.values())).target).rpartition(".")[0] if attributes else _free_path(node)
     if bool(from_batch) != (mean is None) and path not in counted:
         return
     rank = node.meta["val"].ndim if "val" in node.meta else 4
-    found = {k: _tensor(owner, v) for k, v in given.items()}
-    features = next(iter(found.values())).shape[0] if found else node.meta["val"].shape[1]
+    values = {k: _tensor(owner, v) for k, v in attributes.items()}
+    features = next(iter(values.values())).shape[0] if values else node.meta["val"].shape[1]
     stack = module_stack(node)
     kind: Any = nn.SyncBatchNorm if stack and stack[-1][2] == _SYNC else kinds[rank]
-    made: Any = kind(
+    norm: Any = kind(
         int(features),
         eps=eps,
         momentum=_momentum(like, path, momentum),
@@ -109,20 +111,20 @@ def _norm_module(owner: nn.Module, module: fx.GraphModule, node: fx.Node, counte
         track_running_stats=mean is not None,
     )
     for name in tensors:
-        value = found.get(name)
+        value = values.get(name)
         if name in ("weight", "bias") and value is not None and not isinstance(value, nn.Parameter):
-            delattr(made, name)  # a frozen norm's are buffers
-            made.register_buffer(name, value)
+            delattr(norm, name)  # a frozen norm stores them as buffers
+            norm.register_buffer(name, value)
         else:
-            setattr(made, name, value)
+            setattr(norm, name, value)
     counter = getattr(ensure_submodule(owner, path), "num_batches_tracked", None)
     if counter is not None:
-        made.num_batches_tracked = counter
+        norm.num_batches_tracked = counter
     if path:
-        with_missing_members(made, ensure_submodule(owner, path))  # a subclass may hold its activation
+        with_missing_members(norm, ensure_submodule(owner, path))  # a subclass may contain its activation
         holder, _, last = path.rpartition(".")
         for root in (owner, module):
-            ensure_submodule(root, holder).add_module(last, made)
+            ensure_submodule(root, holder).add_module(last, norm)
         with node.graph.inserting_before(node):
             call = node.graph.call_module(path, (x,))
         call.meta = dict(node.meta)
@@ -145,8 +147,8 @@ def _free_path(node: fx.Node) -> str:
 
 def _tensor(owner: nn.Module, node: fx.Node) -> torch.Tensor:
     path, _, name = str(node.target).rpartition(".")
-    found: torch.Tensor = getattr(owner.get_submodule(path), name)
-    return found
+    value: torch.Tensor = getattr(owner.get_submodule(path), name)
+    return value
 
 
 __all__ = ["form_of", "is_decomposed", "norms_as_modules", "take_counters", "take_dropouts"]

@@ -1,4 +1,4 @@
-"""The torch.export road: an ExportedProgram becomes the same functional form."""
+"""Capture with torch.export: convert an ExportedProgram to the functional form."""
 
 from __future__ import annotations
 
@@ -25,41 +25,40 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 def program_of(model: nn.Module, example_inputs: Any) -> tuple[torch.export.ExportedProgram, int | None]:
-    """The model, which is put in evaluation mode, exported; first axis of every tensor dynamic where it can be.
+    """Export the model in evaluation mode, with the first axis of every tensor dynamic where possible.
 
-    The number is the size of the first input's first axis if the program computes something for that size alone, as one
-    that loops over a batch does.
+    Return the program and, if it is specialized to the batch size (by a loop over the batch), that size; else None.
 
     Args:
-        model: A copy that may be written to.
+        model: A copy that may be modified.
         example_inputs: A tuple of positional arguments.
     Raises:
-        CaptureError: torch.export refused the model; the message carries its reason and the user's line.
+        CaptureError: torch.export refused the model; the message has its reason and the user's line.
     """
     model.eval()
     failures: list[Exception] = []
-    given, loops = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,), False
+    given, specialized = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,), False
     for args, dynamic in _attempts(given):
         try:
             program = torch.export.export(model, args, dynamic_shapes=dynamic, strict=False)
         except Exception as e:
             failures.append(e)
             continue
-        asked, size = _first(dynamic, args), _first_of(program)
-        fixed = size is not None and not _varies(size)
-        loops = loops or (asked and fixed)
-        if not loops or args is given:  # of a batch of one that was doubled, the program would be that of two
-            return program, None if size is None or not (loops and fixed) else int(size)
-    raise _refused(model, failures[-1]) from failures[-1]
+        requested, size = _requested_dynamic(dynamic, args), _first_size(program)
+        fixed = size is not None and not _is_dynamic(size)
+        specialized = specialized or (requested and fixed)
+        if not specialized or args is given:  # a doubled batch of one would specialize the program to a batch of two
+            return program, None if size is None or not (specialized and fixed) else int(size)
+    raise _export_error(model, failures[-1]) from failures[-1]
 
 
-def _refused(model: nn.Module, error: Exception) -> CaptureError:
+def _export_error(model: nn.Module, error: Exception) -> CaptureError:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    on_values, wanted = "data-dependent" in str(error), "a model that torch.export takes with these inputs"
+    on_values, wanted = "data-dependent" in str(error), "a model that torch.export accepts with these inputs"
     do = "Check that model(*example_inputs) runs; quantize submodules where the whole cannot be captured."
     if on_values:
         wanted = "a forward whose path does not depend on data"
-        do = "Use torch.where, or keep the module that decides as one op, without example_inputs: leaves=MyModule."
+        do = "Use torch.where, or keep the module that branches as one op, without example_inputs: leaves=MyModule."
     elif "register a pytree" in str(error):
         first = first.partition(". ")[0]
         do = "Register a dataclass by torch.export.register_dataclass(MyClass), or return a dict or a named tuple."
@@ -73,15 +72,15 @@ def _refused(model: nn.Module, error: Exception) -> CaptureError:
     )
 
 
-def _first(dynamic: Any, args: tuple[Any, ...]) -> bool:
-    # Whether the first axis of the first tensor was to be dynamic.
-    asked: list[bool] = []
-    _each(args, lambda t: asked.append(dynamic is not None and t.ndim > 0 and t.shape[0] > 1))
-    return bool(asked) and asked[0]
+def _requested_dynamic(dynamic: Any, args: tuple[Any, ...]) -> bool:
+    # Return True if a dynamic first axis was requested for the first tensor.
+    requested: list[bool] = []
+    _map_leaves(args, lambda t: requested.append(dynamic is not None and t.ndim > 0 and t.shape[0] > 1))
+    return bool(requested) and requested[0]
 
 
-def _first_of(program: torch.export.ExportedProgram) -> Any:
-    # The size of the first axis of the first input that is a tensor: a number if torch.export fixed it.
+def _first_size(program: torch.export.ExportedProgram) -> Any:
+    # Return the size of the first axis of the first tensor input: a number if torch.export specialized it.
     ours = set(program.graph_signature.user_inputs)
     values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder" and n.name in ours]
     first = next((v for v in values if isinstance(v, torch.Tensor)), None)
@@ -89,11 +88,11 @@ def _first_of(program: torch.export.ExportedProgram) -> Any:
 
 
 def _attempts(inputs: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    # An axis of length 1 is never dynamic for torch.export, so a batch of one is doubled first.
+    # torch.export never makes an axis of length 1 dynamic, so try a doubled batch first.
     lengths: set[int] = set()
-    _each(inputs, lambda t: lengths.add(t.shape[0]) if t.ndim else None)
+    _map_leaves(inputs, lambda t: lengths.add(t.shape[0]) if t.ndim else None)
     if lengths == {1}:
-        doubled = _each(inputs, lambda t: torch.cat([t, t]) if t.ndim else t)
+        doubled = _map_leaves(inputs, lambda t: torch.cat([t, t]) if t.ndim else t)
         yield doubled, _dynamic(doubled)
     yield inputs, _dynamic(inputs)
     yield inputs, None
@@ -101,37 +100,37 @@ def _attempts(inputs: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
 
 def _dynamic(inputs: tuple[Any, ...]) -> Any:
     auto = {0: torch.export.Dim.AUTO}
-    return _each(inputs, lambda t: auto if t.ndim and t.shape[0] > 1 else None, plain=lambda _: None)
+    return _map_leaves(inputs, lambda t: auto if t.ndim and t.shape[0] > 1 else None, plain=lambda _: None)
 
 
-def _each(value: Any, of_tensor: Callable[[torch.Tensor], Any], plain: Callable[[Any], Any] = lambda v: v) -> Any:
-    # The same structure with other leaves.
+def _map_leaves(value: Any, of_tensor: Callable[[torch.Tensor], Any], plain: Callable[[Any], Any] = lambda v: v) -> Any:
+    # Map the leaves of a nested structure.
     if isinstance(value, torch.Tensor):
         return of_tensor(value)
     if isinstance(value, dict):
-        return {k: _each(v, of_tensor, plain) for k, v in value.items()}
+        return {k: _map_leaves(v, of_tensor, plain) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        inner = [_each(v, of_tensor, plain) for v in value]
+        inner = [_map_leaves(v, of_tensor, plain) for v in value]
         return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
     return plain(value)
 
 
 def from_program(program: torch.export.ExportedProgram, modes_of: nn.Module | None = None) -> CapturedModule:
-    """The functional form of an exported program: weights are attributes again, norms and dropouts modules.
+    """Return the functional form of an exported program: weights become attributes, norms and dropouts become modules.
 
-    Guards on the inputs' shapes are left out: they would fix what may vary.  The modes are those of
-    `modes_of`, submodule by submodule; without it those in which the program was exported.
+    Guards on the inputs' shapes are omitted, because they would fix dynamic sizes.  Each submodule gets its mode from
+    `modes_of`, or, without it, from the mode in which the program was exported.
     """
     module: Any = program.module(check_guards=False)
     ours = set(program.graph_signature.user_inputs)
     inputs = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in ours]
     decomposed = program.dialect != "TRAINING"
     form = form_of(program.graph, decomposed, "an ExportedProgram")
-    return _opened(module, inputs, (False, "") if modes_of is not None else form, modes_of, decomposed)
+    return _functional_form(module, inputs, (False, "") if modes_of is not None else form, modes_of, decomposed)
 
 
 def is_module_of_a_program(model: Any) -> bool:
-    """Whether a module is what `ExportedProgram.module()` makes.
+    """Return True if a module was created by `ExportedProgram.module()`.
 
     >>> is_module_of_a_program(torch.export.export(nn.ReLU(), (torch.ones(1),)).module())
     True
@@ -141,13 +140,15 @@ def is_module_of_a_program(model: Any) -> bool:
 
 
 def from_program_module(module: fx.GraphModule) -> CapturedModule:
-    """The module of an exported program as `from_program` opens the program; it may be written to."""
+    """Return the functional form of the module of an exported program, as `from_program` does, and modify `module`."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     decomposed = is_decomposed(module.graph)
-    return _opened(module, inputs, form_of(module.graph, decomposed, "the module of an ExportedProgram"), None, decomposed)
+    return _functional_form(
+        module, inputs, form_of(module.graph, decomposed, "the module of an ExportedProgram"), None, decomposed
+    )
 
 
-def _opened(
+def _functional_form(
     module: fx.GraphModule, inputs: list[fx.Node], form: tuple[bool, str], modes_of: nn.Module | None, decomposed: bool
 ) -> CapturedModule:
     axes, sizes = _axes(inputs), _sizes(inputs)
@@ -161,7 +162,7 @@ def _opened(
         if node.op == "call_module" and str(node.target).startswith("_guards"):
             graph.erase_node(node)
         elif node.op == "call_function" and not node.users and ("_assert" in name or "sym_constrain" in name):
-            graph.erase_node(node)  # what export assumed of symbolic sizes
+            graph.erase_node(node)  # torch.export's assumptions about symbolic sizes
     counted = take_counters(graph)
     trains, fixes = form
     norms_as_modules(owner, module, counted, modes_of)
@@ -177,33 +178,33 @@ def _opened(
 
 
 def _axes(inputs: list[fx.Node]) -> tuple[tuple[str | None, ...], ...]:
-    # The names of the inputs' axes that may vary; what varies on first axes is the batch.
-    names, found = dict[str, str](), []
+    # Return the names of the inputs' dynamic axes; a dynamic first axis is the batch.
+    names, axes = dict[str, str](), []
     for node in inputs:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             continue
         for axis, size in enumerate(value.shape):
-            if _varies(size):
+            if _is_dynamic(size):
                 names.setdefault(str(size), f"{node.target}_{axis}" if axis else "batch")
-        found.append(tuple(names[str(n)] if _varies(n) else None for n in value.shape))
-    return tuple(found)
+        axes.append(tuple(names[str(n)] if _is_dynamic(n) else None for n in value.shape))
+    return tuple(axes)
 
 
 def _sizes(inputs: list[fx.Node]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
-    # The name of each input that is a tensor, and its sizes, None for those that may vary.
+    # Return the name and the sizes of each tensor input; a dynamic size is None.
     values = [(str(node.target), node.meta.get("val")) for node in inputs]
     shapes = [(name, value.shape) for name, value in values if isinstance(value, torch.Tensor)]
-    return tuple((name, tuple(None if _varies(n) else int(n) for n in shape)) for name, shape in shapes)
+    return tuple((name, tuple(None if _is_dynamic(n) else int(n) for n in shape)) for name, shape in shapes)
 
 
-def _varies(size: Any) -> bool:
-    # Symbols that torch.export fixed in the end stay symbols that print as numbers.
+def _is_dynamic(size: Any) -> bool:
+    # A symbol that torch.export specialized later stays a SymInt and prints as a number.
     return isinstance(size, torch.SymInt) and not str(size).isdigit()
 
 
 def _mode(model: nn.Module | None, path: str) -> bool:
-    # A submodule that the model does not have follows the one around it.
+    # A submodule that the model lacks takes the mode of its parent.
     while model is not None and path:
         try:
             return model.get_submodule(path).training
@@ -213,7 +214,7 @@ def _mode(model: nn.Module | None, path: str) -> bool:
 
 
 def _tensors_of(module: fx.GraphModule) -> nn.Module:
-    # The tensors without the graph; they are copies, as an ExportedProgram may be the caller's.
+    # Return the tensors without the graph, as copies: the ExportedProgram may belong to the caller.
     bare = nn.Module()
     memo: dict[int, torch.Tensor] = {}
 

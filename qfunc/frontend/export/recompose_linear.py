@@ -1,85 +1,80 @@
-"""Core ops that were products: linear layers, matrix products with their broadcasting, instance norms, attention."""
+"""Rewrites that compose linear layers, broadcast matrix products, instance norms and attention from core ATen ops."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
-from qfunc.frontend.export.aten import Call, args, aten, behind, is_constant, read, shape
+from qfunc.frontend.export.aten import aten, is_constant, shape
+from qfunc.graph.matcher import Call, Rewrite, calls
+from qfunc.graph.patterns import Match, OpPattern, Through, Var, either, number, op, tensor
 
 _OPS: Any = torch.ops.aten
+_RESHAPE = ("view", "reshape")
 _VIEWS = ("view", "reshape", "clone")
-Rewrites = dict[str, Callable[[fx.Node], Any]]
 
 
-def _transposed(node: Any) -> Any:
-    # The tensor whose last two axes a node swaps; None of anything else.
-    dims = node.args[1] if aten(node) == "permute" else ()
-    if dims and [d % len(dims) for d in dims] == [*range(len(dims) - 2), len(dims) - 1, len(dims) - 2]:
-        return node.args[0]
-    rank = len(shape(node) or ())
-    if aten(node) == "transpose" and rank and {d % rank for d in node.args[1:]} == {rank - 1, rank - 2}:
-        return node.args[0]
-    return node.args[0] if aten(node) == "t" else None
+def _swaps(node: fx.Node) -> bool:
+    # Return True if a node swaps the last two axes.
+    dims: Any = node.args[1:]
+    match aten(node):
+        case "permute":
+            (dims,) = dims
+            return [d % len(dims) for d in dims] == [*range(len(dims) - 2), len(dims) - 1, len(dims) - 2]
+        case "transpose":
+            rank = len(shape(node) or ())
+            return bool(rank) and {d % rank for d in dims} == {rank - 1, rank - 2}
+    return True
 
 
-def _weight(node: Any) -> Any:
-    # The parameter, or part of one, [out, in] of which a product takes the transpose.
-    held = _transposed(node)
-    return held if is_constant(held) and len(shape(held) or ()) == 2 else None
+def _transposed(of: Var) -> OpPattern:
+    return op(("permute", "transpose", "t"), of, where=_swaps, wanted="of the last two axes")
 
 
-def _is_bias(node: Any, weight: fx.Node) -> bool:
-    return is_constant(node) and shape(node) == (shape(weight) or ())[:1]
+def _no_bias(found: Match) -> str:
+    same = shape(found["bias"]) == (shape(found["weight"]) or ())[:1]
+    return "" if same else "the bias has another shape than the outputs"
 
 
-def _mm(node: fx.Node) -> Call | None:
-    weight = _weight(node.args[1])
-    return None if weight is None else Call(_OPS.linear.default, (node.args[0], weight, None))
+_X, _BIAS = tensor("x"), tensor("bias", is_constant, "a parameter")
+# A parameter or a part of one, [out, in], whose transpose a product reads.
+_WEIGHT = _transposed(tensor("weight", lambda n: is_constant(n) and len(shape(n) or ()) == 2, "a matrix of parameters"))
+_LINEAR = _OPS.linear.default
+
+WEIGHTS = (
+    Rewrite("linear", op("mm", _X, _WEIGHT), calls(_LINEAR, "x", "weight", None), private=False),
+    Rewrite("linear", op("addmm", _BIAS, _X, _WEIGHT, beta=1, alpha=1), calls(_LINEAR, "x", "weight", "bias"),
+            check=_no_bias, private=False),
+)  # fmt: skip
+PRODUCTS = (Rewrite("linear", op("matmul", _X, _WEIGHT), calls(_LINEAR, "x", "weight", None), private=False),)
+BIASES = (
+    Rewrite("linear", op("add", op("linear", _X, tensor("weight"), None), _BIAS, commutative=True, alpha=1),
+            calls(_LINEAR, "x", "weight", "bias"), check=_no_bias),
+)  # fmt: skip
 
 
-def _addmm(node: fx.Node) -> Call | None:
-    bias, x, other = args(node)
-    weight = None if node.kwargs else _weight(other)
-    return None if weight is None or not _is_bias(bias, weight) else Call(_OPS.linear.default, (x, weight, bias))
+def _other_rows(found: Match) -> str:
+    # The product reads x [..., in] as [rows, in], and the view reshapes its result to [..., out].
+    sizes, rows, out = shape(found["x"]), shape(found["product"].args[0]), shape(found.root)
+    if len(found["product"].users) != 1 or sizes is None or rows is None or out is None or len(rows) != 2 or not sizes:
+        return "the product is read twice, or the shapes are not known"
+    return "" if sizes[-1] == rows[-1] and sizes[:-1] == out[:-1] else "the views are not of the same rows"
 
 
-def _unflattened(node: fx.Node) -> Call | None:
-    """A view of what was computed on a view: the op on the tensor itself."""
-    inner = args(node)[0]
-    if not isinstance(inner, fx.Node) or len(inner.users) != 1:
-        return None
-    match aten(inner):
-        case "linear" | "mm":
-            x = _rows(inner.args[0], node)
-            target = _OPS.linear.default if aten(inner) == "linear" else _OPS.matmul.default
-            return None if x is None else Call(target, (x, *inner.args[1:]))
-        case "bmm":
-            return _broadcast(inner, node)
-        case "batch_norm":
-            return _instance_norm(inner, node)
-    return None
+def _on_the_tensor(found: Match) -> Call:
+    product = found["product"]
+    target = _LINEAR if aten(product) == "linear" else _OPS.matmul.default
+    return Call(target, (found["x"], *product.args[1:]))
 
 
-def _rows(flat: Any, made: fx.Node) -> Any:
-    # The tensor of which a product takes the rows, [rows, in], where `made` is [..., out] of the same rows.
-    x = behind(flat, "clone")
-    x = behind(x.args[0], "clone") if aten(x) in ("view", "reshape") else None
-    sizes, rows, out = shape(x), shape(flat), shape(made)
-    if sizes is None or rows is None or out is None or len(rows) != 2 or not sizes:
-        return None
-    return x if sizes[-1] == rows[-1] and sizes[:-1] == out[:-1] else None
-
-
-def _broadcast(product: fx.Node, made: fx.Node) -> Call | None:
-    # torch.matmul expands both operands to the same leading axes, and makes one of these.
-    sides = [_expanded(v, made) for v in product.args]
+def _broadcast(found: Match) -> Call | None:
+    # torch.matmul expands both operands to the same leading axes and flattens these to one.
+    sides = [_expanded(v, found.root) for v in found["product"].args]
     sizes = [shape(v) for v in sides]
-    out = shape(made)
+    out = shape(found.root)
     if any(s is None for s in sizes) or out is None:
         return None
     for axis in range(-len(out), -2):
@@ -89,7 +84,7 @@ def _broadcast(product: fx.Node, made: fx.Node) -> Call | None:
 
 
 def _expanded(operand: Any, made: fx.Node) -> Any:
-    # The operand [..., n, m] as it was before it was expanded, and made [batch, n, m].
+    # Return the operand [..., n, m] before it was expanded and reshaped to [batch, n, m].
     flat, out, node = shape(operand), shape(made), operand
     if flat is None or out is None:
         return None
@@ -103,78 +98,48 @@ def _expanded(operand: Any, made: fx.Node) -> Any:
     return node.args[0] if narrow is not None and narrow[-2:] == flat[-2:] else node
 
 
-def _instance_norm(norm: fx.Node, made: fx.Node) -> Call | None:
-    # It was a batch norm of [1, N * C, ...], whose tensors were repeated for each of N.
-    x, *held, training, momentum, eps, _ = args(norm)
-    flat, source = shape(x), x.args[0] if aten(x) in ("view", "reshape") else None
-    repeated = all(v is None or aten(v) == "repeat" for v in held)
-    if flat is None or flat[0] != "1" or not repeated or shape(source) is None or shape(source) != shape(made):
-        return None
-    if len(flat) != len(shape(made) or ()):
-        return None
-    return Call(_OPS.instance_norm.default, (source, *(behind(v, "repeat") for v in held), training, momentum, eps, False))
+def _other_instances(found: Match) -> str:
+    # An instance norm decomposes into a batch norm of [1, N C, ...] with tensors repeated N times.
+    flat, source, made = shape(found["flat"]), shape(found["x"]), shape(found.root)
+    if len(found["norm"].users) != 1:
+        return "the norm is read twice"
+    fits = flat is not None and flat[0] == "1" and source is not None and source == made and len(flat) == len(source)
+    return "" if fits else "the batch norm is not over one channel per instance"
 
 
-def _matmul(node: fx.Node) -> Call | None:
-    weight = _weight(node.args[1])
-    return None if weight is None else Call(_OPS.linear.default, (node.args[0], weight, None))
+_TENSORS = ("weight", "bias", "mean", "var")
+_MODES = ("training", "momentum", "eps")
+_REPEATED = [either(op("repeat", tensor(name)), None) for name in _TENSORS]
+_ROWS = Through(("clone",), op(_RESHAPE, Through(("clone",), _X)))
+UNFLATTENED = (
+    Rewrite("product", op(_RESHAPE, op(("linear", "mm"), _ROWS, name="product")), _on_the_tensor,
+            check=_other_rows, private=False),
+    Rewrite("matmul", op(_RESHAPE, op("bmm", name="product")), _broadcast),
+    Rewrite("instance_norm",
+            op(_RESHAPE, op("batch_norm", op(_RESHAPE, _X, name="flat"), *_REPEATED, *map(Var, _MODES), name="norm")),
+            calls(_OPS.instance_norm.default, "x", *_TENSORS, *_MODES, False), check=_other_instances, private=False),
+)  # fmt: skip
+"""Ops between two views become ops on the tensor itself."""
 
 
-def _biased(node: fx.Node) -> Call | None:
-    a, b = args(node)[:2]
-    for product, bias in ((a, b), (b, a)):
-        given = read(product, "linear")
-        if given and given[2] is None and len(product.users) == 1 and _is_bias(bias, given[1]) and not node.kwargs:
-            return Call(_OPS.linear.default, (*given[:2], bias))
-    return None
-
-
-def _attention(node: fx.Node) -> Call | None:
-    # softmax((q sqrt(scale)) (k^T sqrt(scale)) + mask) v, where rows that are masked as a whole are 0
-    weights, value = args(node)
-    scores, mask = _softened(weights), None
-    if aten(scores) == "add":
-        left, right = scores.args[:2]
-        scores, mask = (left, right) if aten(left) == "matmul" else (right, left)
-    sides = [scaled for side in read(scores, "matmul") if (scaled := _times(side)) is not None]
-    if len(sides) != 2:
-        return None
-    (query, factor), (turned, other) = sides
-    key = _transposed(turned)
-    if key is None or factor != other:
-        return None
-    width, scale = (shape(query) or ("",))[-1], factor * other
+def _attention(found: Match) -> Call:
+    # Both sides are multiplied by sqrt(scale).
+    query, scale = found["query"], found["factor"] * found["factor"]
+    width = (shape(query) or ("",))[-1]
     usual = width.isdigit() and math.isclose(scale, int(width) ** -0.5, rel_tol=1e-12)
+    mask = found.get("seen") or found.get("mask")
     named = {} if usual else {"scale": scale}
-    return Call(_OPS.scaled_dot_product_attention.default, (query, key, value, _booleans(mask)), named)
+    return Call(_OPS.scaled_dot_product_attention.default, (query, found["key"], found["value"], mask), named)
 
 
-def _times(node: Any) -> tuple[Any, float] | None:
-    given = read(node, "mul")
-    return (given[0], given[1]) if given and isinstance(given[1], float) else None
-
-
-def _softened(node: Any) -> Any:
-    # The scores of torch's softmax that gives 0 where all are -infinity.
-    some, zeros, soft = read(node, "where") or (None, None, None)
-    scores = (read(soft, "softmax") or (None,))[0]
-    for name in ("logical_not", "any", "logical_not"):
-        some = (read(some, name) or (None,))[0]
-    masked = read(some, "eq") == (scores, -math.inf) and read(zeros, "full_like")[1:] == (0,)
-    return scores if scores is not None and masked else None
-
-
-def _booleans(mask: Any) -> Any:
-    # The mask whose False became -infinity.
-    given = read(mask, "where")
-    numbers = [(read(v, "scalar_tensor") or (None,))[0] for v in given[1:]]
-    return given[0] if numbers == [0.0, -math.inf] else mask
-
-
-WEIGHTS: Rewrites = {"mm": _mm, "addmm": _addmm}
-UNFLATTENED: Rewrites = {"view": _unflattened, "reshape": _unflattened}
-PRODUCTS: Rewrites = {"matmul": _matmul}
-BIASES: Rewrites = {"add": _biased}
-ATTENTION: Rewrites = {"matmul": _attention}
+_FACTOR = number("factor", lambda v: isinstance(v, float))
+_SIDES = op("mul", tensor("query"), _FACTOR), op("mul", _transposed(tensor("key")), _FACTOR)
+# A boolean mask decomposes into 0 and -infinity.
+_MASK = either(op("where", tensor("seen"), op("scalar_tensor", 0.0), op("scalar_tensor", -math.inf)), tensor("mask"))
+_SCORES = either(op("add", op("matmul", *_SIDES), _MASK, name="scores", commutative=True), op("matmul", *_SIDES, name="scores"))
+_SOME = op("logical_not", op("any", op("logical_not", op("eq", Var("scores"), -math.inf))))
+_SOFTMAX = op("where", other=op("softmax", _SCORES), self=op("full_like", Var(""), 0), condition=_SOME)
+ATTENTION = (Rewrite("attention", op("matmul", _SOFTMAX, tensor("value")), _attention, private=False),)
+"""softmax((q sqrt(scale)) (k^T sqrt(scale)) + mask) v, where rows with no allowed entry are 0."""
 
 __all__ = ["ATTENTION", "BIASES", "PRODUCTS", "UNFLATTENED", "WEIGHTS"]

@@ -1,4 +1,4 @@
-"""Recurrent layers as torch.export leaves them, aten.lstm and its like: opened to the ops of `recurrent`."""
+"""Expand the recurrent layers of torch.export, such as aten.lstm, to the ops of `qfunc.ops.recurrent`."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ _CELLS = {"lstm_cell": "lstm", "gru_cell": "gru", "rnn_tanh_cell": "tanh", "rnn_
 
 
 def expand_recurrent(graph: fx.Graph) -> None:
-    """Replaces, in an exported graph, each recurrent layer by one op a level and direction, each cell by linear layers.
+    """Replace each recurrent layer by one op per level and direction, and each cell by linear layers, in place.
 
     Raises:
-        CaptureError: a packed sequence, or a projection.
+        CaptureError: a layer has a packed sequence or a projection.
     """
     for node in list(graph.nodes):
         target = str(node.target).split(".")
         if node.op != "call_function" or target[0] != "aten":
             continue
         if target[1] in _LAYERS:
-            _require_plain(node, target[1], target[2])
-            _put(node, _layer(node, target[1]))
+            _require_supported(node, target[1], target[2])
+            _replace(node, _layer(node, target[1]))
         elif target[1] in _CELLS:
-            _put(node, _cell(node, _CELLS[target[1]]))
+            _replace(node, _cell(node, _CELLS[target[1]]))
     graph.lint()
 
 
-def _require_plain(node: fx.Node, name: str, overload: str) -> None:
+def _require_supported(node: fx.Node, name: str, overload: str) -> None:
     found, do = "", ""
     if overload == "data":
         found, do = f"{name} over a packed sequence", "Pad the sequences and pass the padded tensor."
-    elif len(node.args[2]) != _count(node):  # type: ignore[arg-type]
-        found, do = f"{name} with proj_size", "Leave out proj_size and put an nn.Linear behind the layer."
+    elif len(node.args[2]) != _weight_count(node):  # type: ignore[arg-type]
+        found, do = f"{name} with proj_size", "Leave out proj_size and put an nn.Linear after the layer."
     if found:
         where = source_line(node) or f"node {node.name!r}"
         raise CaptureError(where=where, found=found, wanted="a padded batch without projections", do=do)
 
 
-def _count(node: fx.Node) -> int:
+def _weight_count(node: fx.Node) -> int:
     _, _, _, biases, levels, _, _, bidirectional, _ = node.args
     return int(levels) * (2 if bidirectional else 1) * (4 if biases else 2)  # type: ignore[arg-type]
 
@@ -55,10 +55,10 @@ def _count(node: fx.Node) -> int:
 def _emit(node: fx.Node) -> Callable[..., fx.Node]:
     def emit(function: Callable[..., Any], *arguments: Any) -> fx.Node:
         with node.graph.inserting_before(node):
-            made = node.graph.call_function(function, arguments)
-        made.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
-        made.stack_trace = node.stack_trace
-        return made
+            call = node.graph.call_function(function, arguments)
+        call.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
+        call.stack_trace = node.stack_trace
+        return call
 
     return emit
 
@@ -86,7 +86,7 @@ def _cell(node: fx.Node, kind: str) -> tuple[Any, ...]:
     return gated(emit, kind, emit(F.linear, source, w_ih, b_ih), emit(F.linear, h, w_hh, b_hh), h, c)
 
 
-def _put(node: fx.Node, values: tuple[Any, ...]) -> None:
+def _replace(node: fx.Node, values: tuple[Any, ...]) -> None:
     for user in list(node.users):
         if user.op == "call_function" and user.target is operator.getitem:
             user.replace_all_uses_with(values[user.args[1]])  # type: ignore[index]

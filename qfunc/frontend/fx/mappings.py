@@ -1,4 +1,4 @@
-"""Mappings of the user's own classes in a traced graph: an OrderedDict, a ModelOutput stay what they are."""
+"""Mappings of user-defined classes in a traced graph: an OrderedDict or a ModelOutput keeps its class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qfunc.errors import CaptureError
 
 
 def is_user_mapping(value: Any) -> bool:
-    """Whether a value is of a class derived from dict, which the tracer of torch.fx would make a plain one.
+    """Return True if the class of a value derives from dict; the tracer of torch.fx would convert it to a plain dict.
 
     >>> from collections import OrderedDict
     >>> is_user_mapping(OrderedDict()), is_user_mapping({})
@@ -23,28 +23,28 @@ def is_user_mapping(value: Any) -> bool:
 
 
 def rebuild_mapping(tracer: fx.Tracer, value: Any) -> fx.Node:
-    """A node that makes a mapping of the same class, with the values of the graph.
+    """Create a node that builds a mapping of the same class from values of the graph.
 
     Raises:
-        CaptureError: the class cannot be made from a dict, and is no dataclass.
+        CaptureError: the class can neither be built from a dict nor is a dataclass.
     """
     kind: Any = type(value)
     entries = list(value)
-    named = {f.name: getattr(value, f.name) for f in fields(value) if f.init} if is_dataclass(value) else {}
+    init_fields = {f.name: getattr(value, f.name) for f in fields(value) if f.init} if is_dataclass(value) else {}
     args = () if is_dataclass(value) else (dict(value),)
     try:
-        again = kind(*args, **named)
-        same = type(again) is kind and list(again) == entries
+        rebuilt = kind(*args, **init_fields)
+        same = type(rebuilt) is kind and list(rebuilt) == entries
     except Exception:
         same = False
     if not same:
         raise CaptureError(
-            where=f"the {kind.__name__} that a forward makes",
-            found="a class derived from dict that its entries alone do not make",
+            where=f"the {kind.__name__} that a forward creates",
+            found="a subclass of dict that cannot be built from its entries alone",
             wanted=f"{kind.__name__}({{...}}) with the same keys",
             do="Return a dict, an OrderedDict or a dataclass.",
         )
-    given: Any = tracer.create_arg(args), tracer.create_arg(named)
+    given: Any = tracer.create_arg(args), tracer.create_arg(init_fields)
     return tracer.create_node("call_function", kind, *given)
 
 

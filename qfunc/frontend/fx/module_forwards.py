@@ -1,6 +1,6 @@
-"""Modules of torch.nn that branch on their inputs, said again in ops that can be traced: recurrence, attention.
+"""Traceable forwards for modules of torch.nn with data-dependent control flow: recurrent layers and attention.
 
-Those made of attention are in `torch_transformers`.
+The forwards of encoders and decoders are in `transformer_forwards`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def _weights(module: Any, level: str) -> tuple[Any, ...]:
 
 
 def _recurrent(module: Any, input: Any, hx: Any = None) -> Any:
-    """nn.LSTM, nn.GRU and nn.RNN, whose inputs are batched; a packed sequence is refused."""
+    """Compute nn.LSTM, nn.GRU or nn.RNN on a batch; refuse a packed sequence."""
     emit = _emit(_proxy(module, input, "a padded tensor"))
     if getattr(module, "proj_size", 0):
-        do = "Leave out proj_size and put an nn.Linear behind the layer."
+        do = "Leave out proj_size and put an nn.Linear after the layer."
         raise CaptureError(where="nn.LSTM", found=f"proj_size={module.proj_size}", wanted="an output of hidden_size", do=do)
     levels = [f"_l{k}{way}" for k in range(module.num_layers) for way in ("", "_reverse")[: 1 + module.bidirectional]]
     is_lstm = isinstance(module, nn.LSTM)
@@ -70,7 +70,7 @@ def _recurrent(module: Any, input: Any, hx: Any = None) -> Any:
 
 
 def _cell(module: Any, input: Any, hx: Any = None) -> Any:
-    """nn.LSTMCell, nn.GRUCell and nn.RNNCell on a batch: linear layers, whose products can be quantized, and their gates."""
+    """Compute nn.LSTMCell, nn.GRUCell or nn.RNNCell on a batch: linear layers, which can be quantized, and the gates."""
     x = _proxy(module, input, "a tensor")
     w_ih, w_hh, b_ih, b_hh = _weights(module, "")
     h, c = (hx if isinstance(module, nn.LSTMCell) else (hx, None)) if hx is not None else (None, None)
@@ -79,8 +79,8 @@ def _cell(module: Any, input: Any, hx: Any = None) -> Any:
         c = h if isinstance(module, nn.LSTMCell) else None
     kind = "lstm" if isinstance(module, nn.LSTMCell) else "gru" if isinstance(module, nn.GRUCell) else str(module.nonlinearity)
     linear: Any = F.linear
-    made = gated(_emit(x), kind, linear(x, w_ih, b_ih), linear(h, w_hh, b_hh), h, c)
-    return made if len(made) == 2 else made[0]
+    states = gated(_emit(x), kind, linear(x, w_ih, b_ih), linear(h, w_hh, b_hh), h, c)
+    return states if len(states) == 2 else states[0]
 
 
 def _attention(
@@ -94,10 +94,10 @@ def _attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Any:
-    """nn.MultiheadAttention on batches; `is_causal` is torch's hint that attn_mask is the causal one, which it then is."""
+    """Compute nn.MultiheadAttention on a batch; `is_causal` only repeats that attn_mask is the causal mask."""
     emit = _emit(_proxy(module, query, "a tensor"))
-    for name, held in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
-        if held:
+    for name, enabled in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
+        if enabled:
             do = "Append the row to key and value before the layer, or give example_inputs=(...,)."
             raise CaptureError(where="nn.MultiheadAttention", found=f"{name}=True", wanted=f"{name}=False", do=do)
     heads = module.num_heads
@@ -107,10 +107,10 @@ def _attention(
         return x.transpose(-3, -2) if module.batch_first else x.permute(1, 2, 0, 3)
 
     masks = (
-        attn_mask if attn_mask is None else _kept(emit, attn_mask),
-        None if key_padding_mask is None else _kept(emit, key_padding_mask.unsqueeze(1).unsqueeze(1)),
+        attn_mask if attn_mask is None else _function_mask(emit, attn_mask),
+        None if key_padding_mask is None else _function_mask(emit, key_padding_mask.unsqueeze(1).unsqueeze(1)),
     )
-    q, k, v = (split(x) for x in _projected(module, query, key, value))
+    q, k, v = (split(x) for x in _project(module, query, key, value))
     dropped = (lambda w: F.dropout(w, module.dropout, module.training)) if module.dropout else None
     mixed, weights = attend(emit, q, k, v, masks, False, None, dropped)
     mixed = mixed.transpose(-3, -2) if module.batch_first else mixed.permute(2, 0, 1, 3)
@@ -120,12 +120,12 @@ def _attention(
     return output, weights.mean(1) if average_attn_weights else weights
 
 
-def _kept(emit: Any, mask: Any) -> Any:
-    # In torch's layer True means left out, and in its function taken in.
+def _function_mask(emit: Any, mask: Any) -> Any:
+    # True masks an entry out in torch's layer, and keeps it in torch's function.
     return emit(left_out, mask)
 
 
-def _projected(module: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+def _project(module: Any, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
     width, weight, bias = module.embed_dim, module.in_proj_weight, module.in_proj_bias
     if weight is not None and query is key and key is value:
         q, k, v = torch.chunk(F.linear(query, weight, bias), 3, -1)
@@ -160,26 +160,26 @@ FORWARDS: dict[type[nn.Module], Callable[..., Any]] = {
     nn.Transformer: transformer,
     nn.Softmax2d: lambda module, input: torch.softmax(input, -3),
 }
-"""Forwards by exact class: forward(module, *arguments)."""
+"""Map each exact class to its forward: forward(module, *arguments)."""
 
 
 def forward_of(module: nn.Module) -> Callable[..., Any] | None:
-    """The forward of this file for a module, bound to it; None if its own can be traced.
+    """Return this file's forward for a module, bound to it; None if the module's own forward can be traced.
 
     >>> forward_of(nn.Linear(2, 3)) is None
     True
     """
-    made = FORWARDS.get(type(module))
-    return None if made is None else functools.partial(made, module)
+    forward = FORWARDS.get(type(module))
+    return None if forward is None else functools.partial(forward, module)
 
 
 def root_of(model: nn.Module) -> nn.Module:
-    """The (own) model, whose class has that forward if the model itself is such a module."""
-    made = FORWARDS.get(type(model))
-    if made is not None:
+    """Give the model's class the forward of this file if it has one, in place, and return the model."""
+    forward = FORWARDS.get(type(model))
+    if forward is not None:
         kind = type(model)
         model.__class__ = type(
-            kind.__name__, (kind,), {"forward": functools.wraps(kind.forward)(made), "__module__": kind.__module__}
+            kind.__name__, (kind,), {"forward": functools.wraps(kind.forward)(forward), "__module__": kind.__module__}
         )
     return model
 

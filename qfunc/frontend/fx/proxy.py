@@ -1,4 +1,4 @@
-"""The value of a symbolic trace."""
+"""The proxy of a symbolic trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import fx
 
 
 class Proxy(fx.Proxy):
-    """A proxy that records `x += y` and `x[i] = y` as the in-place ops they are."""
+    """A proxy that records `x += y` and `x[i] = y` as in-place ops."""
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})

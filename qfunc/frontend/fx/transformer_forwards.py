@@ -1,4 +1,7 @@
-"""torch.nn's encoders and decoders without the short cuts that branch on their inputs: forward(module, *arguments)."""
+"""Traceable forwards for encoders and decoders of torch.nn, without the fast paths that branch on their inputs.
+
+Each is called as forward(module, *arguments).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 def encoder_layer(
     module: Any, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
 ) -> Any:
-    """nn.TransformerEncoderLayer."""
+    """Compute nn.TransformerEncoderLayer."""
 
     def attention(x: Any) -> Any:
         given = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask, "need_weights": False, "is_causal": is_causal}
@@ -35,7 +38,7 @@ def decoder_layer(
     tgt_is_causal: bool = False,
     memory_is_causal: bool = False,
 ) -> Any:
-    """nn.TransformerDecoderLayer."""
+    """Compute nn.TransformerDecoderLayer."""
 
     def attention(x: Any) -> Any:
         given = {"attn_mask": tgt_mask, "key_padding_mask": tgt_key_padding_mask, "is_causal": tgt_is_causal}
@@ -58,7 +61,7 @@ def decoder_layer(
 
 
 def encoder(module: Any, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
-    """nn.TransformerEncoder; `is_causal` is a hint that torch finds by itself."""
+    """Compute nn.TransformerEncoder; `is_causal` is an optional hint and is ignored."""
     for layer in module.layers:
         src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask)
     return src if module.norm is None else module.norm(src)
@@ -75,7 +78,7 @@ def decoder(
     tgt_is_causal: Any = None,
     memory_is_causal: bool = False,
 ) -> Any:
-    """nn.TransformerDecoder; the hints as of `encoder`."""
+    """Compute nn.TransformerDecoder; the hints are ignored, as in `encoder`."""
     masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
     for layer in module.layers:
         tgt = layer(tgt, memory, *masks)
@@ -96,7 +99,7 @@ def transformer(
     tgt_is_causal: Any = None,
     memory_is_causal: bool = False,
 ) -> Any:
-    """nn.Transformer."""
+    """Compute nn.Transformer."""
     memory = module.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask)
     return module.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
 

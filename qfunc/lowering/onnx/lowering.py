@@ -36,7 +36,7 @@ class QdqLowering:
         return {"model.onnx": model.SerializeToString(deterministic=True)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """What is wanted in place of this lowering for a tensor of that scheme; empty if it is fine.
+        """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it.
 
         >>> from qfunc.specs import Int, Scheme
         >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=False)
@@ -44,7 +44,7 @@ class QdqLowering:
         >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
         ''
         """
-        return _wanted("Qdq", self.opset, scheme, constant)
+        return _wanted("QdqLowering", self.opset, scheme, constant)
 
 
 @readable

@@ -84,6 +84,11 @@ def _moments(root: bool) -> Callable[[OpContext], list[str]]:
 
 
 def norm_along(c: OpContext, value: str, order: float, dims: list[int], keepdim: bool, name: str) -> str:
+    """Write the norm of order 1 or 2 along some axes.
+
+    Raises:
+        DeployError: another order.
+    """
     if order not in (1, 2):
         do = "Write it with abs, pow and sum."
         raise DeployError(where=f"op {c.name!r}", found=f"a norm of order {order}", wanted="order 1 or 2", do=do)

@@ -67,7 +67,7 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
             "Write it with torch.where, or quantize the submodules around it: quantize(target, submodules=('backbone', "
             "'head'))."
         )
-    where = f"deploy, op {path_of(network, walk.at)!r}" if walk.at is not None else "deploy"
+    where = f"deploy, op {path_of(network, walk.current)!r}" if walk.current is not None else "deploy"
     raise DeployError(where=where, found=said, wanted=wanted, do=do) from error
 
 
@@ -138,7 +138,7 @@ def _run(walk: ObservingInterpreter, inputs: tuple[TensorInfo, ...], sizes: Size
     def see(name: str, value: Any) -> None:
         found[name] = value
 
-    walk.see = see
+    walk.observe = see
     given = [
         torch.empty(s, dtype=getattr(torch, i.dtype.removeprefix("torch.")), device="meta")
         for s, i in zip(sizes, inputs, strict=True)

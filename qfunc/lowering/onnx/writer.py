@@ -161,7 +161,7 @@ class _Writer:
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
             )  # fmt: skip
-            tensor = str(WRITERS[self.partition.context.kind(step)](call))
+            tensor = str(WRITERS[self.partition.kinds[step]](call))
             self.done[step.name] = node.name
         return tensor, coding, name
 

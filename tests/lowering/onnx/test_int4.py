@@ -85,6 +85,6 @@ def test_an_old_opset_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         PackInt4(QdqLowering(opset=13))
     assert str(caught.value) == (
-        "Packed.lowering: found QdqLowering(opset=13), wanted opset 21, the first with 4-bit integers (ONNX operators). "
+        "PackInt4.lowering: found QdqLowering(opset=13), wanted opset 21, the first with 4-bit integers (ONNX operators). "
         "Leave its opset out, or write the weights in bytes, by QdqLowering(opset=13) alone."
     )

@@ -283,7 +283,7 @@ def test_two_rules_that_want_one_tensor_in_two_formats_are_refused() -> None:
         qfunc.quantize(own)(Attended().eval())
     assert str(caught.value) == (
         "target 'onnxruntime', tensor 'softmax': found Int(8, signed=False) by its producer's rule and Int(8) by the rule of "
-        "'matmul_1', wanted one format, for no two quantizers stand in series. Edit one of the two rules."
+        "'matmul_1', wanted one format, because no tensor has two quantizers in series. Edit one of the two rules."
     )
 
 
@@ -292,9 +292,8 @@ def test_integers_wider_than_quantize_linear_makes_are_refused_by_quantize() -> 
         qfunc.quantize(edit.activations(bits=24)(targets.onnxruntime))(nn.Linear(3, 2))
     assert str(caught.value) == (
         "target 'onnxruntime', op 'linear', input 'input'; op 'linear', output 'linear': found Int(24, signed=False) for "
-        "QdqLowering(), wanted at most 16 bits, for QuantizeLinear makes no wider codes (ONNX operators). Give "
-        "edit.deploy(...) "
-        "that, or edit the scheme."
+        "QdqLowering(), wanted at most 16 bits, for QuantizeLinear makes no wider codes (ONNX operators). Set it with "
+        "edit.deploy(...), or edit the scheme."
     )
 
 

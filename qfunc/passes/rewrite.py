@@ -1,0 +1,35 @@
+"""A pass that applies declared rewrites and keeps their near misses in the record, for `explain`."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from torch import fx
+
+from qfunc.graph.matcher import Rewrite, apply_rewrites
+from qfunc.graph.record import attach, path_of, record_of
+
+
+def rewrite(network: fx.GraphModule, *stages: tuple[Rewrite, ...]) -> fx.GraphModule:
+    """Apply the rewrites of each stage to a network, in place, and return it.
+
+    >>> import torch
+    >>> from qfunc.frontend.capture import capture
+    >>> from qfunc.ops.node import kind_of
+    >>> from qfunc.passes.fuse_norms import NORMS
+    >>> class Norm(torch.nn.Linear):
+    ...     def forward(self, x): return self.bias * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+    >>> [kind_of(n) for n in rewrite(capture()(Norm(2, 3)), *NORMS).graph.nodes]
+    ['input', 'constant', 'rms_norm', 'output']
+    """
+    changed, misses = apply_rewrites(network.graph, *stages)
+    record = record_of(network)
+    if record is not None and misses:
+        found = tuple((path_of(network, m.node), m.rewrite, m.reason) for m in misses)
+        attach(network, evolve(record, unmatched=(*record.unmatched, *found)))
+    if changed:
+        network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+        network.recompile()
+    return network
+
+
+__all__ = ["rewrite"]
