@@ -66,7 +66,7 @@ ROWS: tuple[Op, ...] = (
     op("matmul", torch.matmul, "input other", "matmul", "mm", "bmm", slots={"input": "input", "other": "operand"},
        weight_axis=-1,
        traits=Trait.NEVER_BOOLEAN | Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS,
-       example=lambda x: torch.matmul(x, x.new_ones(6, 4))),
+       example=lambda x: torch.matmul(x, x.new_ones(6, 4)), onnx="MatMul x other"),
     op("einsum", torch.einsum, "equation operands", rewrites={"einsum": _einsum},
        traits=Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS | Trait.NEVER_BOOLEAN,
        example=lambda x: torch.einsum("ijkl,ijkm->lm", (x, x.flip(0)))),

@@ -111,7 +111,7 @@ ROWS: tuple[Op, ...] = (
        traits=_FOLDABLE_VIEW, example=lambda x: x[:, :1].expand((-1, 4, -1, -1))),
     op("expand", torch.Tensor.expand_as, "input like", "expand_as", traits=_FOLDABLE_VIEW,
        example=lambda x: x[:, :1].expand_as(x)),
-    op("detach", torch.detach, "input", "detach", traits=_VIEW | Trait.ELEMENTWISE),
+    op("detach", torch.detach, "input", "detach", traits=_VIEW | Trait.ELEMENTWISE, onnx="Identity x"),
     op("split", torch.split, "input split_size_or_sections dim=0", rewrites={"split": _split, "split_with_sizes": _split},
        results=None, traits=_PART, example=lambda x: torch.split(x, 4, 2)),
     op("chunk", torch.chunk, "input chunks dim=0", "chunk", results=None, traits=_PART,

@@ -57,6 +57,10 @@ class OpContext:
             )
         return default
 
+    def default(self, parameter: str) -> Any:
+        """Return the default of a parameter of the op."""
+        return self._op.signature.parameters[parameter].default
+
     def takes(self, parameter: str) -> bool:
         """Return True if the op has a parameter."""
         return parameter in self._op.parameters

@@ -11,7 +11,7 @@ from qfunc.errors import DeployError
 from qfunc.lowering.onnx.builder import element_type
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.creation import operands, promoted
-from qfunc.lowering.onnx.formula import Write, formula, with_attributes
+from qfunc.lowering.onnx.formula import Write, formula
 from qfunc.ops.arithmetic import guarded
 
 
@@ -180,45 +180,15 @@ def _integer_type(c: OpContext) -> int:
     return {torch.int64: 7, torch.int32: 6, torch.float32: 1}.get(c.result.dtype, 7)
 
 
-_ONE_OPERATOR = {
-    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish", "mish": "Mish", "selu": "Selu",
-    "softsign": "Softsign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "reciprocal": "Reciprocal", "neg": "Neg", "abs": "Abs",
-    "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "round": "Round", "sign": "Sign", "sin": "Sin", "cos": "Cos", "tan": "Tan",
-    "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh",
-    "atanh": "Atanh", "isnan": "IsNaN", "isinf": "IsInf",
-}  # fmt: skip
-"""Kinds that are one ONNX operator of one input, without attributes."""
-
-
 WRITERS: dict[str, Write] = {
-    **{kind: formula(f"{operator} x") for kind, operator in _ONE_OPERATOR.items()},
-    # Arithmetic.
     "add": _binary("Add"), "sub": _binary("Sub"), "mul": _binary("Mul"), "div": _binary("Div"),
     "pow": _binary("Pow", "exponent"), "minimum": _binary("Min"), "maximum": _binary("Max"), "scaled_add": _scaled_add,
     "addcmul": _scaled_term("Mul"), "addcdiv": _scaled_term("Div"), "lerp": _lerp, "floor_divide": _floor_divide,
-    "trunc_divide": _trunc_divide, "remainder": _remainder,
-    "fmod": lambda c: c.write("Mod", c.input(), c.input("other"), fmod=1), "hypot": _hypot,
-    "logaddexp": formula("Sub x other; Equal x other; Where . 0 $0; Abs .; Neg .; Softplus .; Max x other; Add . $5"),
+    "trunc_divide": _trunc_divide, "remainder": _remainder, "hypot": _hypot,
     "atan2": formula(f"Equal other 0; Where . {_LEAST} other; Div x .; Atan .; Less x 0; Where . {-math.pi} {math.pi}; "
                      "Less other 0; Where . $5 0; Add $3 ."),
-    "xlogy": formula("Equal x 0; IsNaN other; Not .; And $0 .; Where . 1 other; Log .; Mul x ."),
-    # Functions of one tensor.
-    "rsqrt": formula("Sqrt x; Reciprocal ."), "square": formula("Pow x 2"), "log1p": formula("Add x 1; Log ."),
-    "log2": formula(f"Log x; Div . {math.log(2)}"), "log10": formula(f"Log x; Div . {math.log(10)}"),
-    "exp2": formula(f"Mul x {math.log(2)}; Exp ."), "expm1": formula("Exp x; Sub . 1"),
-    "erfc": formula("Erf x; Neg .; Add . 1"),
-    "trunc": formula("Abs x; Floor .; Sign x; Mul $1 $2"), "frac": formula("Abs x; Floor .; Sign x; Mul $1 $2; Sub x ."),
-    "round_decimals": _round_decimals, "nan_to_num": _nan_to_num, "guard": _guard,
-    # Activations.
-    "clip": _clip, "bound": _bound, "leaky_relu": with_attributes("LeakyRelu", alpha="negative_slope"), "prelu": _prelu,
-    "gelu": lambda c: c.write("Gelu", c.input(), approximate=c["approximate"]), "silu": formula("Sigmoid x; Mul x ."),
-    "hardsigmoid": with_attributes("HardSigmoid", alpha=1 / 6, beta=0.5), "elu": with_attributes("Elu", alpha="alpha"),
-    "celu": with_attributes("Celu", alpha="alpha"), "softplus": _softplus, "threshold": _threshold, "glu": _glu,
-    "softshrink": with_attributes("Shrink", lambd="lambd", bias="lambd"),
-    "hardshrink": with_attributes("Shrink", lambd="lambd", bias=0.0), "tanhshrink": formula("Tanh x; Sub x ."),
-    "log_sigmoid": formula("Neg x; Softplus .; Neg ."), "softmax": lambda c: c.write("Softmax", c.input(), axis=c["dim"]),
-    "log_softmax": lambda c: c.write("LogSoftmax", c.input(), axis=c["dim"]), "softmin": _softmin,
-    # Comparison and logic.
-    "compare": _compare, "logic": _logic, "not": lambda c: c.write("Not", *operands(c, torch.bool, "value")),
+    "round_decimals": _round_decimals, "nan_to_num": _nan_to_num, "guard": _guard, "clip": _clip, "bound": _bound,
+    "prelu": _prelu, "softplus": _softplus, "threshold": _threshold, "glu": _glu, "softmin": _softmin, "compare": _compare,
+    "logic": _logic, "not": lambda c: c.write("Not", *operands(c, torch.bool, "value")),
 }  # fmt: skip
 """The writers of this family, by kind."""

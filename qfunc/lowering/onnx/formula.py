@@ -16,10 +16,11 @@ Writer = Callable[[OpContext], str | list[str]]
 """Writes an op and returns the name of its result, or the names of its several results."""
 
 
-def formula(text: str, **parameters: str) -> Write:
+def formula(text: str) -> Write:
     """Return a writer of ONNX ops in order, "Abs x; Add . 1": x is the input, "." the last value, names are parameters.
 
-    A number is a float constant, `$n` the value of op n, counted from 0.
+    A number is a float constant, `$n` the value of op n, counted from 0.  "alpha=negative_slope" and "fmod=1" are
+    attributes: the value of a parameter, a float if its default is one, or a number.
     """
     steps = [step.split() for step in text.split(";")]
 
@@ -36,23 +37,20 @@ def formula(text: str, **parameters: str) -> Write:
             value = float(c[word]) if c.takes(word) else float(word)
             return c.graph.number(value, f"{c.name}.{word}")
 
+        def attribute(word: str) -> Any:
+            if c.takes(word):
+                return float(c[word]) if isinstance(c.default(word), float) else c[word]
+            return float(word) if "." in word else int(word)
+
         for place, (op, *words) in enumerate(steps):
-            inputs = [operand(w) for w in words]
+            inputs = [operand(w) for w in words if "=" not in w]
+            given = {name: attribute(value) for name, _, value in (w.partition("=") for w in words) if value}
             last = place == len(steps) - 1
-            made.append(c.write(op, *inputs) if last else c.graph.node(op, inputs, f"{c.name}.{op.lower()}"))
+            name = f"{c.name}.{op.lower()}"
+            made.append(c.write(op, *inputs, **given) if last else c.graph.node(op, inputs, name, **given))
         return made[-1]
 
     return write
 
 
-def with_attributes(op: str, **attributes: Any) -> Write:
-    """Return a writer of one ONNX op with attributes; a string names the parameter that holds the attribute's value."""
-
-    def write(c: OpContext) -> str:
-        given = {k: float(c[v]) if isinstance(v, str) else v for k, v in attributes.items()}
-        return c.write(op, c.input(), **given)
-
-    return write
-
-
-__all__ = ["Write", "Writer", "formula", "with_attributes"]
+__all__ = ["Write", "Writer", "formula"]

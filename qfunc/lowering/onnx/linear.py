@@ -8,7 +8,7 @@ from torch import fx
 
 from qfunc.lowering.onnx.context import OpContext, known, per_axis
 from qfunc.lowering.onnx.dynamic_shapes import shape_operand
-from qfunc.lowering.onnx.formula import Write, formula
+from qfunc.lowering.onnx.formula import Write
 from qfunc.ops.linear import dense
 
 
@@ -65,7 +65,6 @@ def _outer(c: OpContext) -> str:
 
 
 WRITERS: dict[str, Write] = {
-    "conv": _conv, "conv_transpose": _conv_transpose, "linear": _linear, "matmul": formula("MatMul x other"),
-    "einsum": _einsum, "outer": _outer,
+    "conv": _conv, "conv_transpose": _conv_transpose, "linear": _linear, "einsum": _einsum, "outer": _outer,
 }  # fmt: skip
 """The writers of this family, by kind."""

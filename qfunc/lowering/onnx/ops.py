@@ -1,4 +1,4 @@
-"""The table of ONNX writers, op kind -> function: one family a file."""
+"""The table of ONNX writers, op kind -> function: the text of the op's record, or a function in the file of its family."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from qfunc.lowering.onnx import (
     reduction,
     shape,
 )
-from qfunc.lowering.onnx.formula import Writer
+from qfunc.lowering.onnx.formula import Writer, formula
+from qfunc.ops.opset import OPS
 
 WRITERS: dict[str, Writer] = {
+    **{op.kind: formula(op.onnx) for op in OPS if op.onnx is not None},
     **linear.WRITERS,
     **elementwise.WRITERS,
     **pooling.WRITERS,

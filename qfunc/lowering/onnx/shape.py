@@ -11,7 +11,7 @@ import torch
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.dynamic_shapes import shape_operand, sizes, vector
-from qfunc.lowering.onnx.formula import Write, Writer, formula
+from qfunc.lowering.onnx.formula import Write, Writer
 from qfunc.lowering.onnx.reduction import dims_of
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.ops.indexing import element
@@ -199,6 +199,6 @@ WRITERS: dict[str, Writer] = {
     "reshape": _reshape, "flatten": _flatten, "transpose": _transpose, "squeeze": _over_axes("Squeeze"),
     "unsqueeze": _over_axes("Unsqueeze"), "expand": _expand, "pad": _pad, "split": _split, "chunk": _split, "unbind": _unbind,
     "concat": _concat, "stack": _stack, "flip": _flip, "tile": _tile, "repeat": _repeat, "roll": _roll,
-    "repeat_interleave": _repeat_interleave, "channel_shuffle": _channel_shuffle, "detach": formula("Identity x"),
+    "repeat_interleave": _repeat_interleave, "channel_shuffle": _channel_shuffle,
 }  # fmt: skip
 """The writers of this family, by kind."""
