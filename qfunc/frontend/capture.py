@@ -34,8 +34,8 @@ from qfunc.graph.copying import own_copy
 from qfunc.graph.hooks import require_no_hooks
 from qfunc.graph.module import copy_module
 from qfunc.graph.record import record_of, within_module
+from qfunc.graph.stages import unwrap, unwrap_inside
 from qfunc.graph.user_attributes import copy_user_attributes
-from qfunc.graph.wrappers import unwrap, unwrap_inside
 from qfunc.ops.canonicalize import DROPOUTS, canonical, short_name
 
 _LOCK = threading.RLock()  # tracing patches globals of torch

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, fx, nn
 
 from qfunc.graph.constants import read_attr
-from qfunc.graph.module import CapturedModule, in_evaluation_mode
-from qfunc.graph.names import unique_name
+from qfunc.graph.module import CapturedModule, in_evaluation_mode, unique_name
 from qfunc.graph.record import attach, record_of
 from qfunc.ops.node import attribute
 from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight

@@ -12,8 +12,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.copying import own_copy
 from qfunc.graph.hooks import transfer_hooks
 from qfunc.graph.record import record_of
-from qfunc.graph.stages import require_stage, require_unwrapped
-from qfunc.graph.wrappers import unwrap
+from qfunc.graph.stages import require_stage, require_unwrapped, unwrap
 
 
 def quantized_submodules(model: Any) -> dict[str, fx.GraphModule]:

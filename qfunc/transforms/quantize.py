@@ -11,8 +11,8 @@ from torch.export import ExportedProgram
 
 from qfunc.frontend.capture import capture
 from qfunc.frontend.options import Leaves, present_arguments, require_inputs, require_leaves
+from qfunc.graph.stages import unwrap
 from qfunc.graph.submodules import with_submodules
-from qfunc.graph.wrappers import unwrap
 from qfunc.specs import Target
 from qfunc.transforms.batch_norm import FoldBatchNorm, require_batch_norm
 from qfunc.transforms.insert_quantizers import BatchNormMode, _simulations

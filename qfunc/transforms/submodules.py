@@ -20,9 +20,8 @@ from qfunc.frontend.source_location import has_module_name, qualified
 from qfunc.graph.hooks import without_hooks
 from qfunc.graph.record import attach, record_of, within_module
 from qfunc.graph.selectors import Context, matches
-from qfunc.graph.stages import kind_of_model
+from qfunc.graph.stages import kind_of_model, unwrap
 from qfunc.graph.submodules import quantized_submodules, run_submodules
-from qfunc.graph.wrappers import unwrap
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import KeepFloat, Target
 

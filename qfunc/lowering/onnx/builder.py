@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from qfunc.errors import DeployError
-from qfunc.graph.names import unique_name
+from qfunc.graph.module import unique_name
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.specs import Int
