@@ -239,9 +239,11 @@ def _is_member(value: Any) -> bool:
 
 
 def _takes(kind: type, name: str, count: int) -> bool:
-    static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
+    stored = inspect.getattr_static(kind, name)
+    # A method of another value (`apply = OTHER.apply`), or a callable that is no descriptor, is stored bound.
+    bound = isinstance(stored, staticmethod | classmethod) or inspect.ismethod(stored) or not hasattr(type(stored), "__get__")
     try:
-        inspect.signature(getattr(kind, name)).bind(*range(count + (not static)))
+        inspect.signature(getattr(kind, name)).bind(*range(count + (not bound)))
     except TypeError:
         return False
     except ValueError:  # a callable that has no signature, such as one written in C

@@ -71,6 +71,13 @@ class OtherInit(Plain):
 
 
 @frozen
+class Borrowed:
+    """Methods of another value, which are bound already."""
+
+    init, apply, export = functions.Fixed().init, functions.Fixed().apply, functions.Fixed().export
+
+
+@frozen
 class MoreArguments(Plain):
     """An optional argument more, and helpers of other names."""
 
@@ -187,7 +194,7 @@ def test_verify_refuses_a_runner_with_a_misspelt_method() -> None:
     )
 
 
-@pytest.mark.parametrize("function", [Plain(), MoreArguments()])
+@pytest.mark.parametrize("function", [Plain(), MoreArguments(), Borrowed()])
 def test_more_arguments_and_other_names_are_accepted(function: Any) -> None:
     assert Algorithm(estimators.MinMax(), function).function == function
 
