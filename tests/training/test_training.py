@@ -190,7 +190,7 @@ def test_a_run_with_noise_is_resumed_bit_for_bit(function: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-@pytest.mark.parametrize("target", [targets.tensorrt, targets.onnxruntime], ids=lambda target: target.name)
+@pytest.mark.parametrize("target", [targets.tensorrt, edit.weights(bits=8)(targets.onnxruntime)], ids=lambda t: t.name)
 def test_a_step_compiles_as_one_graph(target: Target) -> None:
     """And gives the eager step's gradients, but for the order of sums, by a backend whose backward computes values anew."""
     model = made(recipes.lsq()(target))

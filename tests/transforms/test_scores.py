@@ -26,7 +26,7 @@ def error(outputs: list[Tensor], batch: Any) -> Tensor:
     return (y - batch[1]).square().sum(1)
 
 
-@pytest.mark.filterwarnings("ignore:verify. batches of 2 entries")
+@pytest.mark.filterwarnings("ignore:verify. batches of 2 elements")
 def test_each_score_is_the_mean_over_all_examples_of_its_own_outputs() -> None:
     torch.manual_seed(0)
     net = nn.Linear(6, 3).eval()
