@@ -1,6 +1,7 @@
 """Which package may import which, that no imports form a circle, which names are taken, what `import qfunc` loads."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -12,12 +13,11 @@ import pytest
 import qfunc
 
 ROOT = Path(__file__).parent.parent
-ROOMS = {
-    "errors": 0, "ops": 0, "specs": 1, "numerics": 2, "estimators": 3, "functions": 3, "quantizers": 3, "graph": 4,
-    "recipes": 4, "frontend": 5, "passes": 5, "placement": 5, "execution": 5, "emulation": 6, "lowering": 6, "analysis": 6,
-    "transforms": 7, "targets": 7, "corrections": 8, "reconstruction": 8, "testing": 9, "qfunc": 10, "__main__": 11,
-}  # fmt: skip
+ROW = re.compile(r"^\| (\d+) \| `(\w+)` \|", re.MULTILINE)
+ROOMS = {room: int(level) for level, room in ROW.findall((ROOT / "ARCHITECTURE.md").read_text())}
 """The level of each package or module in qfunc.  A room imports from rooms of lower levels, and from itself."""
+LARGE = {"targets", "estimators", "functions", "ops", "graph", "transforms", "qfunc/lowering/onnx"}
+"""The folders of at most 25 files, by name or path; all others hold at most 15."""
 FOREIGN = {"specs": {"attrs"}, "targets": {"attrs"}}
 """What these folders may import besides qfunc and the standard library."""
 SOURCES = sorted(p for folder in ("qfunc", "specs", "targets") for p in (ROOT / folder).rglob("*.py"))
@@ -117,6 +117,23 @@ def circle(sources: dict[str, str]) -> list[str]:
 def test_a_file_imports_from_its_own_room_or_from_lower_levels(path):
     assert own_room(path) in ROOMS
     assert upward_imports(path, path.read_text()) == []
+
+
+FOLDERS = sorted({p.parent for p in SOURCES})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_a_folder_can_be_overlooked(folder):
+    """It has 3 to 15 files, or 25, is at most three levels below qfunc, and no file repeats its name."""
+    files = sorted(p.stem for p in folder.glob("*.py"))
+    path = folder.relative_to(ROOT)
+    assert 3 <= len(files) <= (25 if LARGE & {path.name, path.as_posix()} else 15)
+    assert len(path.parts) <= 3
+    assert [f for f in files if path.name in f.split("_")] == []
+
+
+def test_the_table_of_rooms_is_complete():
+    assert {own_room(p) for p in SOURCES} == set(ROOMS)
 
 
 def test_no_imports_form_a_circle():

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from qfunc.emulation.emulation import build_emulation
+from qfunc.emulation.writer import build_emulation
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.graph.view import QuantizedModel

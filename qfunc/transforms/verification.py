@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.analysis.verification_report import Comparison, Report, Tally
-from qfunc.emulation.emulation import build_emulation
+from qfunc.emulation.writer import build_emulation
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode

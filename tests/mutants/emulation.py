@@ -108,13 +108,13 @@ EMULATION = (
         "tests/emulation/test_requantize_exact.py::test_interior_before_is_not_after",
     ),
     Mutation(
-        "float-units-read-unquantized", "qfunc.emulation.emulation:_Emulation._real",
+        "float-units-read-unquantized", "qfunc.emulation.writer:_Emulation._real",
         "if coding is None:",
         "if isinstance(value, Real):",
         "tests/transforms/test_verify_mutants.py::test_a_float_unit_reads_quantized_weights",
     ),
     Mutation(
-        "a-float-constant-is-emulated-unquantized", "qfunc.emulation.emulation:_Emulation._constant",
+        "a-float-constant-is-emulated-unquantized", "qfunc.emulation.writer:_Emulation._constant",
         "held = coding.seat.module(read_attr(self.network, producer).detach())",
         "held = read_attr(self.network, producer).detach()",
         "tests/transforms/test_verify_mutants.py::test_a_float_unit_reads_quantized_weights",
