@@ -81,8 +81,8 @@ def _selected(select: Any, inner: bool = False) -> str:
         return f"{select.name} = {select.equals!r}"
     if type(select) is Not:
         return f"not {_selected(select.of, True)}"
-    if type(select) in (AllOf, AnyOf):
-        word = " and " if type(select) is AllOf else " or "
+    if isinstance(select, AllOf | AnyOf):
+        word = " and " if isinstance(select, AllOf) else " or "
         text = word.join(_selected(one, True) for one in select.of)
         return f"({text})" if inner else text
     return "all ops" if type(select) is Everything else one_line(select)

@@ -182,7 +182,8 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
 
 def _runs(artifact: Artifact, report: dict[str, Any], known: Any, foreign: str = "") -> Iterator[Check]:
     runner: Any = known if isinstance(known, Runner) else OnnxRuntimeRunner(optimise=False)
-    missing = runner.missing() if isinstance(runner, OptionalRunner) else ""
+    optional: Any = runner  # checkers narrow the name that isinstance tests
+    missing = optional.missing() if isinstance(optional, OptionalRunner) else ""
     if foreign and isinstance(runner, OnnxRuntimeRunner):
         missing = f"ops of {foreign}, which ONNX Runtime does not have"
     if missing:

@@ -34,7 +34,8 @@ class Verification:
         deployed = deployment(model, target)
         self.model = deployed.model
         self.artifact, self.partition = write_artifact(deployed), deployed.partition
-        self.unlike: tuple[str, ...] = runner.unlike() if isinstance(runner, ReorderingRunner) else ()
+        reordering: Any = runner  # checkers narrow the name that isinstance tests
+        self.unlike: tuple[str, ...] = reordering.unlike() if isinstance(reordering, ReorderingRunner) else ()
         self.exact = self.partition.exact(self.unlike)
         self.reason = _unknown(target)
         self.emulation = None if self.reason else build_emulation(self.partition)

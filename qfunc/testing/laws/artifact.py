@@ -43,7 +43,8 @@ def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
     lowering: Any = trial.target.lowering
     inputs = require_stage(trial.calibrated, "calibrated", "check_target").inputs
     partition = Partition(QuantizedModel(copy.deepcopy(trial.calibrated)), trial.target)
-    opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
+    versioned: Any = lowering  # checkers narrow the name that isinstance tests
+    opset = versioned.opset if isinstance(versioned, VersionedLowering) else OPSET
     model, tensors = write_model(partition, inputs, opset)
     before = model.SerializeToString(deterministic=True)
     lowered = dict(lowering.lower(model, tensors))
