@@ -63,7 +63,7 @@ EMULATION = (
         "activation-behind-a-fused-sum-before-it", "qfunc.emulation.context:UnitContext._around_the_sum",
         "return ([], fused) if at is None else (fused[:at], fused[at + 1 :])",
         "return ([], fused) if at is None else (fused[at + 1 :], fused[:at])",
-        "tests/lowering/openvino/test_openvino_fusions.py::test_the_addition_is_in_real_units_without_rounding_before_it",
+        "tests/lowering/openvino_cpu/test_openvino_fusions.py::test_the_addition_is_in_real_units_without_rounding_before_it",
     ),
     Mutation(
         "shift-to-the-right-only", "qfunc.numerics.kernels.requantize:requantize_shift",

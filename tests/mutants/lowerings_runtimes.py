@@ -43,19 +43,19 @@ LOWERINGS_RUNTIMES = (
         "openvino-levels-of-narrow-weights", "qfunc.lowering.openvino.nodes:_range",
         "high - low + 1 < 255:",
         "high - low + 1 == 0:",
-        "tests/lowering/openvino/test_openvino_lowering.py::test_weights_of_fewer_levels_keep_their_step",
+        "tests/lowering/openvino_cpu/test_openvino_lowering.py::test_weights_of_fewer_levels_keep_their_step",
     ),
     Mutation(
         "openvino-ranges-along-the-first-axis", "qfunc.lowering.openvino.nodes:_node",
         "i == (site.axis or 0) % rank else 1",
         "i == 0 else 1",
-        "tests/lowering/openvino/test_openvino_lowering.py::test_transposed_convolutions_have_ranges_along_their_second_axis",
+        "tests/lowering/openvino_cpu/test_openvino_lowering.py::test_transposed_convolutions_have_ranges_along_their_second_axis",
     ),
     Mutation(
         "openvino-forgets-zero-points", "qfunc.lowering.openvino.nodes:_range",
         "above = scale * (high - zero)",
         "above = scale * high",
-        "tests/lowering/openvino/test_openvino_lowering.py::test_ranges_of_zero_points",
+        "tests/lowering/openvino_cpu/test_openvino_lowering.py::test_ranges_of_zero_points",
     ),
     Mutation(
         "tvm-drops-every-clamp", "qfunc.lowering.qlinear.rewrite:_Rewrite._result",

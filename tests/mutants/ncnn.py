@@ -2,14 +2,14 @@
 
 from mutants.mutation import Mutation
 
-READ = "tests/lowering/ncnn/test_ncnn.py::test_the_files_hold_the_models_qparams_and_codes"
+READ = "tests/lowering/ncnn_files/test_ncnn.py::test_the_files_hold_the_models_qparams_and_codes"
 
 NCNN = (
     Mutation(
         "ncnn-transposed-weights-by-inputs", "qfunc.lowering.ncnn.linear:deconv",
         "value = weight.real.reshape(groups, -1, *weight.value.shape[1:]).swapaxes(1, 2)",
         "value = weight.real.reshape(groups, weight.value.shape[1], -1, *weight.value.shape[2:])",
-        "tests/lowering/ncnn/test_ncnn_transposed.py::test_the_file_holds_each_output_s_weights[groups]",
+        "tests/lowering/ncnn_files/test_ncnn_transposed.py::test_the_file_holds_each_output_s_weights[groups]",
     ),
     Mutation(
         "ncnn-scales-instead-of-reciprocals", "qfunc.lowering.ncnn.builder:reciprocal",
@@ -28,7 +28,7 @@ NCNN = (
         "ncnn-kernel-turned", "qfunc.lowering.ncnn.linear:_parameters",
         "1: kw, 11: kh,",
         "1: kh, 11: kw,",
-        "tests/lowering/ncnn/test_ncnn.py::test_windows_are_said_as_they_are",
+        "tests/lowering/ncnn_files/test_ncnn.py::test_windows_are_said_as_they_are",
     ),
     Mutation(
         "ncnn-clips-what-codes-imply", "qfunc.lowering.ncnn.writer:Writer._passes",
@@ -40,24 +40,24 @@ NCNN = (
         "ncnn-winograd-with-eight-bits", "qfunc.targets.ncnn:ncnn",
         "weight=evolve(WEIGHT, format=SIX)",
         "weight=WEIGHT",
-        "tests/lowering/ncnn/test_ncnn.py::test_only_winograd_weights_have_six_bits",
+        "tests/lowering/ncnn_files/test_ncnn.py::test_only_winograd_weights_have_six_bits",
     ),
     Mutation(
         "ncnn-multiplier-of-scales", "qfunc.emulation.linear:_by_reciprocals",
         "return 1 / ((1 / s_x) * (1 / s_w))",
         "return s_x * s_w",
-        "tests/lowering/ncnn/test_ncnn_rules.py::test_dense_convolutions_round_once_and_depthwise_ones_twice",
+        "tests/lowering/ncnn_files/test_ncnn_rules.py::test_dense_convolutions_round_once_and_depthwise_ones_twice",
     ),
     Mutation(
         "ncnn-global-average-in-order", "qfunc.numerics.kernels.ncnn:mean_of_image",
         "(four[..., 0] + four[..., 2]) + (four[..., 1] + four[..., 3])",
         "four.sum(-1)",
-        "tests/lowering/ncnn/test_ncnn_rules.py::test_a_global_average_is_four_sums_then_the_rest_times_the_reciprocal",
+        "tests/lowering/ncnn_files/test_ncnn_rules.py::test_a_global_average_is_four_sums_then_the_rest_times_the_reciprocal",
     ),
     Mutation(
         "ncnn-padding-never-counts", "qfunc.numerics.kernels.ncnn:average",
         "counts_all = count_include_pad and any(around)",
         "counts_all = False",
-        "tests/lowering/ncnn/test_ncnn_rules.py::test_an_average_is_in_window_order_and_where_padding_counts_times_the_reciprocal",
+        "tests/lowering/ncnn_files/test_ncnn_rules.py::test_an_average_is_in_window_order_and_where_padding_counts_times_the_reciprocal",
     ),
 )  # fmt: skip

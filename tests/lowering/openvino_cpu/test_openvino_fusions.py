@@ -16,7 +16,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OpenVinoRunner
 from qfunc.placement.partition import Partition
-from tests.lowering.openvino.test_openvino_lowering import NARROW, needs_openvino
+from tests.lowering.openvino_cpu.test_openvino_lowering import NARROW, needs_openvino
 
 
 class Block(nn.Module):

@@ -12,7 +12,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from tests.lowering.drawn_law import _calibrated
-from tests.lowering.ncnn.test_ncnn import Read
+from tests.lowering.ncnn_files.test_ncnn import Read
 
 needs_ncnn = pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
 TARGET = targets.ncnn

@@ -1,6 +1,6 @@
 """Every op of ncnn's datasheet as Hypothesis draws it: the emulation is what ncnn computes, in int8 and bit for bit in float32.
 
-    QFUNC_EXAMPLES=1000 python -m pytest -n 0 -s tests/lowering/ncnn/test_ncnn_ops.py
+    QFUNC_EXAMPLES=1000 python -m pytest -n 0 -s tests/lowering/ncnn_files/test_ncnn_ops.py
 
 draws so many examples of up to eight ops, others every time, and prints how many were compared.
 """

@@ -1,6 +1,6 @@
 """Ops as Hypothesis draws them, in OpenVINO: each unit, given the runtime's own codes, makes those of the emulation.
 
-    QFUNC_EXAMPLES=1000 python -m pytest -n 0 -s tests/lowering/openvino/test_openvino_ops.py
+    QFUNC_EXAMPLES=1000 python -m pytest -n 0 -s tests/lowering/openvino_cpu/test_openvino_ops.py
 
 draws so many examples of up to eight ops, others every time, and prints how many codes were compared.  Values in float32 are
 summed in an order of OpenVINO's own, so that one next to a tie may become the other code: seldom, and by one.
