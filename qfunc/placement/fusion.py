@@ -48,10 +48,10 @@ def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
     """Return the groups of a graph: for each root in topological order, apply the first fusion that joins any node.
 
     >>> from qfunc.frontend.capture import capture
-    >>> from qfunc.specs import Op, Step
+    >>> from qfunc.specs import FusionStep, Op
     >>> from torch import nn
     >>> model = capture()(nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU()))
-    >>> found = match_fusions(Context(model), (Fusion(Op("conv"), (Step(Op("relu")),)),))
+    >>> found = match_fusions(Context(model), (Fusion(Op("conv"), (FusionStep(Op("relu")),)),))
     >>> [[n.name for n in g.nodes] for g in found.groups]
     [['_0', '_1']]
     """

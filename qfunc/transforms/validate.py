@@ -19,7 +19,7 @@ def describe(value: Any) -> str:
     """A value in a few words.
 
     >>> describe("tensorrt"), describe(nn.ReLU()), describe(nn.ReLU), describe(describe)
-    ("'tensorrt'", 'a ReLU', 'the class ReLU', 'the function named')
+    ("'tensorrt'", 'a ReLU', 'the class ReLU', 'the function describe')
     """
     if value is None or isinstance(value, str | int | float):
         return repr(value)
