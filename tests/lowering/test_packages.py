@@ -12,8 +12,8 @@ from qfunc.ops.opset import OPS
 
 ROOT = Path(qfunc.lowering.__file__).parent
 PACKAGES = sorted(p for p in ROOT.iterdir() if p.is_dir() and p.name != "__pycache__")
-RUNTIMES = [p for p in PACKAGES if p.name != "vendor"]
-"""vendor/ has a file for each vendor, each a lowering with the constraints of its format."""
+RUNTIMES = [p for p in PACKAGES if p.name != "toolchains"]
+"""toolchains/ has a file for each closed toolchain: a lowering with the constraints of its format."""
 HOMES = {"LEGALITY": "constraints", "require_site": "constraints"}
 FAMILIES = (
     "attention", "creation", "elementwise", "image", "indexing", "linear", "normalization", "pooling", "recurrent", "reduction",

@@ -2,7 +2,7 @@
 
 from mutants.mutation import Mutation
 
-CODES = "tests/lowering/vendor/test_vitis.py::test_every_code_is_that_of_shifts_on_integers"
+CODES = "tests/lowering/toolchains/test_vitis.py::test_every_code_is_that_of_shifts_on_integers"
 
 VITIS = (
     Mutation(
@@ -21,7 +21,7 @@ VITIS = (
         "bias-behind-the-point-rounded-first", "qfunc.numerics.kernels.requantize:with_bits_behind",
         "return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)",
         "return (acc.double() + (bias / 2**bits).double().round().reshape(-1, *[1] * spatial)) * 2.0**bits",
-        "tests/lowering/vendor/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
+        "tests/lowering/toolchains/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
     ),
     Mutation(
         "weights-keep-their-zero-point", "qfunc.emulation.linear:_weighted",
@@ -39,13 +39,13 @@ VITIS = (
         "sum-by-shifts-without-zero-points", "qfunc.numerics.kernels.addition:add_by_shifts",
         "terms = [(t - z).long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
         "terms = [t.long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
-        "tests/lowering/vendor/test_vitis.py::test_sums_by_shifts",
+        "tests/lowering/toolchains/test_vitis.py::test_sums_by_shifts",
     ),
     Mutation(
         "reciprocals-one-bit-shorter", "qfunc.numerics.kernels.pooling:reciprocal",
         "for n in range(bits + (count - 1).bit_length())]",
         "for n in range(bits - 1 + (count - 1).bit_length())]",
-        ("tests/lowering/vendor/test_vitis.py::test_reciprocals_that_are_not_listed_are_the_nearest", CODES),
+        ("tests/lowering/toolchains/test_vitis.py::test_reciprocals_that_are_not_listed_are_the_nearest", CODES),
     ),
     Mutation(
         "reciprocals-divide", "qfunc.numerics.kernels.pooling:average_codes",
@@ -84,12 +84,12 @@ VITIS = (
         "float-simulators-with-float-weights", "qfunc.emulation.context:UnitContext.real",
         "        if isinstance(given, Codes) or coding is None:",
         "        if isinstance(given, Codes) or coding is not None or coding is None:",
-        "tests/lowering/vendor/test_float_simulators.py::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
+        "tests/lowering/toolchains/test_float_simulators.py::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
     ),
     Mutation(
         "logarithms-decoded-as-integers", "qfunc.emulation.builder:EmulationBuilder.real",
         "log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=",
         "dequantize_codes, value.node, coding.scale, 128, name=",
-        "tests/lowering/vendor/test_float_simulators.py::test_nnie_decodes_its_codes_and_computes_in_float",
+        "tests/lowering/toolchains/test_float_simulators.py::test_nnie_decodes_its_codes_and_computes_in_float",
     ),
 )  # fmt: skip

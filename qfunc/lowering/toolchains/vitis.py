@@ -54,7 +54,7 @@ class VitisLowering:
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
+        from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 
         sites = tuple(sites)
         for site in sites:

@@ -54,8 +54,8 @@ class NnieLowering:
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.vendor.nnie_table import entries, upsample
-        from qfunc.lowering.vendor.side_file import json_bytes
+        from qfunc.lowering.toolchains.nnie_table import entries, upsample
+        from qfunc.lowering.toolchains.side_file import json_bytes
 
         sites = tuple(sites)
         for site in sites:

@@ -11,7 +11,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor
+from qfunc.lowering.toolchains.side_file import by_tensor
 from qfunc.specs import Int
 from qfunc.specs._values import readable
 

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.format_checks import require_integers
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor, derived, json_bytes
+from qfunc.lowering.toolchains.side_file import by_tensor, derived, json_bytes
 from qfunc.specs._values import readable
 
 

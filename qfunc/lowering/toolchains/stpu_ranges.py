@@ -15,7 +15,7 @@ from qfunc.lowering.format_checks import format_error, require_integers, require
 from qfunc.lowering.onnx.remove_quantizers import prune
 from qfunc.lowering.qdq_reader import QdqModel
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor, derived, tensors_of
+from qfunc.lowering.toolchains.side_file import by_tensor, derived, tensors_of
 from qfunc.specs import Int
 
 _ARTIFACT = "STPU"

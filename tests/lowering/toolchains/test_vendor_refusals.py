@@ -13,7 +13,7 @@ from qfunc.errors import DeployError, SpecError
 from qfunc.lowering import Combined, PplDspLowering, QdqLowering, SnpeEncodings, StpuLowering, TensorRtRanges
 from qfunc.specs import Int, Log
 from tests.lowering.onnx.test_qdq_nodes import parts
-from tests.lowering.vendor.vendor_net import Net, made
+from tests.lowering.toolchains.vendor_net import Net, made
 
 # what a format cannot say
 

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.onnx.opset import opset_field
-from qfunc.lowering.vendor.side_file import json_bytes
+from qfunc.lowering.toolchains.side_file import json_bytes
 from qfunc.specs._values import readable
 
 
@@ -49,7 +49,7 @@ class StpuLowering:
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.vendor.stpu_ranges import StpuRanges
+        from qfunc.lowering.toolchains.stpu_ranges import StpuRanges
 
         ranges = StpuRanges(float_model(model, sites), sites)
         content = ranges.entries()

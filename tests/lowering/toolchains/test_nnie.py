@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import NnieLowering
-from qfunc.lowering.vendor.nnie import clip
+from qfunc.lowering.toolchains.nnie import clip
 from qfunc.specs import Log
 from tests.lowering.onnx.reader import execute, tensors
 from tests.lowering.onnx.test_qdq_nodes import Net, parts

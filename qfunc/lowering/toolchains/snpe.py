@@ -10,7 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
+from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 from qfunc.specs import Int
 from qfunc.specs._values import readable
 

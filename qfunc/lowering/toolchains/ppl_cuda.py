@@ -10,7 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor, derived
+from qfunc.lowering.toolchains.side_file import by_tensor, derived
 from qfunc.specs._values import readable
 
 _ARTIFACT = "PPL-CUDA's text"
