@@ -10,8 +10,8 @@ from torch import fx
 
 from qfunc.emulation.context import UnitContext, both_operands, exponents
 from qfunc.errors import EmulationError
-from qfunc.numerics.kernels import fixed_point, integer
-from qfunc.numerics.kernels.addition import add_by_shifts, add_scaled, add_shifted
+from qfunc.numerics.kernels import fixed_point
+from qfunc.numerics.kernels.addition import add_by_shifts, add_codes, add_scaled, add_shifted
 from qfunc.ops.node import slots
 from qfunc.specs import Shift, SumFma, SumScaled, SumShifted
 
@@ -20,7 +20,7 @@ def sum_fma(job: UnitContext, arithmetic: SumFma) -> fx.Node:
     """The node of a `specs.SumFma` unit."""
     (a, b), (zero, low, high) = both_operands(job), job.range()
     return job.emitter.call(
-        integer.add_codes, a.node, a.coding.scale, a.coding.zero_point, b.node, b.coding.scale, b.coding.zero_point,
+        add_codes, a.node, a.coding.scale, a.coding.zero_point, b.node, b.coding.scale, b.coding.zero_point,
         job.output.scale, zero, low, high, arithmetic.rounding, shares_layout_with_convolution(job), name=job.name, result=True,
     )  # fmt: skip
 

@@ -124,19 +124,19 @@ NUMERICS = (
         "tests/numerics/test_fixed_point.py::test_fma_where_float64_alone_rounds_twice",
     ),
     Mutation(
-        "sum-offset-unfused", "qfunc.numerics.kernels.integer:add_codes",
+        "sum-offset-unfused", "qfunc.numerics.kernels.addition:add_codes",
         "- fma(r_a, z_a, r_b * z_b)",
         "- (r_a * z_a + r_b * z_b)",
         "tests/numerics/test_requantize_mutants.py::test_the_offset_of_a_sum_is_fused",
     ),
     Mutation(
-        "sum-never-swaps", "qfunc.numerics.kernels.integer:_scalar_along_last",
+        "sum-never-swaps", "qfunc.numerics.kernels.addition:_scalar_along_last",
         "return n_a == 1 and n_b != 1",
         "return False",
         "tests/numerics/test_requantize.py::test_sum_swaps_an_operand_that_is_constant_along_the_last_axis",
     ),
     Mutation(
-        "sum-always-in-float64", "qfunc.numerics.kernels.integer:_float64_is_exact",
+        "sum-always-in-float64", "qfunc.numerics.kernels.addition:_float64_is_exact",
         "return 2.0**17 * (r_a + r_b + 1) < 2.0**53 * last",
         "return True",
         SUMS,
