@@ -1,4 +1,4 @@
-"""Qparams: compute a scale and a zero point that the hardware supports from the range of a tensor."""
+"""Qparams: the scale and the zero point that the hardware supports for the range of a tensor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Affine(NamedTuple):
 
 
 def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the number of elements along each axis that share a scale: the general form of every granularity.
+    """Return the number of elements along each axis that share a scale, for every granularity.
 
     >>> from qfunc.specs import Scale
     >>> [block_size(Scheme(scale=Scale(g)), (6, 64)) for g in (PerTensor(), PerChannel(0), PerBlock(1, 32))]
@@ -44,7 +44,10 @@ def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(size if i == axis % len(shape) else 1 for i in range(len(shape)))
     wanted = "an axis of the tensor that the block size divides"
     raise SpecError(
-        where="Scale.shared", found=f"{scheme.scale.shared} on shape {shape}", wanted=wanted, do="Use another axis."
+        where="Scale.shared",
+        found=f"{scheme.scale.shared} on shape {shape}",
+        wanted=wanted,
+        do="Use an axis of the tensor and a size that divides it.",
     )
 
 
@@ -83,7 +86,7 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
 
     Args:
         low, high: In real units, in the shape of the qparams, finite; low <= high.
-        scheme: Any.
+        scheme: The scheme of the tensor.
     Returns:
         Qparams in float32.
     Source: ONNX Runtime quantization tool (affine); TFLite quantization specification (symmetric); OCP
@@ -103,12 +106,12 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
     fmt = scheme.format
     assert isinstance(fmt, Int)  # Scheme requires it
     if scheme.zero_point.value is not None:
-        scale, outer = nearest_scale(_reaching(low, high, float(scheme.zero_point.value), fmt), scheme)
+        scale, outer = nearest_scale(_smallest_scale(low, high, float(scheme.zero_point.value), fmt), scheme)
         return Affine(scale, torch.full_like(scale, scheme.zero_point.value), outer)
     scale, outer = nearest_scale((high - low) / (fmt.qmax - fmt.qmin), scheme)
     zero = _zero_point(low, high, scale if outer is None else scale * outer, fmt, scheme.zero_point)
     if scheme.zero_point.nudge == "outward":
-        scale, outer = nearest_scale(_reaching(low, high, zero, fmt), scheme)
+        scale, outer = nearest_scale(_smallest_scale(low, high, zero, fmt), scheme)
     return Affine(scale, zero.float(), outer)
 
 
@@ -158,13 +161,13 @@ def _symmetric(low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:
     # Codes that are never negative represent nothing below 0, as with a zero point fixed at qmin.
     extreme = high if isinstance(fmt, Int) and fmt.qmin >= 0 else torch.maximum(-low, high)
     if isinstance(fmt, Log):
-        return logarithmic.smallest_of(torch.where(extreme < TINY, 1.0, extreme), fmt)
+        return logarithmic.scale_from_max(torch.where(extreme < TINY, 1.0, extreme), fmt)
     # A signed scale maps the extreme to qmin, because |qmin| = qmax + 1.
     sign = torch.where(high > -low, -1.0, 1.0) if scheme.scale.signed else 1.0
     return sign * extreme / divisor(scheme)
 
 
-def _reaching(low: Tensor, high: Tensor, zero: Tensor | float, fmt: Int) -> Tensor:
+def _smallest_scale(low: Tensor, high: Tensor, zero: Tensor | float, fmt: Int) -> Tensor:
     # The smallest scale at which the codes reach both bounds from the zero point.
     z = torch.as_tensor(zero, dtype=torch.float64, device=low.device)
     below = torch.where(z > fmt.qmin, -low / (z - fmt.qmin).clamp(min=1), 0.0)

@@ -6,7 +6,7 @@ INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
 
 EMULATION = (
     Mutation(
-        "dense-weights-by-inputs", "qfunc.emulation.linear:_weighted",
+        "dense-weights-by-inputs", "qfunc.emulation.linear:_weighted_sum",
         "weight = weight.T if weight.ndim == 2 and channel_axis(job.root) else weight",
         "weight = weight.T if weight.ndim == 2 and matmul else weight",
         "tests/emulation/test_dense_linear.py::test_the_sum_runs_over_inputs",
@@ -19,14 +19,14 @@ EMULATION = (
     ),
     Mutation(
         "bounds-are-rounded-without-the-zero-point", "qfunc.emulation.context:UnitContext._code",
-        'before = zero if how.zero_point == "before" else 0',
+        'before = zero if rule.zero_point == "before" else 0',
         "before = 0",
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
     Mutation(
         "bounds-are-rounded-as-sums-are", "qfunc.emulation.context:UnitContext._code",
-        'how = given or Bounds(getattr(arithmetic, "rounding", "half_away"))',
-        'how = Bounds(getattr(arithmetic, "rounding", "half_away"))',
+        'rule = value or Bounds(getattr(arithmetic, "rounding", "half_away"))',
+        'rule = Bounds(getattr(arithmetic, "rounding", "half_away"))',
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
     Mutation(
@@ -48,21 +48,21 @@ EMULATION = (
         "tests/emulation/test_requantize_exact.py::test_through_real_is_quantize_of_the_real_value",
     ),
     Mutation(
-        "fused-sum-left-out", "qfunc.numerics.kernels.requantize:through_real",
+        "fused-sum-left-out", "qfunc.numerics.kernels.requantize:requantize_through_real",
         "value = value if other is None else value + other",
         "value = value",
         "tests/emulation/test_requantize_exact.py::test_through_real_adds_what_is_fused_in_real_units",
     ),
     Mutation(
-        "bounds-before-a-fused-sum-left-out", "qfunc.numerics.kernels.requantize:within_bounds",
+        "bounds-before-a-fused-sum-left-out", "qfunc.numerics.kernels.requantize:clamp_to_bounds",
         "value = value.clamp(least, most)",
         "pass",
         "tests/emulation/test_requantize_exact.py::test_through_real_adds_what_is_fused_in_real_units",
     ),
     Mutation(
-        "activation-behind-a-fused-sum-before-it", "qfunc.emulation.context:UnitContext._around_the_sum",
-        "return ([], fused) if at is None else (fused[:at], fused[at + 1 :])",
-        "return ([], fused) if at is None else (fused[at + 1 :], fused[:at])",
+        "activation-behind-a-fused-sum-before-it", "qfunc.emulation.context:UnitContext._split_at_sum",
+        "return ([], fused) if position is None else (fused[:position], fused[position + 1 :])",
+        "return ([], fused) if position is None else (fused[position + 1 :], fused[:position])",
         "tests/lowering/openvino_cpu/test_openvino_fusions.py::test_the_addition_is_in_real_units_without_rounding_before_it",
     ),
     Mutation(
@@ -90,14 +90,14 @@ EMULATION = (
         INTEGER, case="mul constant",
     ),
     Mutation(
-        "multiplier-without-the-input-scale", "qfunc.emulation.linear:_weighted",
+        "multiplier-without-the-input-scale", "qfunc.emulation.linear:_weighted_sum",
         "product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()",
         "product = weight_coding.qparams.scale.double().flatten()",
         INTEGER, case="conv2d",
     ),
     Mutation(
-        "bias-left-out", "qfunc.emulation.linear:_weighted",
-        "linear_codes, x.node, x.coding.zero_point, held, within, ends",
+        "bias-left-out", "qfunc.emulation.linear:_weighted_sum",
+        "linear_codes, x.node, x.coding.zero_point, held, fused_bias, ends",
         "linear_codes, x.node, x.coding.zero_point, held, None, ends",
         INTEGER, case="linear rank 2",
     ),
@@ -115,8 +115,8 @@ EMULATION = (
     ),
     Mutation(
         "a-float-constant-is-emulated-unquantized", "qfunc.emulation.writer:_Emulation._constant",
-        "held = coding.seat.module(read_attr(self.network, producer).detach())",
-        "held = read_attr(self.network, producer).detach()",
+        "quantized = coding.seat.module(read_attr(self.network, producer).detach())",
+        "quantized = read_attr(self.network, producer).detach()",
         "tests/transforms/test_verify_mutants.py::test_a_float_unit_reads_quantized_weights",
     ),
     # verify

@@ -7,7 +7,7 @@ FMA = "tests/numerics/test_fixed_point.py"
 
 MLAS = (
     Mutation(
-        "mlas-root-of-float32", "qfunc.numerics.kernels.mlas:_root",
+        "mlas-root-of-float32", "qfunc.numerics.kernels.mlas:_sqrt",
         "return x.double().sqrt().float()",
         "return x.sqrt()",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
@@ -19,7 +19,7 @@ MLAS = (
         "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
     ),
     Mutation(
-        "mlas-fours-are-fused", "qfunc.numerics.kernels.mlas:_by_lanes",
+        "mlas-fours-are-fused", "qfunc.numerics.kernels.mlas:_sum_of_squares",
         "total = total + rest[..., at] * rest[..., at]",
         "total = fma(rest[..., at], rest[..., at], total)",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
@@ -32,8 +32,8 @@ MLAS = (
     ),
     Mutation(
         "mlas-bias-behind-the-product", "qfunc.numerics.kernels.mlas:layer_norm",
-        "else fma(scaled, w.expand_as(rows), b.expand_as(rows))",
-        "else scaled * w + b",
+        "else fma(quotient, w.expand_as(rows), b.expand_as(rows))",
+        "else quotient * w + b",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
     ),
     Mutation(
@@ -61,7 +61,7 @@ MLAS = (
         "tests/lowering/onnxruntime/test_float_kernels.py::test_curves",
     ),
     Mutation(
-        "mlas-gelu-of-the-square-first", "qfunc.numerics.kernels.mlas:_by_tanh",
+        "mlas-gelu-of-the-square-first", "qfunc.numerics.kernels.mlas:_tanh_curve",
         "return tanh(x * (c * x * x + b))",
         "return tanh(x * (c * (x * x) + b))",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_curves",
@@ -97,7 +97,7 @@ MLAS = (
         NETWORKS,
     ),
     Mutation(
-        "fma-never-between", "qfunc.numerics.kernels.integer:_between",
+        "fma-never-between", "qfunc.numerics.kernels.integer:_double_rounding_is_possible",
         "return bool(((bits == 0x10000000) |",
         "return bool(((bits == 0x1) |",
         FMA,

@@ -110,7 +110,7 @@ TRAINING = (
     ),
     Mutation(
         "frozen-models-do-not-compile", "qfunc.numerics._learned_grads:by_rule",
-        "if not wanted:",
+        "if not needs_grad:",
         "if not tensors:",
         "tests/functions/test_learned_laws.py::test_compiles_where_nothing_asks_for_a_gradient",
     ),
@@ -206,12 +206,12 @@ TRAINING = (
     ),
     Mutation(
         "compiled-functional-gradients-are-zero", "qfunc.numerics._learned_grads:by_rule",
-        "tensors = seen(tensors)",
+        "tensors = differentiable_views(tensors)",
         "tensors = tuple(tensors)",
         "tests/functions/test_compiled_functional.py::test_first_derivatives",
     ),
     Mutation(
-        "compiled-second-derivatives-are-zero", "qfunc.numerics._compiled:require_first",
+        "compiled-second-derivatives-are-zero", "qfunc.numerics._compiled:require_first_derivative",
         "len(wrappers) > 1",
         "len(wrappers) > 9",
         "tests/functions/test_compiled_functional.py::test_other_derivatives_are_refused",

@@ -6,33 +6,33 @@ CODES = "tests/lowering/toolchains/test_vitis.py::test_every_code_is_that_of_shi
 
 VITIS = (
     Mutation(
-        "bias-without-its-own-scale", "qfunc.emulation.linear:_aligned",
-        "return codes * torch.exp2((shift + behind).double()), behind",
-        "return codes * torch.exp2((0 * shift + behind).double()), behind",
+        "bias-without-its-own-scale", "qfunc.emulation.linear:_aligned_bias",
+        "return codes * torch.exp2((shift + fraction_bits).double()), fraction_bits",
+        "return codes * torch.exp2((0 * shift + fraction_bits).double()), fraction_bits",
         CODES,
     ),
     Mutation(
-        "bits-behind-the-point-not-shifted-away", "qfunc.emulation.linear:_weighted",
-        "product, within = product * 2.0**-behind, None if behind else bias",
-        "product, within = product * 1.0, None if behind else bias",
+        "bits-behind-the-point-not-shifted-away", "qfunc.emulation.linear:_weighted_sum",
+        "product, fused_bias = product * 2.0**-fraction_bits, None if fraction_bits else bias",
+        "product, fused_bias = product * 1.0, None if fraction_bits else bias",
         CODES,
     ),
     Mutation(
-        "bias-behind-the-point-rounded-first", "qfunc.numerics.kernels.requantize:with_bits_behind",
+        "bias-behind-the-point-rounded-first", "qfunc.numerics.kernels.requantize:add_fractional_bias",
         "return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)",
         "return (acc.double() + (bias / 2**bits).double().round().reshape(-1, *[1] * spatial)) * 2.0**bits",
         "tests/lowering/toolchains/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
     ),
     Mutation(
-        "weights-keep-their-zero-point", "qfunc.emulation.linear:_weighted",
+        "weights-keep-their-zero-point", "qfunc.emulation.linear:_weighted_sum",
         "weight = (codes - weight_coding.qparams.zero_point.to(codes.dtype)).float()",
         "weight = (codes - 0 * weight_coding.qparams.zero_point.to(codes.dtype)).float()",
         "tests/lowering/qlinear/test_onnx_qnn.py",
     ),
     Mutation(
         "terms-of-a-sum-at-the-coarser-scale", "qfunc.emulation.addition:sum_shift",
-        "    last = int(k.max())",
-        "    last = int(k.min())",
+        "    shift = int(k.max())",
+        "    shift = int(k.min())",
         CODES,
     ),
     Mutation(
@@ -82,8 +82,8 @@ VITIS = (
     ),
     Mutation(
         "float-simulators-with-float-weights", "qfunc.emulation.context:UnitContext.real",
-        "        if isinstance(given, Codes) or coding is None:",
-        "        if isinstance(given, Codes) or coding is not None or coding is None:",
+        "        if isinstance(value, Codes) or coding is None:",
+        "        if isinstance(value, Codes) or coding is not None or coding is None:",
         "tests/lowering/toolchains/test_float_simulators.py::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
     ),
     Mutation(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.integer import fma
-from qfunc.numerics.kernels.vector import in_runs
+from qfunc.numerics.kernels.vector import in_vector_loop
 from qfunc.numerics.rounding import round_by
 
 
@@ -38,9 +38,9 @@ def add_codes(
     s = torch.tensor(scale, dtype=f32)
     r_a, r_b = torch.tensor(scale_a, dtype=f32) / s, torch.tensor(scale_b, dtype=f32) / s
     z_a, z_b = torch.tensor(float(zero_a)), torch.tensor(float(zero_b))
-    fixed = torch.tensor(float(zero_point)) - fma(r_a, z_a, r_b * z_b)
+    offset = torch.tensor(float(zero_point)) - fma(r_a, z_a, r_b * z_b)
     add = _wide_sum if _float64_is_exact(scale_a / scale, scale_b / scale) else fma
-    return round_by(add(a, r_a, add(b, r_b, fixed)), rounding, low).clamp(low, high)
+    return round_by(add(a, r_a, add(b, r_b, offset)), rounding, low).clamp(low, high)
 
 
 def _wide_sum(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -75,21 +75,22 @@ def add_shifted(
     """
     m = [(torch.tensor(p), torch.tensor(e)) for p, e in pairs]
     terms = [
-        fixed_point.scale_fixed((t - z).long() << left_shift, *q, steps) for t, z, q in zip((a, b), zeros, m, strict=False)
+        fixed_point.scale_fixed((t - z).long() << left_shift, *scaling, steps)
+        for t, z, scaling in zip((a, b), zeros, m, strict=False)
     ]
     for i, (t, z, (multiplier, e)) in enumerate(zip((a, b), zeros, pairs, strict=False)):
         if lanes is not None and 31 < e <= 31 + left_shift:
             exact_product = (t - z).long() << left_shift - (e - 31)
             exact_product = fixed_point.scale_fixed(exact_product, torch.tensor(multiplier), torch.tensor(31), steps)
-            terms[i] = torch.where(_in_runs(a, b, lanes, channels_last), exact_product, terms[i])
+            terms[i] = torch.where(_in_vector_loop(a, b, lanes, channels_last), exact_product, terms[i])
     return (fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
 
 
-def _in_runs(a: Tensor, b: Tensor, lanes: int, channels_last: bool) -> Tensor:
+def _in_vector_loop(a: Tensor, b: Tensor, lanes: int, channels_last: bool) -> Tensor:
     if channels_last and a.ndim == b.ndim == 4:
         last = [t.permute(0, 2, 3, 1).shape for t in (a, b)]
-        return in_runs(last[0], last[1], lanes).permute(0, 3, 1, 2)
-    return in_runs(a.shape, b.shape, lanes)
+        return in_vector_loop(last[0], last[1], lanes).permute(0, 3, 1, 2)
+    return in_vector_loop(a.shape, b.shape, lanes)
 
 
 def add_scaled(

@@ -1,7 +1,7 @@
 """Integer kernels: quantize, requantize, pool and apply softmax to codes.
 
-Codes and accumulators are integers stored in floating point (`accumulators` computes the exact ones).  Scales are Python
-floats or tensors, exactly representable in float32.
+Codes and accumulators are integers stored in floating point; `accumulators` computes the exact
+accumulators.  Scales are Python floats or tensors, exactly representable in float32.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high:
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Return round_float32(a*b + c) of float32 operands, with one rounding for product and sum.
 
-    The product is exact in float64.  The float64 sum is rounded to odd by means of its two-sum error, so that
+    The product is exact in float64.  The two-sum error rounds the float64 sum to odd, so that
     the conversion to float32 does not round twice.
     Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE TC 2008.
 
@@ -71,17 +71,17 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """
     product, c = a.double() * b.double(), c.double()
     total = product + c
-    if not _between(total):
+    if not _double_rounding_is_possible(total):
         return total.float()
-    part = total - product
-    error = (product - (total - part)) + (c - part)
+    addend = total - product
+    error = (product - (total - addend)) + (c - addend)
     even = (total.contiguous().view(torch.int64) & 1) == 0
-    nudged = torch.nextafter(total, torch.copysign(torch.full_like(total, torch.inf), error))
-    return torch.where((error != 0) & even, nudged, total).float()
+    odd = torch.nextafter(total, torch.copysign(torch.full_like(total, torch.inf), error))
+    return torch.where((error != 0) & even, odd, total).float()
 
 
-def _between(total: Tensor) -> bool:
-    # True if a float64 is midway between two float32, where its own rounding would decide, or is subnormal in float32.
+def _double_rounding_is_possible(total: Tensor) -> bool:
+    # True if a float64 is midway between two float32, so that its rounding decides, or if it is subnormal in float32.
     bits = total.contiguous().view(torch.int64) & 0x1FFFFFFF
     return bool(((bits == 0x10000000) | ((total.abs() < 2.0**-125) & (total != 0))).any())
 
@@ -98,13 +98,13 @@ def average_pool_real(
     [[[0.5, 2.5]]]
     """
     rank, size = x.ndim - 2, x.shape[2:]
-    outs = [_pooled(size[d], kernel[d], stride[d], padding[d], ceil_mode) for d in range(rank)]
-    need = [max(0, (outs[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
-    pads = [p for d in reversed(range(rank)) for p in (padding[d], need[d])]
+    out_sizes = [_output_size(size[d], kernel[d], stride[d], padding[d], ceil_mode) for d in range(rank)]
+    end_pads = [max(0, (out_sizes[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
+    pads = [p for d in reversed(range(rank)) for p in (padding[d], end_pads[d])]
     x, inside = F.pad(x, pads) if any(pads) else x, F.pad(torch.ones(size, device=x.device), pads)
     total, count = None, torch.zeros((), device=x.device)
     for offset in product(*(range(k) for k in kernel)):
-        window = [slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, outs, stride, strict=True)]
+        window = [slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, out_sizes, stride, strict=True)]
         term = x[(slice(None), slice(None), *window)]
         total = term.clone() if total is None else total.add_(term)
         count = count + inside[tuple(window)]
@@ -112,7 +112,7 @@ def average_pool_real(
     return total / (float(math.prod(kernel)) if include_pad else count)
 
 
-def _pooled(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
+def _output_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
     span = size + 2 * pad - kernel
     out = (-(-span // stride) if ceil_mode else span // stride) + 1
     return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
@@ -170,12 +170,12 @@ def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
     >>> softmax_codes(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, 0, 255).tolist()
     [[128.0, 128.0]]
     """
-    moved = codes.long().movedim(dim, 0).contiguous()  # each term of the sum is contiguous in memory
+    terms = codes.long().movedim(dim, 0).contiguous()  # each term of the sum is contiguous in memory
     s = float(torch.tensor(scale_in, dtype=torch.float32))
-    room = float(torch.log(torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32) / moved.shape[0]))
-    shift = max(0.0, room - 5.0) / s
+    log_limit = float(torch.log(torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32) / terms.shape[0]))
+    shift = max(0.0, log_limit - 5.0) / s
     table = torch.exp((torch.arange(256, dtype=torch.float64) - 255 + shift) * s).float()
-    e = table[moved - moved.amax(0) + 255]
+    e = table[terms - terms.amax(0) + 255]
     total = torch.zeros_like(e[0])
     for term in e:
         total += term
@@ -189,13 +189,13 @@ def softmax_float(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
     >>> softmax_float(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, -128, -128, 127).tolist()
     [[0.0, 0.0]]
     """
-    moved = codes.movedim(dim, 0).contiguous()
-    e = torch.exp(-torch.tensor(scale_in) * (moved.amax(0) - moved))
+    terms = codes.movedim(dim, 0).contiguous()
+    e = torch.exp(-torch.tensor(scale_in) * (terms.amax(0) - terms))
     total = torch.zeros_like(e[0])
     for term in e:
         total += term
-    share = e * (1 / (total * torch.tensor(scale)))
-    return ((share.double() + 0.5).floor() + zero_point).clamp(low, high).float().movedim(0, dim)
+    probability = e * (1 / (total * torch.tensor(scale)))
+    return ((probability.double() + 0.5).floor() + zero_point).clamp(low, high).float().movedim(0, dim)
 
 
 def global_average_codes(
