@@ -82,7 +82,9 @@ def require_integers(site: QuantizedTensor, tensor: str, artifact: str) -> Int:
     """
     if isinstance(site.format, Int):
         return site.format
-    raise format_error(site, tensor, repr(site.format), f"integers: {artifact} has no other formats", "Edit the scheme.")
+    raise format_error(
+        site, tensor, repr(site.format), f"integers: {artifact} has no other formats", "Edit the scheme: format=Int(8)."
+    )
 
 
 def require_symmetric(site: QuantizedTensor, tensor: str, artifact: str) -> None:

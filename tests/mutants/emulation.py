@@ -25,7 +25,7 @@ EMULATION = (
     ),
     Mutation(
         "bounds-are-rounded-as-sums-are", "qfunc.emulation.context:UnitContext._code",
-        'rule = value or Bounds(getattr(arithmetic, "rounding", "half_away"))',
+        'rule = bounds or Bounds(getattr(arithmetic, "rounding", "half_away"))',
         'rule = Bounds(getattr(arithmetic, "rounding", "half_away"))',
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
@@ -97,8 +97,8 @@ EMULATION = (
     ),
     Mutation(
         "bias-left-out", "qfunc.emulation.linear:_weighted_sum",
-        "linear_codes, x.node, x.coding.zero_point, held, fused_bias, ends",
-        "linear_codes, x.node, x.coding.zero_point, held, None, ends",
+        "linear_codes, x.node, x.coding.zero_point, weight_node, fused_bias, ends",
+        "linear_codes, x.node, x.coding.zero_point, weight_node, None, ends",
         INTEGER, case="linear rank 2",
     ),
     Mutation(

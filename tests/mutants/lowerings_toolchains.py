@@ -51,8 +51,8 @@ LOWERINGS_TOOLCHAINS = (
     ),
     Mutation(
         "bias-encodings-a-channel", "qfunc.lowering.toolchains.snpe:_Encoding.__init__",
-        "kept = 1 if alike else len(site.scale)",
-        "kept = len(site.scale)",
+        "count = 1 if uniform else len(site.scale)",
+        "count = len(site.scale)",
         "tests/lowering/toolchains/test_vendor_formats.py::test_a_derived_bias_has_as_many_encodings_as_its_weight_scales",
     ),
     Mutation(
@@ -81,8 +81,8 @@ LOWERINGS_TOOLCHAINS = (
     ),
     Mutation(
         "folded-with-the-sign", "qfunc.lowering.toolchains.stpu_ranges:StpuRanges._fold",
-        "self.weights[conv.input[1]] * abs(by)",
-        "self.weights[conv.input[1]] * by",
+        "self.weights[conv.input[1]] * abs(scalar)",
+        "self.weights[conv.input[1]] * scalar",
         RANGES, case="stpu-stpu",
     ),
     Mutation(
@@ -92,19 +92,19 @@ LOWERINGS_TOOLCHAINS = (
         "tests/lowering/toolchains/test_vendor_files.py::test_a_toolchain_that_obeys_the_files_computes_the_simulation[stpu-stpu]",
     ),
     Mutation(
-        "shared-weights-folded-in-place", "qfunc.lowering.toolchains.stpu_ranges:StpuRanges._multiplied",
-        "made = name if self.source.uses(name) == 1 else",
-        "made = name if True else",
+        "shared-weights-folded-in-place", "qfunc.lowering.toolchains.stpu_ranges:StpuRanges._multiply",
+        "target = name if self.source.uses(name) == 1 else",
+        "target = name if True else",
         FOLDED,
     ),
     Mutation(
-        "relu-keeps-its-range-to-itself", "qfunc.lowering.toolchains.stpu_ranges:StpuRanges._pass_on",
+        "relu-keeps-its-range-to-itself", "qfunc.lowering.toolchains.stpu_ranges:StpuRanges._propagate",
         'node.op_type in ("Relu", "Clip")',
         "node.op_type in ()",
         EXPONENTS,
     ),
     Mutation(
-        "concat-of-any-ranges", "qfunc.lowering.toolchains.stpu_ranges:StpuRanges._same",
+        "concat-of-any-ranges", "qfunc.lowering.toolchains.stpu_ranges:StpuRanges._require_same_range",
         "if self.largest.setdefault(name, wanted) != wanted:",
         "if False:",
         "tests/lowering/toolchains/test_vendor_refusals.py::test_what_a_format_cannot_say_is_refused[stpu-sigmoid-scale]",

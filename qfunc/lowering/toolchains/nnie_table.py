@@ -1,4 +1,4 @@
-"""NNIE's layers in an ONNX model: which have entries in the vendor's table, and Upsample."""
+"""NNIE's table of the layers of an ONNX model, and its Upsample."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from onnx import helper
 
 from qfunc.errors import DeployError
 
-LEFT_OUT = ("Flatten", "Relu", "PRelu", "Sigmoid", "Reshape", "Softmax", "Clip", "GlobalAveragePool", "Mul", "Identity")
+WITHOUT_ENTRY = ("Flatten", "Relu", "PRelu", "Sigmoid", "Reshape", "Softmax", "Clip", "GlobalAveragePool", "Mul", "Identity")
 UPSAMPLE = """
 <opset_import: ["" : 21], domain: "qfunc">
 Upsample <mode: string>(x, scales) => (y) {
@@ -16,37 +16,40 @@ Upsample <mode: string>(x, scales) => (y) {
 """
 
 
-def entries(model: onnx.ModelProto, kept: set[str], clips: dict[str, float]) -> dict[str, list[float]]:
-    """Node -> the clip of each quantized input, for the nodes that are kept; `clips` are by quantized tensor.
+def entries(model: onnx.ModelProto, nodes: set[str], clips: dict[str, float]) -> dict[str, list[float]]:
+    """Return {node: the clip of each quantized input}, for the nodes in `nodes`; `clips` maps a quantized tensor to its clip.
 
-    It is read off the model with quantizers: two readers of one tensor may have it with different qparams.
+    `model` is the model with quantizers, because two readers of one tensor may have different qparams.
     """
-    found: dict[str, list[float]] = {}
+    table: dict[str, list[float]] = {}
     upsamples = 0
     for node in model.graph.node:
         resized = node.op_type == "Resize"
         inputs = [clips[name] for name in node.input if name in clips]
         grouped = node.op_type in ("Conv", "ConvTranspose") and any(a.name == "group" and a.i != 1 for a in node.attribute)
-        if inputs and not grouped and node.op_type not in LEFT_OUT and node.name in kept:
-            found[node.name] = inputs
+        if inputs and not grouped and node.op_type not in WITHOUT_ENTRY and node.name in nodes:
+            table[node.name] = inputs
             if resized:
-                found[f"{node.name}_permute_{upsamples}"] = inputs
+                table[f"{node.name}_permute_{upsamples}"] = inputs
         upsamples += resized
-    return found
+    return table
 
 
 def upsample(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
-    """Makes a Resize an Upsample, in a model that the caller owns.
+    """Replace a Resize by an Upsample, in place.
 
     Raises:
-        DeployError: a resizing that Upsample does not do.
+        DeployError: a Resize that Upsample cannot represent.
     """
-    held = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    mode, place = (held.get(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
-    if (mode, place) != ("nearest", "asymmetric"):
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    mode, coordinates = (attributes.get(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
+    if (mode, coordinates) != ("nearest", "asymmetric"):
         do = "Resize by mode='nearest'."
         raise DeployError(
-            where=f"op {node.name!r}", found=f"resizing by mode {mode!r}", wanted="NNIE's Upsample, nearest", do=do
+            where=f"op {node.name!r}",
+            found=f"resizing by mode {mode!r}",
+            wanted="mode 'nearest', as NNIE's Upsample",
+            do=do,
         )
     scales = node.input[2]
     del node.attribute[:], node.input[1:]

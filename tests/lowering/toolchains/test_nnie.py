@@ -150,7 +150,10 @@ def test_what_nnie_cannot_say_is_refused_by_name() -> None:
     _, model, sites = parts(targets.tensorrt, nn.Conv2d(3, 2, 1), x)
     with pytest.raises(DeployError) as e:
         NnieLowering().lower(model, sites)
-    wanted = "tensor 'input': found Int(8), wanted Log(), NNIE's one format. Use that, or edit.deploy(QdqLowering())."
+    wanted = (
+        "tensor 'input': found Int(8), wanted Log(), the only format of NNIE. "
+        "Use the schemes of targets.nnie, or edit.deploy(QdqLowering())."
+    )
     assert str(e.value) == wanted
 
 
