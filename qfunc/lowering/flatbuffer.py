@@ -14,7 +14,7 @@ Schema = Mapping[str, Fields]
 """Table -> its fields in the order of the .fbs file, each with its kind.
 
 A kind is one of SCALARS, "str", "[str]", "bytes", "[scalar]", the name of a table, "[table]", or "a|b|c": a union of tables,
-which takes two places, as in the file.  "" is a field that is no more.
+which takes two slots, as in the file.  "" is a removed field.
 """
 
 SCALARS = {"i8": "Int8", "u8": "Uint8", "i16": "Int16", "i32": "Int32", "u32": "Uint32", "i64": "Int64", "u64": "Uint64",
@@ -24,7 +24,7 @@ _ALIGNED = 16  # the alignment of bytes
 
 @frozen(eq=False)
 class Table:
-    """A table by the name of its kind; fields that it does not name have the defaults of the file."""
+    """A table of one kind; absent fields have the defaults of the format."""
 
     kind: str
     fields: Mapping[str, Any]
@@ -34,19 +34,19 @@ class Table:
 
 
 def table(kind: str, **fields: Any) -> Table:
-    """Return a table of these fields."""
+    """Return a table with these fields."""
     return Table(kind, fields)
 
 
 def serialize(schema: Schema, root: Table, identifier: str) -> bytes:
-    """Return the flatbuffer."""
+    """Return the bytes of a flatbuffer."""
     flatbuffers: Any = importlib.import_module("flatbuffers")
     builder = flatbuffers.Builder(1 << 12)
-    builder.Finish(_written(builder, schema, root), identifier.encode())
+    builder.Finish(_write_table(builder, schema, root), identifier.encode())
     return bytes(builder.Output())
 
 
-def _places(schema: Schema, kind: str) -> list[tuple[str, str, int]]:
+def _slots(schema: Schema, kind: str) -> list[tuple[str, str, int]]:
     # (field, kind, slot); the slot before a union's holds the number of its table.
     places, slot = [], 0
     for name, kind_of in schema[kind]:
@@ -56,10 +56,10 @@ def _places(schema: Schema, kind: str) -> list[tuple[str, str, int]]:
     return places
 
 
-def _written(builder: Any, schema: Schema, value: Table) -> int:
-    places = [p for p in _places(schema, value.kind) if value.fields.get(p[0]) is not None]
-    offsets = {name: _child(builder, schema, kind, value[name]) for name, kind, _ in places if kind not in SCALARS}
-    builder.StartObject(max((slot for *_, slot in _places(schema, value.kind)), default=-1) + 1)
+def _write_table(builder: Any, schema: Schema, value: Table) -> int:
+    places = [p for p in _slots(schema, value.kind) if value.fields.get(p[0]) is not None]
+    offsets = {name: _write_value(builder, schema, kind, value[name]) for name, kind, _ in places if kind not in SCALARS}
+    builder.StartObject(max((slot for *_, slot in _slots(schema, value.kind)), default=-1) + 1)
     for name, kind, slot in places:
         if kind in SCALARS:
             getattr(builder, f"Prepend{SCALARS[kind]}Slot")(slot, value[name], None)
@@ -70,7 +70,7 @@ def _written(builder: Any, schema: Schema, value: Table) -> int:
     return int(builder.EndObject())
 
 
-def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
+def _write_value(builder: Any, schema: Schema, kind: str, value: Any) -> int:
     if kind == "str":
         return int(builder.CreateString(value))
     if kind == "bytes":
@@ -79,11 +79,11 @@ def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
         builder.Bytes[builder.Head() : builder.Head() + len(value)] = value
         return int(builder.EndVector())
     if isinstance(value, Table):
-        return _written(builder, schema, value)
+        return _write_table(builder, schema, value)
     inner = kind[1:-1]
     if inner in SCALARS:
         return int(builder.CreateNumpyVector(np.asarray(value, SCALARS[inner].lower())))
-    made = [builder.CreateString(v) if inner == "str" else _written(builder, schema, v) for v in value]
+    made = [builder.CreateString(v) if inner == "str" else _write_table(builder, schema, v) for v in value]
     builder.StartVector(4, len(made), 4)
     for offset in reversed(made):
         builder.PrependUOffsetTRelative(offset)
@@ -91,38 +91,38 @@ def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
 
 
 def parse(schema: Schema, kind: str, data: bytes) -> Table:
-    """Return the root table of a flatbuffer, whole."""
+    """Return the root table of a flatbuffer, with all tables in it."""
     module: Any = importlib.import_module("flatbuffers.table")
     return _read(schema, kind, module.Table(bytearray(data), int.from_bytes(data[:4], "little")))
 
 
-def _read(schema: Schema, kind: str, held: Any) -> Table:
+def _read(schema: Schema, kind: str, reader: Any) -> Table:
     types: Any = importlib.import_module("flatbuffers.number_types")
     found: dict[str, Any] = {}
-    for name, inner, slot in _places(schema, kind):
-        offset = held.Offset(4 + 2 * slot)
+    for name, inner, slot in _slots(schema, kind):
+        offset = reader.Offset(4 + 2 * slot)
         if not offset or not inner:
             continue
-        at = held.Pos + offset
+        at = reader.Pos + offset
         if inner in SCALARS:
-            found[name] = held.Get(getattr(types, f"{SCALARS[inner]}Flags"), at)
+            found[name] = reader.Get(getattr(types, f"{SCALARS[inner]}Flags"), at)
         elif inner == "str":
-            found[name] = held.String(at).decode()
+            found[name] = reader.String(at).decode()
         elif inner == "bytes" or inner[1:-1] in SCALARS:
             size = np.dtype("uint8" if inner == "bytes" else SCALARS[inner[1:-1]].lower())
-            values = np.frombuffer(bytes(held.Bytes), size, held.VectorLen(offset), held.Vector(offset))
+            values = np.frombuffer(bytes(reader.Bytes), size, reader.VectorLen(offset), reader.Vector(offset))
             found[name] = values.tobytes() if inner == "bytes" else values.tolist()
         elif inner[0] == "[":
-            places = [held.Vector(offset) + 4 * i for i in range(held.VectorLen(offset))]
+            places = [reader.Vector(offset) + 4 * i for i in range(reader.VectorLen(offset))]
             if inner == "[str]":
-                found[name] = [held.String(p).decode() for p in places]
+                found[name] = [reader.String(p).decode() for p in places]
                 continue
-            found[name] = [_read(schema, inner[1:-1], type(held)(held.Bytes, held.Indirect(p))) for p in places]
+            found[name] = [_read(schema, inner[1:-1], type(reader)(reader.Bytes, reader.Indirect(p))) for p in places]
         else:
             if "|" in inner:
-                number = held.Get(types.Uint8Flags, held.Pos + held.Offset(4 + 2 * (slot - 1)))
+                number = reader.Get(types.Uint8Flags, reader.Pos + reader.Offset(4 + 2 * (slot - 1)))
                 inner = inner.split("|")[number - 1]
-            found[name] = _read(schema, inner, type(held)(held.Bytes, held.Indirect(at)))
+            found[name] = _read(schema, inner, type(reader)(reader.Bytes, reader.Indirect(at)))
     return Table(kind, found)
 
 

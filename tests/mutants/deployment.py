@@ -56,7 +56,7 @@ DEPLOYMENT = (
     ),
     Mutation(
         "narrow-codes-at-the-end-of-their-type", "qfunc.lowering.onnx.qdq_nodes:write_quantizer",
-        "if (codes_of.qmin, codes_of.qmax) != (held.qmin, held.qmax):",
+        "if (codes_of.qmin, codes_of.qmax) != (storage_type.qmin, storage_type.qmax):",
         "if False:",
         "tests/lowering/onnx/test_qdq_nodes.py::test_integers_saturate_at_the_ends_of_their_own_codes",
     ),
@@ -139,7 +139,7 @@ DEPLOYMENT = (
         "tests/lowering/onnx/test_qdq_nodes.py::test_the_float_model_has_the_quantized_weights_and_no_quantizers",
     ),
     Mutation(
-        "float-weights-behind-an-activation", "qfunc.lowering.onnx.writer:_Writer._apart",
+        "float-weights-behind-an-activation", "qfunc.lowering.onnx.writer:_Writer._copy_of_float",
         "units = [u for u in self.partition.units if u.group.output in (node, source)]",
         "units = [u for u in self.partition.units if u.group.output is node]",
         "tests/lowering/onnx/test_writer_mutants.py::test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drops",

@@ -139,13 +139,13 @@ TRANSFORMS = (
     # artifacts
     Mutation(
         "a-failed-save-loses-the-old-artifact", "qfunc.lowering.artifact:Artifact.save",
-        "os.replace(old, place)",
+        "os.replace(old, path)",
         "pass",
         "tests/lowering/test_artifact.py::test_a_failure_leaves_what_was_there",
     ),
     Mutation(
         "save-overwrites-foreign-files", "qfunc.lowering.artifact:Artifact._foreign",
-        "if others or (there and REPORT not in there):",
+        "if others or (names and REPORT not in names):",
         "if False:",
         "tests/lowering/test_artifact.py::test_save_refuses_a_place_that_holds_something_else",
     ),

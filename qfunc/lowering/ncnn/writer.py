@@ -61,7 +61,7 @@ class Writer:
 
     def _input(self, name: str, place: int) -> None:
         if self.source.kind(name) != REAL:
-            do = "Deploy what reads them apart, by another target."
+            do = "Move the ops that read it out of the deployed model."
             raise DeployError(where=f"input {name!r}", found="indices or truth values", wanted="float32", do=do)
         shape = blob_shape(self.source, name, name)
         self.blobs[name] = self.file.layer("Input", [], f"in{place}", shape, sizes(shape))
@@ -202,12 +202,12 @@ def blob_shape(source: QdqModel, name: str, node: str) -> tuple[int, ...]:
     """
     shape = source.shape(name, node)
     if source.varies(name) not in (0, None):
-        do = "Let the first axis be the batch's, or join the ones behind it."
+        do = "Make the batch the first axis."
         raise DeployError(where=f"op {node!r}", found=f"examples along axis {source.varies(name)}", wanted="axis 0", do=do)
     shape = (shape[1:] if shape[:1] == (1,) else shape) or (1,)
     if len(shape) > 4:
-        do = "Join some of them."
-        raise DeployError(where=f"op {node!r}", found=f"{len(shape)} axes behind the batch", wanted="four at most", do=do)
+        do = "Reshape the tensor to fewer axes."
+        raise DeployError(where=f"op {node!r}", found=f"{len(shape)} axes after the batch", wanted="at most four axes", do=do)
     return shape
 
 

@@ -117,7 +117,7 @@ def _sliced(c: OpContext, cuts: list[tuple[Any, Any, int, int]], gone: list[int]
         arguments = [vector(c, v, f"{c.name}.{op.lower()}_{i}") for i, v in enumerate(vectors)]
         last = k == len(steps) - 1
         made = g.node(op, [value, *arguments], c.name if last else f"{c.name}.{op.lower()}")
-        value = made if last else c.between(made, "after")
+        value = made if last else c.quantize_inner(made, "after")
     return value
 
 

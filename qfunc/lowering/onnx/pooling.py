@@ -49,7 +49,7 @@ def _global_avg_pool(c: OpContext) -> str:
         return reduced(c, "ReduceMean", c.input(), [-2, -1], bool(c["keepdim"]))
     if c["keepdim"]:
         return c.write("GlobalAveragePool", c.input())
-    pooled = c.between(c.graph.node("GlobalAveragePool", [c.input()], f"{c.name}.pooled"), "after")
+    pooled = c.quantize_inner(c.graph.node("GlobalAveragePool", [c.input()], f"{c.name}.pooled"), "after")
     return c.write("Squeeze", pooled, c.graph.integers(2, 3, name=f"{c.name}.axes"))
 
 

@@ -22,7 +22,7 @@ def _rows(c: OpContext, kind: str) -> Tensor:
 
 def _bias(c: OpContext, rows: Tensor, name: str) -> Tensor:
     node = c[name]
-    return c.held(node).detach()[rows] if isinstance(node, fx.Node) else torch.zeros(len(rows))
+    return c.constant_value(node).detach()[rows] if isinstance(node, fx.Node) else torch.zeros(len(rows))
 
 
 def _recurrent(kind: str, states: Sequence[str]) -> Callable[[OpContext], list[str]]:
@@ -33,7 +33,7 @@ def _recurrent(kind: str, states: Sequence[str]) -> Callable[[OpContext], list[s
         middle = g.integers(1, name=f"{name}.middle")
         x = c.input() if batched else g.node("Unsqueeze", [c.input(), middle], f"{name}.batched")
         rows = _rows(c, kind)
-        weights = [c.lifted(c[n], rows) for n in ("weight_ih", "weight_hh")]
+        weights = [c.permuted_constant(c[n], rows) for n in ("weight_ih", "weight_hh")]
         biases = [_bias(c, rows, n) for n in ("bias_ih", "bias_hh")]
         bias = g.constant(torch.cat(biases)[None].float(), f"{name}.biases") if c["bias_ih"] is not None else ""
         given = [_state(c, s, batched, middle) for s in states]

@@ -187,10 +187,10 @@ def _unbind(c: OpContext) -> list[str]:
 def regrouped(c: OpContext, inner: list[int], order: list[int]) -> str:
     """Write Reshape, Transpose and Reshape, on codes if the unit has codes. The batch, the first axis, keeps its size."""
     g = c.graph
-    split = c.between(
+    split = c.quantize_inner(
         g.node("Reshape", [c.input(), g.integers(0, *inner, name=f"{c.name}.inner_shape")], f"{c.name}.split"), "after"
     )
-    turned = c.between(g.node("Transpose", [split], f"{c.name}.turned", perm=order), "after")
+    turned = c.quantize_inner(g.node("Transpose", [split], f"{c.name}.turned", perm=order), "after")
     outer = [known(c, d) for d in c.result.dims[1:]]
     return c.write("Reshape", turned, g.integers(0, *outer, name=f"{c.name}.shape"))
 

@@ -145,7 +145,8 @@ def test_what_nnie_cannot_say_is_refused_by_name() -> None:
     with pytest.raises(DeployError) as e:
         lowered(Two(), x)
     assert str(e.value) == (
-        "op 'interpolate': found resizing by mode 'linear', wanted NNIE's Upsample, nearest. Resize by mode='nearest'."
+        "op 'interpolate': found resizing by mode 'linear', wanted mode 'nearest', as NNIE's Upsample. "
+        "Resize by mode='nearest'."
     )
     _, model, sites = parts(targets.tensorrt, nn.Conv2d(3, 2, 1), x)
     with pytest.raises(DeployError) as e:

@@ -113,9 +113,9 @@ def test_together_gives_the_files_of_all() -> None:
     with pytest.raises(DeployError) as caught:
         Combined((QdqLowering(), PplDspLowering())).lower(model, sites)
     assert str(caught.value) == (
-        "Combined.lower, file 'model.onnx': found it twice, by QdqLowering() and PplDspLowering(), wanted one file of "
+        "Combined.lower, file 'model.onnx': found two files, by QdqLowering() and PplDspLowering(), wanted one file of "
         "each name. "
-        "Deploy them one after the other, by edit.deploy."
+        "Deploy once with each lowering, set by edit.deploy."
     )
 
 
@@ -126,7 +126,7 @@ def test_together_takes_lowerings_of_one_opset() -> None:
         ((), "Combined.lowerings: found (), wanted at least one lowering. Write Combined((QdqLowering(), TensorRtRanges()))."),
         (
             (QdqLowering(opset=13), QdqLowering(opset=14)),
-            "wanted one opset, for all are given one model. Give all the same opset.",
+            "wanted one opset, because all lower the same model. Give all the same opset.",
         ),
         ((QdqLowering(), 3), "wanted a frozen value with the methods lower. Add lower."),
     ):
