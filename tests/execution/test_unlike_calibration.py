@@ -24,8 +24,8 @@ def test_an_artifact_of_a_leaf_that_asks_for_values() -> None:
     net = nn.Sequential(nn.Linear(4, 4), Asking(), nn.Linear(4, 4))
     done = qfunc.calibrate([torch.randn(3, 4)], progress=False)(qfunc.quantize(TARGET, leaves=Asking)(net))
     text = (
-        "deploy, op '1': found RuntimeError: Tensor.item() cannot be called on meta tensors, wanted an op that does the same "
-        "whatever the values are, as an artifact does. Write it with torch.where, or quantize the submodules around it: "
+        "deploy, op '1': found RuntimeError: Tensor.item() cannot be called on meta tensors, wanted an op that does not "
+        "depend on values, as in an artifact. Write it with torch.where, or quantize the submodules around it: "
         "quantize(target, submodules=('backbone', 'head'))."
     )
     told(lambda: qfunc.deploy(TARGET)(done), "DeployError", text)

@@ -20,8 +20,8 @@ NCNN = (
     Mutation("ncnn-weights-without-padding", "qfunc.lowering.ncnn.builder:tagged", "bytes(-len(held) % 4)", 'b""', READ),
     Mutation(
         "ncnn-never-requantizes", "qfunc.lowering.ncnn.linear:write_product",
-        "said[8] = one + 100 * requantizes",
-        "said[8] = one",
+        "values[8] = one + 100 * requantizes",
+        "values[8] = one",
         READ,
     ),
     Mutation(

@@ -40,8 +40,8 @@ NETWORKS = (
     ),
     Mutation(
         "windows-are-put-where-none-was-taken", "qfunc.lowering.onnx.image:_col2im",
-        "left = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, d, p, s in axes]",
-        "left = [0 for n, k, d, p, s in axes]",
+        "output_padding = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, d, p, s in axes]",
+        "output_padding = [0 for n, k, d, p, s in axes]",
         "tests/lowering/onnx/test_rare_ops.py::test_the_runtime_computes_what_torch_does[fold-fx]",
     ),
     Mutation(

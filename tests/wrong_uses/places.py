@@ -16,7 +16,7 @@ ROWS: tuple[Row, ...] = (
      "Artifact.save('{folder}/notes.txt'): found a file, wanted an empty directory. Choose a new or empty directory."),
     ("saving below a file", lambda w: w.artifact.save(w.folder / "notes.txt" / "out"), "DeployError",
      "Artifact.save('{folder}/notes.txt/out'): found a file in the path, 'notes.txt', wanted a directory. Choose a path "
-     "through directories."),
+     "of directories."),
     ("saving among other files", lambda w: w.artifact.save(w.folder / "mine"), "DeployError",
      "Artifact.save('{folder}/mine'): found a directory with other files (notes.txt), wanted an empty directory. Choose "
      "a new or empty directory."),

@@ -66,7 +66,7 @@ def _adaptive_avg_pool(c: OpContext) -> str:
 
 
 def _lp_pool(c: OpContext) -> str:
-    # The root of the sum of powers: ONNX's own LpPool takes their magnitudes.
+    # The root of the sum of powers; ONNX's LpPool takes magnitudes first.
     g, order, kernel = c.graph, float(c["norm_type"]), per_axis(c["kernel_size"], c.shape().rank - 2)
     stride = per_axis(c["stride"] or c["kernel_size"], len(kernel))
     powers = g.node("Pow", [c.input(), g.number(order, f"{c.name}.order")], f"{c.name}.powers")

@@ -135,7 +135,7 @@ def test_an_argument_that_the_kind_needs() -> None:
         deployed(op, lambda x: pooled(x, 2, 1))
     assert str(e.value) == (
         "op 'pooled': found slots ('input', 'size', 'stride') of 'pooled', which behaves like 'avg_pool', "
-        "wanted one named 'kernel_size'. Name the arguments in OpKind.slots as that kind does."
+        "wanted one named 'kernel_size'. Use the parameter names of that kind in OpKind.slots."
     )
 
 
