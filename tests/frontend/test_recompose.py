@@ -115,6 +115,7 @@ class Curves(nn.Module):
         return (
             *(f(x) for f in curves),
             F.celu(x, 2.0),
+            F.celu(x),
             F.glu(x, 1),
             F.softmax(x, -1),
             F.log_softmax(x, 1),
@@ -208,7 +209,7 @@ def test_what_only_looks_alike_stays_what_it_is() -> None:
             y = self.norm(x.view(1, 4, 3, 3)).view(2, 2, 3, 3)  # four channels, no norm of instances
             mean = torch.native_layer_norm(x, [3], None, None, 1e-5)
             scores = (x * 0.5) @ (x.transpose(-1, -2) * 0.25)  # two factors
-            gates = x * torch.sigmoid(y), torch.where(x > 1, x, x * 0.1), F.softplus(x, 2.0, 7.0)
+            gates = x * torch.sigmoid(y), torch.where(x > 1, x, x * 0.1), F.softplus(x, 2.0, 7.0), torch.where(x > 1, x, x.expm1())
             attended = torch.ops.aten._safe_softmax(scores, -1) @ x
             turned = x.permute(0, 3, 1, 2).permute(0, 3, 1, 2)  # twice, not back
             return y, mean[0], mean[1], attended, turned, *gates
@@ -219,7 +220,7 @@ def test_what_only_looks_alike_stays_what_it_is() -> None:
     captured = graph_of(model, x)
     found = kinds(captured)
     assert (found["batch_norm"], found["instance_norm"], found["sdpa"], found["matmul"]) == (1, 0, 0, 2)
-    assert (found["silu"], found["prelu"]) == (0, 0)
+    assert (found["silu"], found["prelu"], found["celu"]) == (0, 0, 0)
     for one, other in zip(captured(x), model(x), strict=True):
         torch.testing.assert_close(one, other)
 
