@@ -209,10 +209,11 @@ def test_what_only_looks_alike_stays_what_it_is() -> None:
             y = self.norm(x.view(1, 4, 3, 3)).view(2, 2, 3, 3)  # four channels, no norm of instances
             mean = torch.native_layer_norm(x, [3], None, None, 1e-5)
             scores = (x * 0.5) @ (x.transpose(-1, -2) * 0.25)  # two factors
-            gates = x * torch.sigmoid(y), torch.where(x > 1, x, x * 0.1), F.softplus(x, 2.0, 7.0), torch.where(x > 1, x, x.expm1())
+            gates = x * torch.sigmoid(y), torch.where(x > 1, x, x * 0.1), F.softplus(x, 2.0, 7.0)
+            above = torch.where(x > 1, x, x.expm1())  # not above 0
             attended = torch.ops.aten._safe_softmax(scores, -1) @ x
             turned = x.permute(0, 3, 1, 2).permute(0, 3, 1, 2)  # twice, not back
-            return y, mean[0], mean[1], attended, turned, *gates
+            return y, mean[0], mean[1], attended, turned, above, *gates
 
     torch.manual_seed(0)
     model, x = Alike().eval(), torch.randn(2, 2, 3, 3)
