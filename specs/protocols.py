@@ -95,7 +95,10 @@ class Lowering(Protocol):
     """The step from standard Q/DQ ONNX to what a vendor's toolchain loads."""
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """Return the content of each file by its name."""
+        """Return the content of each file, bytes, by its name.
+
+        `model` is an `onnx.ModelProto` with Q/DQ nodes, to be left as it is; `sites` are its `QuantizedTensor` values.
+        """
         ...
 
 
@@ -133,7 +136,10 @@ class Runner(Protocol):
     """A runtime that executes artifacts on this machine."""
 
     def run(self, artifact: Any, inputs: Any) -> Any:
-        """Return the artifact's outputs, as a list of arrays."""
+        """Return the outputs of one batch, real values, as a list of arrays in the model's order.
+
+        `artifact.files` maps file names to bytes; `inputs` is a list of tensors, one for each input, of real values.
+        """
 
 
 @runtime_checkable
@@ -150,7 +156,13 @@ class InspectableRunner(Protocol):
     """A runner that shows the tensors of codes inside an artifact."""
 
     def inside(self, artifact: Any) -> Any:
-        """Return the artifact as a view with `tensors`, their names, and `run(inputs)`, outputs and codes by name."""
+        """Return a view of the artifact.
+
+        `tensors` are the names of its code tensors, "conv.codes" for the tensor "conv"; `run(inputs)` returns the outputs
+        and a dict of these codes, NumPy arrays.  `units` maps a code tensor to "integer", "float" or "gone", as the runtime
+        computes it; None if the files leave the runtime no choice.  `difference` says how the view differs from the
+        artifact, "" if it does not.
+        """
 
 
 @runtime_checkable

@@ -13,12 +13,16 @@ from typing import Any
 
 from attrs import field, frozen
 
-from qfunc.errors import DeployError
+from qfunc.errors import DeployError, a_or_an
 
 REPORT = "qfunc.json"
 
 
 def _view(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    for name, content in files.items():
+        if not isinstance(content, bytes | bytearray | memoryview):
+            do = "Let the lowering return bytes: text.encode()."
+            raise DeployError(where=f"Artifact.files[{name!r}]", found=a_or_an(type(content)), wanted="bytes", do=do)
     return MappingProxyType({name: bytes(content) for name, content in files.items()})
 
 
@@ -30,7 +34,7 @@ class Artifact:
     predicted units.
 
     Raises:
-        DeployError: a name that is no plain file name, or no report.
+        DeployError: a name that is no plain file name, a content that is not bytes, or no report.
 
     >>> Artifact({"model.onnx": b"", "qfunc.json": b"{}"}).files.keys()
     dict_keys(['model.onnx', 'qfunc.json'])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -28,7 +28,7 @@ from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target
 from qfunc.specs.protocols import VersionedLowering
 from qfunc.transforms.onnx_check import allclose, first_difference
-from qfunc.transforms.validate import require_target, require_target_value
+from qfunc.transforms.validate import describe, require_target, require_target_value
 
 
 def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Callable[[fx.GraphModule], Artifact]:
@@ -116,10 +116,17 @@ def write_artifact(deployed: Deployment) -> Artifact:
     opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
     proto, tensors = write_model(partition, inputs, opset, axes)
     _check(proto, tensors, deployed.model, inputs)
-    files = dict(lowering.lower(proto, tensors))
+    files = _files(partition.target, lowering.lower(proto, tensors))
     report = _report(partition.target, inputs, tensors, partition)
     files[REPORT] = (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()
     return Artifact(files)
+
+
+def _files(target: Target, lowered: Any) -> dict[str, bytes]:
+    if isinstance(lowered, Mapping):
+        return dict(lowered)
+    where, wanted = f"deploy({target.name}), files of the lowering", "a mapping from file name to bytes"
+    raise DeployError(where=where, found=describe(lowered), wanted=wanted, do="Return it from lower(model, sites).")
 
 
 def require_whole(model: Any, step: str) -> None:

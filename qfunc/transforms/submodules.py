@@ -146,7 +146,7 @@ def require_float_model(model: Any, whole: bool) -> None:
 
 
 class Call(NamedTuple):
-    """Positional arguments of a call, and the defaults of the arguments omitted before a keyword argument."""
+    """Positional arguments of a call, and the defaults of the omitted arguments."""
 
     inputs: tuple[Any, ...] | None = None
     left_out: Mapping[str, Any] = MappingProxyType({})
@@ -169,7 +169,7 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if path not in calls:
                 bound = signature.bind(*args, **kwargs)
-                omitted = [p for p in signature.parameters.values() if p.name not in bound.arguments] if bound.kwargs else []
+                omitted = [p for p in signature.parameters.values() if p.name not in bound.arguments]
                 free = signature.replace(parameters=[p for p in signature.parameters.values() if p not in omitted])
                 calls[path] = Call(positional(free, args, kwargs), {p.name: p.default for p in omitted})
             return copied_forwards[path](*args, **kwargs)

@@ -90,13 +90,7 @@ class Verification:
 
     def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
         if not isinstance(self.runner, Runner):  # the user's own
-            outputs = self.runner(self.artifact, leaves)
-            if not isinstance(outputs, tuple | list):
-                do = "Return a list of arrays, in the model's order."
-                raise VerifyError(
-                    where="verify, outputs of the runtime", found=describe(outputs), wanted="a list of outputs", do=do
-                )
-            return list(outputs), {}
+            return _listed(self.runner(self.artifact, leaves)), {}
         try:
             run = self.inside.run(leaves) if self.inside is not None else (self.runner.run(self.artifact, leaves), {})
         except VerifyError:
@@ -106,9 +100,9 @@ class Verification:
                 where=where,
                 found=f"{type(e).__name__}: {' '.join(str(e).split()) or 'no message'}",
                 wanted="inputs that the artifact takes",
-                do="Give batches of the shapes that calibration saw.",
+                do=f"Give batches of the shapes that calibration saw; if they are, correct {type(self.runner).__name__}.run.",
             ) from e
-        return list(run[0]), run[1]
+        return _listed(run[0]), run[1]
 
     def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor]) -> list[Tensor]:
         assert self.emulation is not None
@@ -205,6 +199,13 @@ class Verification:
         root = unit.group.root
         coded = any(self.partition.coding(source, root) is not None for slot, source in slots(root) if slot == "input")
         return not coded and unit.kind in self.partition.target.commuting and only_moves_codes(root)
+
+
+def _listed(outputs: Any) -> list[Any]:
+    if isinstance(outputs, tuple | list):
+        return list(outputs)
+    do = "Return a list of arrays, in the model's order."
+    raise VerifyError(where="verify, outputs of the runtime", found=describe(outputs), wanted="a list of outputs", do=do)
 
 
 def _kind(unit: Unit) -> str:

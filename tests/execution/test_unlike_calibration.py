@@ -44,6 +44,7 @@ def test_inputs_of_another_length() -> None:
     text = (
         "verify, batch 1: found InvalidArgument: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions for input: "
         "input for the following indices index: 2 Got: 9 Expected: 8 Please fix either the inputs/outputs or the model., "
-        "wanted inputs that the artifact takes. Give batches of the shapes that calibration saw."
+        "wanted inputs that the artifact takes. Give batches of the shapes that calibration saw; if they are, correct "
+        "OnnxRuntimeRunner.run."
     )
     told(lambda: qfunc.verify(TARGET)(free, [longer]), "VerifyError", text)

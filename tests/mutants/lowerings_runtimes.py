@@ -1,4 +1,4 @@
-"""Breakages of the lowerings to NNIE, Vitis AI, OpenVINO, TVM and Tengine, caught by readers of their formats."""
+"""Breakages of the lowerings to NNIE, Vitis AI, OpenVINO, TVM, Tengine and LiteRT, caught without them."""
 
 from mutants.mutation import Mutation
 
@@ -110,5 +110,17 @@ LOWERINGS_RUNTIMES = (
         "storage(Int(BITS, fmt.signed), site.name)",
         "storage(Int(BITS), site.name)",
         "tests/lowering/onnx/test_int4.py::test_packed_weights_are_the_same_numbers",
+    ),
+    Mutation(
+        "litert-celu-of-one-rate", "qfunc.lowering.nhwc.decompositions:celu",
+        '_number(step, "rate", 1 / alpha)',
+        '_number(step, "rate", 1.0)',
+        "tests/lowering/tflite/test_decompositions.py::test_celu_is_within_four_roundings_of_alpha",
+    ),
+    Mutation(
+        "litert-celu-bends-above-one", "qfunc.lowering.nhwc.decompositions:celu",
+        '_number(step, "zero", 0.0)',
+        '_number(step, "zero", 1.0)',
+        "tests/lowering/tflite/test_decompositions.py::test_celu_is_within_four_roundings_of_alpha",
     ),
 )  # fmt: skip

@@ -98,8 +98,8 @@ OUTER_MODULES = (
     ),
     Mutation(
         "arguments-by-name-are-dropped", "qfunc.transforms.submodules:inputs_of",
-        "if p.name not in bound.arguments] if bound.kwargs else []",
-        "if p.name not in bound.arguments]",
+        "{p.name: p.default for p in omitted}",
+        "{}",
         "tests/transforms/test_submodules.py::test_an_option_that_is_given_by_name",
     ),
 )  # fmt: skip

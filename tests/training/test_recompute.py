@@ -144,8 +144,9 @@ class Views(nn.Module):
         first, second = self.quantized(x), self.quantized(x * 0.5)
         third = self.quantized(x.transpose(1, 3))
         last = second[:, 1:, :, 3].mul_(2) * self.quantized(x)[:, 1:, :, 3]
+        doubled = self.quantized(x).mul_(2)
         total = (first.reshape(-1, 42) @ self.one).sum() + (first @ self.other).square().sum() + last.sum()
-        return total + (third.square() * third).sum() + (second * second).sum()
+        return total + (third.square() * third).sum() + (second * second).sum() + (doubled * doubled).sum()
 
 
 def test_views_and_changes_in_place() -> None:

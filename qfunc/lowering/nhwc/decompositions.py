@@ -25,6 +25,22 @@ def elu(step: OpContext) -> None:
     unary("ELU")(step)
 
 
+def celu(step: OpContext) -> None:
+    """max(0, x) + alpha (exp(min(0, x) / alpha) - 1), to within alpha 2^-22. Values above 0 are exact.
+
+    TFLite's ELU has no alpha, and LiteRT's reference kernels have no ELU.
+    """
+    x, alpha = step.input(), float(step.attribute("alpha", 1.0))
+    below, curve, above = (step.inner(n, x.shape, x, last=x.last) for n in ("below", "curve", "above"))
+    step.file.operator("MINIMUM", [x, _number(step, "zero", 0.0)], [below], "MaximumMinimumOptions")
+    step.file.operator("EXP", [_binary(step, "MUL", below, _number(step, "rate", 1 / alpha), "scaled", x)], [curve])
+    lowered = _binary(step, "SUB", curve, _number(step, "one", 1.0), "lowered", x)
+    negative = _binary(step, "MUL", lowered, _number(step, "alpha", alpha), "negative", x)
+    step.file.operator("RELU", [x], [above])
+    made = step.result(x.shape, last=x.last)
+    step.file.operator("ADD", [above, negative], [made], "AddOptions", fusedActivationFunction="NONE")
+
+
 def hard_sigmoid(step: OpContext) -> None:
     """max(0, min(1, alpha x + beta)): a product, a sum, and two bounds."""
     x = step.input()
@@ -94,4 +110,4 @@ def _binary(step: OpContext, op: str, a: NhwcTensor, b: NhwcTensor, name: str, l
     return made
 
 
-__all__ = ["elu", "gather", "gelu", "hard_sigmoid", "layer_norm"]
+__all__ = ["celu", "elu", "gather", "gelu", "hard_sigmoid", "layer_norm"]
