@@ -32,10 +32,13 @@ _ALGORITHM = ("estimator", "function")
 
 
 def pipe(target: Target, *edits: Edit) -> Target:
-    """The target after every edit, in order; the given target stays as it is.
+    """Apply the edits in order and return the new target; the given target does not change.
 
+    Args:
+        target: The target to start from.
+        edits: Functions from a target to a target: those that `edit.weights(...)` and the others return, or your own.
     Raises:
-        SpecError: `target` is no target, or an edit is none: not called yet, or something else.
+        SpecError: `target` is not a target, or an edit is not a function of a target, such as `edit.weights` itself.
 
     >>> from qfunc import targets
     >>> pipe(targets.onnxruntime, weights(bits=4), skip(name("head.*"))).rules[0]
@@ -63,10 +66,12 @@ def pipe(target: Target, *edits: Edit) -> Target:
 
 
 def name(*globs: str) -> Selector:
-    """Ops and tensors whose path matches any of these patterns: `name("layer4.*", "head")`.
+    """Select ops and tensors whose path matches any of these patterns: `name("layer4.*", "head")`.
 
+    Args:
+        globs: Shell-style patterns of paths in the model, as in `fnmatch`.
     Raises:
-        SpecError: no pattern, or one that is no text.
+        SpecError: no pattern, or one that is not a str.
 
     >>> ~name("head.*")
     Not(Name('head.*'))
@@ -81,7 +86,12 @@ def name(*globs: str) -> Selector:
 
 
 def op(*kinds: str) -> Selector:
-    """Ops of these kinds: `op("conv", "linear")`.
+    """Select ops of these kinds: `op("conv", "linear")`.
+
+    Args:
+        kinds: Names of the op vocabulary, or of the target's own `OpKind` values.
+    Raises:
+        SpecError: no kind, or one that is not a str.
 
     >>> op("conv", "linear") | name("stem")
     AnyOf((Op(('conv', 'linear')), Name('stem')))
@@ -90,7 +100,12 @@ def op(*kinds: str) -> Selector:
 
 
 def module(class_name: str) -> Selector:
-    """Ops inside modules of this class: `module("Bottleneck")`.
+    """Select ops inside modules of this class: `module("Bottleneck")`.
+
+    Args:
+        class_name: The name of the class, bare or with its module.
+    Raises:
+        SpecError: no name, or one that is not a str.
 
     >>> module("Bottleneck")
     ModuleType('Bottleneck')
@@ -99,10 +114,15 @@ def module(class_name: str) -> Selector:
 
 
 def where(predicate: Callable[..., bool]) -> Selector:
-    """Ops that a module-level function or frozen value accepts; lambdas are refused.
+    """Select ops for which a predicate returns True.
 
+    Args:
+        predicate: A module-level function or a frozen callable value. It receives an op as `specs.Where` describes.
     Raises:
         SpecError: a lambda, a local function, a class or a value that can change.
+
+    >>> where(narrowed)  # any function at the top of its module
+    Where(narrowed)
     """
     return Where(predicate)
 
@@ -118,11 +138,14 @@ class _Then:
 def weights(
     *, bits: int | None = None, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any
 ) -> Edit:
-    """Edits every weight: narrower codes, another estimator or function; or another scheme.
+    """Return an edit of all weights: narrower codes, another estimator or function, or another scheme.
 
-    `bits` narrows the codes inside what the hardware stores (weights are written offline); `signed`,
-    `symmetric`, `granularity`, `power_of_two` and `rounding` describe other hardware (see `SchemeChange`).
-
+    Args:
+        bits: The width of the codes. The hardware still stores its own format, because weights are written offline.
+        estimator: Finds the qparams.
+        function: The quantize function.
+        scheme: Properties of other hardware: `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding` and
+            `division` (see `SchemeChange`).
     Raises:
         SpecError: bits outside [2, 16], an unknown property, or a value that it cannot have; on a target, a
             property that none of its schemes of weights has.
@@ -142,11 +165,15 @@ def weights(
 
 
 def activations(*, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any) -> Edit:
-    """Edits every activation: another estimator or function; or another scheme, which is other hardware.
+    """Return an edit of all activations: another estimator or function, or another scheme, which is other hardware.
 
-    `scheme` takes `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding`, `division` (see
-    `SchemeChange`).  What the hardware fixes, such as the scale of a softmax, stays.
+    Qparams that the hardware fixes, such as the scale of a softmax, stay.
 
+    Args:
+        estimator: Finds the qparams.
+        function: The quantize function.
+        scheme: Properties of other hardware: `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding`
+            and `division` (see `SchemeChange`).
     Raises:
         SpecError: an unknown property, or a value that it cannot have; on a target, a property that none of its
             schemes of activations has.
@@ -166,10 +193,14 @@ def activations(*, estimator: Estimator | None = None, function: Function | None
 def override(
     selector: Selector, *, weights: dict[str, Any] | None = None, activations: dict[str, Any] | None = None, **other: Any
 ) -> Edit:
-    """For the selected ops only: `weights=dict(bits=8, estimator=...)`, `activations=dict(estimator=...)`.
+    """Return an edit of the selected ops only: `override(name("head"), weights=dict(bits=8))`.
 
+    Args:
+        selector: The ops.
+        weights, activations: Dicts with the keys `bits`, `estimator` and `function`, as the fields of `specs.Override`.
+        other: Must be empty; another keyword is refused by name.
     Raises:
-        SpecError: no selector, another keyword, a key that is no field of `specs.Override`, or nothing to change.
+        SpecError: no selector, another keyword, a key that is not a field of `specs.Override`, or nothing to change.
 
     >>> from qfunc import targets
     >>> override(name("layer4.*"), weights=dict(bits=8))(targets.tensorrt).overrides
@@ -190,8 +221,10 @@ def override(
 
 
 def skip(selector: Selector) -> Edit:
-    """Leaves the selected ops in float.
+    """Return an edit that leaves the selected ops in float.
 
+    Args:
+        selector: The ops.
     Raises:
         SpecError: no selector.
 
@@ -204,8 +237,11 @@ def skip(selector: Selector) -> Edit:
 
 
 def add(selector: Selector, **slots: Any) -> Edit:
-    """Puts a rule in front: `add(op("gelu"), input=scheme, output=scheme)`; `edges` restricts its input edges.
+    """Return an edit that adds a rule before all others: `add(op("gelu"), input=scheme, output=scheme)`.
 
+    Args:
+        selector: The ops of the rule.
+        slots: The fields of `specs.Rule`: a value for each slot, and `edges`, which restricts the input edges.
     Raises:
         SpecError: no selector, a slot that does not exist, or a value that no slot can have.
 
@@ -219,33 +255,50 @@ def add(selector: Selector, **slots: Any) -> Edit:
 
 
 def inputs(selector: Selector, value: SlotValue) -> Edit:
-    """Quantizes the inputs of the selected ops by `value`.
+    """Return an edit that quantizes the inputs of the selected ops by `value`.
 
+    Args:
+        selector: The ops.
+        value: A `Scheme`, `FixedQParams`, `KeepFloat` or another value of a slot.
     Raises:
         SpecError: no selector, or a value that no slot can have.
+
+    >>> from qfunc import targets
+    >>> inputs(op("gelu"), KeepFloat())(targets.onnxruntime).rules[0]
+    Rule(Op('gelu'), input=KeepFloat())
     """
     require_selector("edit.inputs", selector)
     return add(selector, input=value)
 
 
 def outputs(selector: Selector, value: SlotValue) -> Edit:
-    """Quantizes the outputs of the selected ops by `value`.
+    """Return an edit that quantizes the outputs of the selected ops by `value`.
 
+    Args:
+        selector: The ops.
+        value: A `Scheme`, `FixedQParams`, `KeepFloat` or another value of a slot.
     Raises:
         SpecError: no selector, or a value that no slot can have.
+
+    >>> from qfunc import targets
+    >>> outputs(op("gelu"), KeepFloat())(targets.onnxruntime).rules[0]
+    Rule(Op('gelu'), output=KeepFloat())
     """
     require_selector("edit.outputs", selector)
     return add(selector, output=value)
 
 
 def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
-    """Puts a fusion in front of the others, with the definitions of the user's own ops that it names.
+    """Return an edit that adds a fusion before all others, and definitions of user-defined ops.
 
-    A fusion function of the user's own is the `fold` of a `FusionStep`: it makes one weight and bias of the root's and
-    the step's, before anything is quantized.
+    A user's own fold function is the `fold` of a `FusionStep`. It computes one weight and one bias from those of the
+    root and the step, before anything is quantized.
 
+    Args:
+        fusion: The fusion.
+        ops: Definitions of the user-defined ops that it names.
     Raises:
-        SpecError: no Fusion, or an op that is no OpKind.
+        SpecError: `fusion` is not a Fusion, or an op is not an OpKind.
 
     >>> from qfunc import targets
     >>> from qfunc.specs import FusionStep
@@ -261,10 +314,16 @@ def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
 
 
 def deploy(lowering: Lowering) -> Edit:
-    """Lowers to another artifact.
+    """Return an edit that replaces the lowering, and so the files that `qfunc.deploy` writes.
 
+    Args:
+        lowering: A lowering of `qfunc.lowering`, or your own.
     Raises:
-        SpecError: no frozen value with a method `lower`.
+        SpecError: not a frozen value with a method `lower`.
+
+    >>> from qfunc import lowering, targets
+    >>> deploy(lowering.PackInt4())(targets.onnxruntime).lowering
+    PackInt4()
     """
     return SetLowering(lowering)
 

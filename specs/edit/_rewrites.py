@@ -20,12 +20,20 @@ from qfunc.specs.target import Override, Target
 @readable
 @frozen(kw_only=True)
 class SchemeChange:
-    """Changes of schemes; None leaves a property as it is.
+    """A change of schemes; None leaves a property as it is.
 
-    `symmetric=True` makes unsigned codes with a zero point signed ones, as many of them around 0, unless `signed`
-    says otherwise: without its zero point an unsigned code has no negative values.  Unsigned codes that had no zero
-    point stay, for their target knows of no negatives.
+    If `symmetric` is True and `signed` is not given, unsigned codes with a zero point become signed codes, because
+    without a zero point unsigned codes have no negative values.  The number of codes stays.  Unsigned codes without a
+    zero point do not change.
 
+    Args:
+        bits: The width of the codes.
+        signed: Whether codes are signed.
+        symmetric: True for no zero point, False for a zero point.
+        granularity: The elements that share a scale.
+        power_of_two: Whether scales are powers of two.
+        rounding: A name of `specs.ROUNDINGS`.
+        division: True for x / s, False for x * (1 / s).
     Raises:
         SpecError: a value that the property cannot have.
 
@@ -91,7 +99,12 @@ HAVE: dict[str, tuple[type, ...]] = {
 
 
 def narrowed(fmt: Int, bits: int, signed: bool) -> Int:
-    """The format with other bits; a symmetric range such as [-127, 127] stays symmetric: [-7, 7].
+    """Return the format with other bits; a symmetric range such as [-127, 127] stays symmetric: [-7, 7].
+
+    Args:
+        fmt: The format.
+        bits: The new width.
+        signed: Whether the new codes are signed.
 
     >>> narrowed(Int(8, low=-127), 4, True), narrowed(Int(8), 4, False)
     (Int(4, low=-7), Int(4, signed=False))
