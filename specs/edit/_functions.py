@@ -1,4 +1,4 @@
-"""The functions that `specs.edit` exports."""
+"""The functions of `specs.edit` that return edits."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from qfunc.specs.edit._rewrites import (
     SetAlgorithm,
     SetLowering,
     known_keys,
-    narrowed,
     require_change,
 )
+from qfunc.specs.edit._selectors import module, name, op, where
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
-from qfunc.specs.selectors import AnyOf, Everything, ModuleType, Name, Op, Selector, Where, require_selector
+from qfunc.specs.selectors import Everything, Selector, require_selector
 from qfunc.specs.slots import KeepFloat, SlotValue
 from qfunc.specs.target import OpKind, Override, Target
 
 Edit = Callable[[Target], Target]
+"""A function that returns a new target."""
+
 _ALGORITHM = ("estimator", "function")
 
 
@@ -63,68 +65,6 @@ def pipe(target: Target, *edits: Edit) -> Target:
             )
         target = edited
     return target
-
-
-def name(*globs: str) -> Selector:
-    """Select ops and tensors whose path matches any of these patterns: `name("layer4.*", "head")`.
-
-    Args:
-        globs: Shell-style patterns of paths in the model, as in `fnmatch`.
-    Raises:
-        SpecError: no pattern, or one that is not a str.
-
-    >>> ~name("head.*")
-    Not(Name('head.*'))
-    >>> name("layer4.*", "head")
-    AnyOf((Name('layer4.*'), Name('head')))
-    """
-    if not globs:
-        do = 'Write e.g. edit.name("layer4.*").'
-        raise SpecError(where="edit.name", found="no pattern", wanted="at least one non-empty str", do=do)
-    names = tuple(map(Name, globs))
-    return names[0] if len(names) == 1 else AnyOf(names)
-
-
-def op(*kinds: str) -> Selector:
-    """Select ops of these kinds: `op("conv", "linear")`.
-
-    Args:
-        kinds: Names of the op vocabulary, or of the target's own `OpKind` values.
-    Raises:
-        SpecError: no kind, or one that is not a str.
-
-    >>> op("conv", "linear") | name("stem")
-    AnyOf((Op(('conv', 'linear')), Name('stem')))
-    """
-    return Op(kinds)
-
-
-def module(class_name: str) -> Selector:
-    """Select ops inside modules of this class: `module("Bottleneck")`.
-
-    Args:
-        class_name: The name of the class, bare or with its module.
-    Raises:
-        SpecError: no name, or one that is not a str.
-
-    >>> module("Bottleneck")
-    ModuleType('Bottleneck')
-    """
-    return ModuleType(class_name)
-
-
-def where(predicate: Callable[..., bool]) -> Selector:
-    """Select ops for which a predicate returns True.
-
-    Args:
-        predicate: A module-level function or a frozen callable value. It receives an op as `specs.Where` describes.
-    Raises:
-        SpecError: a lambda, a local function, a class or a value that can change.
-
-    >>> where(narrowed)  # any function at the top of its module
-    Where(narrowed)
-    """
-    return Where(predicate)
 
 
 @frozen
@@ -331,7 +271,4 @@ def deploy(lowering: Lowering) -> Edit:
 _PROPERTIES = tuple(f.name for f in fields(SchemeChange))
 _FACTORIES = (weights, activations, override, skip, add, inputs, outputs, fuse, deploy, name, op, module, where, pipe)
 
-__all__ = [
-    "Edit", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "op",
-    "outputs", "override", "pipe", "skip", "weights", "where",
-]  # fmt: skip
+__all__ = ["Edit", "activations", "add", "deploy", "fuse", "inputs", "outputs", "override", "pipe", "skip", "weights"]
