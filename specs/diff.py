@@ -1,4 +1,4 @@
-"""A comparison of two specs that reads like two datasheets side by side."""
+"""A comparison of two specs, field by field."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ _SETS = ("commuting", "source")
 
 
 def diff(a: Any, b: Any) -> str:
-    """Where two specs differ: a line for each field, `path: a -> b`; empty text if they are equal.
+    """Return a line `path: a -> b` for each field in which two specs differ; "" if they are equal.
 
-    Entries of a tuple pair up by what they are about, wherever they stand: a slot's name, a rule's selector,
-    and of a selector of ops each kind of op alone, so that two hardwares may group them in their own ways.
+    Entries of tuples are paired by their key, at whatever index: the name of a slot, or the selector of a rule. A
+    selector of several kinds of ops counts as one entry per kind, so targets that group the kinds differently can be
+    compared.
+
+    Args:
+        a, b: Two targets, or two values of `qfunc.specs`.
+    Raises:
+        SpecError: `a` or `b` is not a spec.
 
     >>> from attrs import evolve
     >>> from qfunc.specs import Int, Scheme
