@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never, Unpack
 
 from attrs import fields, frozen
 
 from qfunc.errors import SpecError, a_or_an
 from qfunc.specs._check import SLOTS
 from qfunc.specs._values import short
+from qfunc.specs.edit._keywords import ActivationProperties, Slots, WeightProperties
 from qfunc.specs.edit._rewrites import (
     ChangeSlots,
     PutBehind,
@@ -76,7 +77,11 @@ class _Then:
 
 
 def weights(
-    *, bits: int | None = None, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any
+    *,
+    bits: int | None = None,
+    estimator: Estimator | None = None,
+    function: Function | None = None,
+    **scheme: Unpack[WeightProperties],
 ) -> Edit:
     """Return an edit of all weights: narrower codes, another estimator or function, or another scheme.
 
@@ -104,7 +109,9 @@ def weights(
     return _Then(tuple(edits))
 
 
-def activations(*, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any) -> Edit:
+def activations(
+    *, estimator: Estimator | None = None, function: Function | None = None, **scheme: Unpack[ActivationProperties]
+) -> Edit:
     """Return an edit of all activations: another estimator or function, or another scheme, which is other hardware.
 
     Qparams that the hardware fixes, such as the scale of a softmax, stay.
@@ -131,7 +138,7 @@ def activations(*, estimator: Estimator | None = None, function: Function | None
 
 
 def override(
-    selector: Selector, *, weights: dict[str, Any] | None = None, activations: dict[str, Any] | None = None, **other: Any
+    selector: Selector, *, weights: dict[str, Any] | None = None, activations: dict[str, Any] | None = None, **other: Never
 ) -> Edit:
     """Return an edit of the selected ops only: `override(name("head"), weights=dict(bits=8))`.
 
@@ -176,7 +183,7 @@ def skip(selector: Selector) -> Edit:
     return add(selector, input=KeepFloat(), weight=KeepFloat(), bias=KeepFloat(), output=KeepFloat())
 
 
-def add(selector: Selector, **slots: Any) -> Edit:
+def add(selector: Selector, **slots: Unpack[Slots]) -> Edit:
     """Return an edit that adds a rule before all others: `add(op("gelu"), input=scheme, output=scheme)`.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -226,7 +227,7 @@ def require_change(where: str, *given: Any) -> None:
         raise SpecError(where=where, found="nothing to change", wanted="at least one keyword", do=do)
 
 
-def known_keys(where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
+def known_keys(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     """Refuses keywords that mean nothing.
 
     Raises:
