@@ -97,7 +97,7 @@ Legality = Require | Refuse
 
 
 def never_an_op(value: Selector) -> bool:
-    """Whether a selector contradicts itself, or speaks of graph inputs or constants, which are no ops.
+    """Return True if a selector contradicts itself, or selects graph inputs or constants, which are not ops.
 
     >>> never_an_op(Op("conv") & Op("linear")), never_an_op(Op("conv") & ~Op("linear"))
     (True, False)

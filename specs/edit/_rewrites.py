@@ -1,4 +1,4 @@
-"""What edits do to a target: frozen values target -> target, and how a scheme changes."""
+"""Changes of targets and schemes, as frozen functions target -> target."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SchemeChange:
     division: bool | None = field(default=None, validator=instance_of(bool, optional=True))
 
     def __call__(self, value: Any) -> Any:
-        """The slot value with the changes that its format can take; of qparams that the hardware fixes, how they round."""
+        """Return the slot value with the changes that apply to its format; of fixed qparams only the rounding changes."""
         if isinstance(value, Cases):
             return evolve(value, cases=tuple((s, self(v)) for s, v in value.cases), default=self(value.default))
         if isinstance(value, FixedQParams):
@@ -117,7 +117,7 @@ def narrowed(fmt: Int, bits: int, signed: bool) -> Int:
 
 
 def around_zero(fmt: Int) -> Int:
-    """An unsigned format as a signed one of as many codes.
+    """Return a signed format with as many codes as an unsigned one.
 
     >>> around_zero(Int(8, signed=False)), around_zero(Int(8, signed=False, low=1)), around_zero(Int(8))
     (Int(8), Int(8, low=-127), Int(8))
@@ -130,7 +130,7 @@ def around_zero(fmt: Int) -> Int:
 
 @frozen
 class SetAlgorithm:
-    """Gives a role another estimator or function; None leaves it."""
+    """Replaces the estimator or function of a role; None keeps it."""
 
     role: str
     estimator: Estimator | None = field(validator=implements(Estimator, optional=True))
@@ -187,7 +187,7 @@ def _takes(asked: Any, name: str, fmt: Format) -> bool:
 
 @frozen
 class PutInFront:
-    """Puts values in front of one tuple of the target: there they win."""
+    """Adds values before the others of one tuple of the target, so that they apply first."""
 
     where: str
     values: tuple[Any, ...]
@@ -198,7 +198,7 @@ class PutInFront:
 
 @frozen
 class PutBehind:
-    """Puts overrides behind the others: of these, the last wins."""
+    """Adds overrides after the others; the last override that matches applies."""
 
     overrides: tuple[Override, ...]
 
@@ -208,7 +208,7 @@ class PutBehind:
 
 @frozen
 class SetLowering:
-    """Puts another lowering in."""
+    """Replaces the lowering."""
 
     lowering: Lowering = field(validator=implements(Lowering))
 
@@ -217,7 +217,7 @@ class SetLowering:
 
 
 def require_change(where: str, *given: Any) -> None:
-    """Refuses an edit that says nothing.
+    """Raise an error if an edit changes nothing.
 
     Raises:
         SpecError: every value is None.
@@ -228,7 +228,7 @@ def require_change(where: str, *given: Any) -> None:
 
 
 def known_keys(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Refuses keywords that mean nothing.
+    """Raise an error if a keyword is unknown.
 
     Raises:
         SpecError: a key of `given` that is not `known`.
