@@ -18,7 +18,7 @@ _INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}
 
 
 def public_classes(module: ModuleType, prefix: str = "") -> dict[str, type]:
-    """The classes of frozen values among the public names of a module, by name behind `prefix`."""
+    """Return the classes of frozen values among the public names of a module, by `prefix` and name."""
     public = {prefix + name: getattr(module, name) for name in module.__all__}
     return {name: value for name, value in public.items() if _is_class(value)}
 

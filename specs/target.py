@@ -1,6 +1,6 @@
 """Targets: one hardware, described once.
 
-The hardware half says what the chip computes; the algorithm half says how qparams are found.
+The hardware half describes what the chip computes, the algorithm half how qparams are estimated.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ ROLES = ("weight", "activation", "bias")
 @readable
 @frozen
 class OpKind:
-    """A kind of op: its name, every spelling of it, its slots, and how it is written to ONNX.
+    """A user-defined kind of op.
 
-    `spellings` are qualified names of functions, methods or module classes ("mylib.ops.fast_gelu").
-    `slots` name the arguments in order; "input", "weight" and "bias" may carry qparams.  `behaves_like` is
-    the kind that it is written as and whose traits it has; `onnx` a function of its own in ONNX's text form, of its
-    tensors in order.
+    Args:
+        name: The name of the kind.
+        spellings: Qualified names of functions, methods or module classes ("mylib.ops.fast_gelu").
+        slots: The names of the arguments in order. Those named "input", "weight" and "bias" may have qparams.
+        behaves_like: The kind whose ONNX form and traits the op has.
+        onnx: An ONNX function of the op's tensors in order, in ONNX's text form.
+    Raises:
+        SpecError: an empty name, or no spelling or slot.
 
     >>> OpKind("fast_gelu", ("mylib.ops.fast_gelu",), behaves_like="gelu").slots
     ('input',)
@@ -45,10 +49,10 @@ class OpKind:
 @readable
 @frozen
 class Algorithm:
-    """An estimator of qparams and a quantize function, bound to one role.
+    """The estimator of qparams and the quantize function of one role.
 
     Raises:
-        SpecError: a class in place of a value, a method that is missing, or a value that can change.
+        SpecError: a class instead of a value, a missing method, or a value that can change.
 
     >>> from qfunc import estimators, functions
     >>> Algorithm(estimators.MinMax(), functions.Fixed()).estimator
@@ -62,10 +66,16 @@ class Algorithm:
 @readable
 @frozen
 class Override:
-    """For the selected tensors of a role: another estimator, another function, or narrower weight codes.
+    """Another estimator, another function, or narrower weight codes for the selected tensors of a role.
 
+    Args:
+        select: The ops or tensors.
+        role: "weight", "activation" or "bias".
+        estimator: Finds the qparams.
+        function: The quantize function.
+        bits: The width of the codes of weights.
     Raises:
-        SpecError: nothing to override, or bits for another role than "weight".
+        SpecError: nothing to override, or bits for a role other than "weight".
 
     >>> from qfunc.specs.selectors import Name
     >>> Override(Name("layer4.*"), "weight", bits=8)
@@ -91,9 +101,14 @@ class Override:
 @readable
 @frozen
 class Runtime:
-    """The software that executes the artifact, named as precisely as its arithmetic needs.
+    """The software that executes the artifact, named as precisely as its arithmetic requires.
 
-    `runner` runs it here, or is None.
+    Args:
+        name: The name of the software.
+        version: Its versions, such as ">=1.31".
+        cpu: The processors.
+        kernels: The kernels.
+        runner: Runs artifacts on this machine; None if nothing does.
 
     >>> Runtime("onnxruntime", ">=1.31", kernels="MLAS").runner is None
     True
@@ -114,11 +129,26 @@ _HARDWARE = (
 
 @frozen(kw_only=True, repr=False)
 class Target:
-    """One hardware: placement, fusion, formats, arithmetic and what it refuses (hardware half), estimators and
-    functions (algorithm half).
+    """A description of hardware, with the algorithms that estimate qparams for it.
 
+    The hardware half is everything up to `source`, the algorithm half `weight`, `activation`, `bias` and `overrides`.
     `repr` is one line, `print` shows every part, and `code()` is the Python text that builds the value.
 
+    Args:
+        name: The name, for reports and errors.
+        rules: Which slots of which ops have qparams, and their schemes.
+        fusions: Ops that run as one unit.
+        ties: Slots that share qparams.
+        limits: Bounds of sums of scale positions.
+        kernels: The arithmetic of units.
+        commuting: Kinds of ops that only move codes.
+        legality: Schemes and ops that the chip refuses.
+        ops: User-defined kinds of ops.
+        runtime: The software that executes the artifact.
+        lowering: Writes the artifact; None for simulation only.
+        source: The documents and measurements that the description follows.
+        weight, activation, bias: The algorithms of the roles; bias may be None.
+        overrides: Other algorithms for some tensors.
     Raises:
         SpecError: a field of the wrong kind, no rules, no source, or two ops of one name.
 
@@ -168,10 +198,10 @@ class Target:
         return as_code(self)
 
     def hardware(self) -> tuple[Any, ...]:
-        """The hardware half, as a value to compare."""
+        """Return the hardware half, as a value to compare."""
         return tuple(getattr(self, name) for name in _HARDWARE)
 
     def with_algorithm_of(self, other: Target) -> Target:
-        """This hardware with the other's algorithms: what `specs.diff` leaves is the hardware."""
+        """Return this hardware with the algorithms of `other`, so that `specs.diff` shows differences of hardware only."""
         names = (f.name for f in fields(Target) if f.name not in _HARDWARE)
         return evolve(self, **{name: getattr(other, name) for name in names})

@@ -19,6 +19,9 @@ class Affine(NamedTuple):
 
     `outer` is the second-level scale of two-level schemes, x_hat = code * (scale * outer), or None.  A `Log`
     format's scale is its smallest magnitude, 2^(z/steps).
+
+    >>> Affine(torch.tensor(0.5), torch.tensor(3.0))
+    Affine(scale=tensor(0.5000), zero_point=tensor(3.), outer=None)
     """
 
     scale: Tensor
@@ -52,7 +55,16 @@ def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def qparams_shape(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of scale and zero point: [] per tensor, else the rank of x with one entry per block."""
+    """Return the shape of scale and zero point: [] per tensor, else the rank of x with one entry per block.
+
+    Args:
+        scheme: Its granularity divides the tensor into blocks.
+        shape: The shape of the tensor.
+
+    >>> from qfunc.specs import PerChannel, Scale
+    >>> qparams_shape(Scheme(), (4, 3)), qparams_shape(Scheme(scale=Scale(PerChannel(0))), (4, 3))
+    ((), (4, 1))
+    """
     if isinstance(scheme.scale.shared, PerTensor):
         return ()
     sizes = block_size(scheme, shape)
@@ -60,7 +72,13 @@ def qparams_shape(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def blocks(x: Tensor, scheme: Scheme) -> tuple[Tensor, tuple[int, ...]]:
-    """Return a view of x and its axes inside a block; reducing over them gives `qparams_shape`."""
+    """Return a view of x and its axes inside a block; reducing over them gives `qparams_shape`.
+
+    >>> from qfunc.specs import PerBlock, Scale
+    >>> view, axes = blocks(torch.zeros(4, 6), Scheme(scale=Scale(PerBlock(1, 3))))
+    >>> tuple(view.shape), axes
+    ((4, 1, 2, 3), (1, 3))
+    """
     if isinstance(scheme.scale.shared, PerTensor):
         return x, tuple(range(x.ndim))
     sizes = block_size(scheme, tuple(x.shape))

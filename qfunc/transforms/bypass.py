@@ -28,19 +28,21 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[Model], Model]:
-    """A transform to a copy of a quantized model whose selected sites are gone: their tensors stay float.
+    """Return a transform of a quantized model that removes the selected sites; their tensors stay float.
 
-    As in `edit.override`, a site is selected if its tensor is, or an op of the (fused) op that asked for
-    it.  A bias at the scale of its product loses its site with either factor.  The other sites keep their
-    qparams.  `explain`, `emulate` and `deploy` see float tensors, and so computes the artifact.  (For a
-    choice that is part of the target, `edit.skip`; `qfunc.load` builds a model from its target, so save the
-    one that was not bypassed.)
+    The result is a copy. As in `edit.override`, a site is selected if its tensor is selected, or an op of the (fused)
+    op whose rule placed it. A bias whose scale is a product loses its site if either factor does. The other sites keep
+    their qparams. `explain`, `emulate` and `deploy` treat the tensors as float.
+
+    `qfunc.load` builds a model from its target, so save the model before `bypass`. `edit.skip` makes the same choice in
+    the target.
 
     Args:
-        selector: Of qfunc.specs.edit: name("layer4.*"), op("conv"), module("Head"), or `|`, `&`, `~` of them.
-        roles: Which of "weight", "activation", "bias".
+        selector: A value of qfunc.specs.edit: name("layer4.*"), op("conv"), module("Head"), or `|`, `&`, `~` of them.
+        roles: Any of "weight", "activation", "bias".
     Raises:
-        SpecError: the selector matches nothing (lists near names), or nothing that is quantized; other roles.
+        SpecError: the selector matches nothing (the error lists similar names) or nothing that is quantized, or a role
+            is unknown.
         CalibrationError: the model is not quantized.
 
     >>> import qfunc, torch

@@ -41,8 +41,8 @@ class FloatPass:
 class QuantizedPass:
     """The network as quantized so far: each site that has qparams quantizes, the others pass their values through.
 
-    From a model that is only quantized, activations are seen behind quantized weights; from a calibrated one, behind
-    all its quantizers, as they were.  A site's own statistics are those of the values before it.
+    In a model that is only quantized, these are the weights; in a calibrated one, these are all sites, with their present
+    qparams.  The statistics of a site are those of its input.
 
     >>> import qfunc, torch
     >>> from qfunc import targets

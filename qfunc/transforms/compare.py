@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 def compare(
     batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
 ) -> Callable[[nn.Module], LayerErrors]:
-    """A function from a calibrated model to its quantization error, layer by layer: `LayerErrors`.
+    """Return a function from a calibrated model to its quantization error, layer by layer: `LayerErrors`.
 
-    For each quantized tensor, the output of each op (of each fused group: its last) and each output of the model,
-    with x of the float network and x_hat of the simulation as its readers see it, over all batches:
-    SQNR = 10 log10(sum x^2 / sum (x_hat - x)^2) in dB, cosine = sum x x_hat / sqrt(sum x^2 sum x_hat^2), the mean
-    and the largest error; for quantized tensors also the SQNR of that quantizer alone, Q(x) against x, the share of x
-    that it clips, and a histogram of x.
+    There is a row for each quantized tensor, for the output of each op (of each fused group: its last op) and for each
+    output of the model. x is the value in the float network, x_hat the value that its readers get in the simulation,
+    over all batches: SQNR = 10 log10(sum x^2 / sum (x_hat - x)^2) in dB, cosine = sum x x_hat / sqrt(sum x^2 sum
+    x_hat^2), the mean error and the largest error. Quantized tensors also have the SQNR of that quantizer alone, Q(x)
+    against x, the share of x that it clips, and a histogram of x.
 
-    One pass over the batches, in which both networks run op by op; memory does not grow with the number of
-    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Submodules that `quantize(submodules=)`
-    quantized are each given what they are given in the float network: errors do not pass from one to the next.
+    Both networks run op by op, in evaluation mode, in one pass over the batches. Memory does not grow with the number of
+    batches, and the model does not change. Each submodule that `quantize(submodules=)` quantized gets the inputs that it
+    has in the float network, so errors do not pass from one to the next.
 
     Args:
         batches: As for `calibrate`.
-        progress: A progress bar, if standard error is a terminal.
-        group: As for `calibrate`: the figures are those of the batches of all its processes.
+        progress: Show a progress bar, if standard error is a terminal.
+        group: As for `calibrate`; the figures are those of the batches of all its processes.
     Raises:
         CalibrationError: no batches, a wrong batch structure, or a model that is not calibrated.
     Source: the ratio as in Lin, Talathi and Annapureddy, arXiv:1511.06393, section 3.

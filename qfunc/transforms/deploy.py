@@ -32,12 +32,12 @@ from qfunc.transforms.validate import describe, require_target, require_target_v
 
 
 def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Callable[[fx.GraphModule], Artifact]:
-    """A transform from a calibrated model to an `Artifact`.
+    """Return a transform from a calibrated model to an `Artifact`.
 
-    Evaluation semantics; weights stored as the integers that the simulation used; names that follow the
-    model; a dynamic batch.  The ONNX model is checked, then run once against the simulation, before the
-    target's own lowering.  The model is not changed, nothing is written to disk, and two deploys give the
-    same bytes.
+    The artifact has evaluation semantics, stores weights as the integers of the simulation, names tensors as in the
+    model, and accepts any batch size unless its format fixes one. The ONNX model is checked, and run once against the
+    simulation, before the target's own lowering. The model does not change, nothing is written to disk, and two deploys
+    give the same bytes.
 
     Args:
         target: The hardware that the model was quantized for.

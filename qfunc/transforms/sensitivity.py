@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 def sensitivity(
     batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
 ) -> Callable[[nn.Module], SiteLosses]:
-    """A function from a calibrated model to what each of its quantizers costs alone: `SiteLosses`.
+    """Return a function from a calibrated model to the error that each of its quantizers causes alone: `SiteLosses`.
 
-    For each site, every other one left out, y of the float network and y_hat with that site over all outputs
+    For each site, y is the float network's output and y_hat the output with only that site quantized, over all outputs
     and batches: SQNR = 10 log10(sum y^2 / sum (y_hat - y)^2), mean squared error, cosine.
 
-    Cost: for each batch one float pass, then for each site only the ops that its quantizer reaches: what lies
-    before or beside is read from that pass.  For a chain of n sites about n / 2 passes in place of n; the
-    report counts them.  Memory: the activations of one batch, twice; it does not grow with the number of
-    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Of submodules that `quantize(submodules=)`
-    quantized, the outputs are the submodule's, given what it is given in the float network.
+    Each batch costs one float pass, and for each site the ops that depend on its quantizer. All other values are read
+    from the float pass. A chain of n sites costs about n / 2 passes instead of n; the report counts them. Memory is
+    twice the activations of one batch, for any number of batches. The networks run in evaluation mode, and the model does
+    not change. For submodules that `quantize(submodules=)` quantized, y is the submodule's output, for the inputs that
+    it has in the float network.
 
     Args:
         batches: As for `calibrate`; a few are enough for the order of the sites.
-        progress: A progress bar, if standard error is a terminal.
-        group: As for `calibrate`: the figures are those of the batches of all its processes.
+        progress: Show a progress bar, if standard error is a terminal.
+        group: As for `calibrate`; the figures are those of the batches of all its processes.
     Raises:
         CalibrationError: no batches, a wrong batch structure, or a model that is not calibrated.
     Source: Wu, Judd, Zhang, Isaev and Micikevicius, arXiv:2004.09602, section 6.1 (one at a time).

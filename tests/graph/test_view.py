@@ -202,4 +202,4 @@ class WithBlend(nn.Module):
 def test_a_module_of_three_arguments_trains_beside_no_batch_norm() -> None:
     net, x = WithBlend(), torch.randn(5, 3)
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET, leaves=(Blend,))(net))
-    assert torch.allclose(done(x), net(x), atol=0.1)
+    assert torch.allclose(done(x), net(x), atol=0.1)  # some codes of 8 bits
