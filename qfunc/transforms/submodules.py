@@ -72,7 +72,7 @@ def select_submodules(outer: nn.Module, names: tuple[str, ...]) -> dict[str, nn.
                 where=_WHERE,
                 found=f"{name!r}, which is not the path of any submodule",
                 wanted=f"paths of submodules of the {type(outer).__name__}",
-                do=f"Near names: {_near(name, outer)}.",
+                do=_use_one_of(name, outer),
             )
         for path in found:
             duplicate = next((other for other in chosen if chosen[other] is modules[path]), None)
@@ -104,11 +104,11 @@ def _inside(path: str, other: str) -> bool:
     return path.startswith(f"{other}.")
 
 
-def _near(name: str, outer: nn.Module) -> str:
-    # Return similar paths of submodules with parameters, because only these have weights to quantize.
+def _use_one_of(name: str, outer: nn.Module) -> str:
+    # List similar paths of submodules with parameters, because only these have weights to quantize.
     paths = [path for path, m in outer.named_modules() if path not in ("", name) and any(True for _ in m.parameters())]
-    near = difflib.get_close_matches(name.strip("*."), paths, 3, 0.4)
-    return ", ".join(near or [path for path in paths if "." not in path][:6]) or "none has parameters"
+    near = difflib.get_close_matches(name.strip("*."), paths, 3, 0.4) or [path for path in paths if "." not in path][:6]
+    return f"Use one of: {', '.join(near)}." if near else "Choose another model, because no submodule has parameters."
 
 
 def _require_float(outer: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
@@ -237,7 +237,7 @@ def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> 
                 where=f"quantize, submodules={path!r}",
                 found=f"{a_or_an(type(unwrap(outer.get_submodule(path))))} in which the target quantizes nothing",
                 wanted="submodules with ops that it quantizes",
-                do=f"Near names: {_near(path, outer)}.",
+                do=_use_one_of(path, outer),
             )
 
 

@@ -36,7 +36,7 @@ class Verification:
         self.artifact, self.partition = write_artifact(deployed), deployed.partition
         reordering: Any = runner  # checkers narrow the name that isinstance tests
         self.unlike: tuple[str, ...] = reordering.unlike() if isinstance(reordering, ReorderingRunner) else ()
-        self.exact = self.partition.exact(self.unlike)
+        self.exact = self.partition.exact_nodes(self.unlike)
         self.reason = _unknown(target)
         self.emulation = None if self.reason else build_emulation(self.partition)
         shown = isinstance(runner, InspectableRunner) and self.emulation is not None
@@ -55,7 +55,7 @@ class Verification:
             if f"{path}.codes" not in shown or node.op == "get_attr":
                 continue
             own = self.partition.output_coding(node)
-            coding = own or next((c for c in self.partition.at_path.values() if c.seat.tensor == node.name), None)
+            coding = own or next((c for c in self.partition.at_path.values() if c.quantizer.tensor == node.name), None)
             name = node.name if node in integer and own is not None else f"{node.name}_codes"
             if coding is not None and name in names:
                 found[name] = (path, coding)
@@ -182,7 +182,7 @@ class Verification:
             coded = self.partition.output_coding(unit.group.output) is not None
             actual = _state(unit, inside.units, coded)
             if actual == "gone":
-                if not self.partition.vanishes(unit):
+                if not self.partition.is_removable(unit):
                     yield f"{unit.path}: predicted {_kind(unit)}, but the runtime has no such op"
             elif actual is None:
                 if unit.integer and not _several(unit):

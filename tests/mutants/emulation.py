@@ -115,7 +115,7 @@ EMULATION = (
     ),
     Mutation(
         "a-float-constant-is-emulated-unquantized", "qfunc.emulation.writer:_Emulation._constant",
-        "held = coding.seat.module(read_attr(self.network, producer).detach())",
+        "held = coding.quantizer.module(read_attr(self.network, producer).detach())",
         "held = read_attr(self.network, producer).detach()",
         "tests/transforms/test_verify_mutants.py::test_a_float_unit_reads_quantized_weights",
     ),
@@ -158,14 +158,14 @@ EMULATION = (
     ),
     Mutation(
         "verify-lets-units-vanish", "qfunc.transforms.verification:Verification._disagreements",
-        "if not self.partition.vanishes(unit):",
+        "if not self.partition.is_removable(unit):",
         "if False:",
         "tests/transforms/test_verify_mutants.py::test_a_unit_that_the_runtime_lost_is_a_disagreement",
     ),
     Mutation(
-        "neutral-is-any-number", "qfunc.placement.partition:_neutral",
+        "neutral-is-any-number", "qfunc.placement.partition:_is_identity",
         "isinstance(a, int | float) and a == op.neutral",
         "isinstance(a, int | float)",
-        "tests/conformance/test_partition.py::test_what_may_vanish_follows_a_rule",
+        "tests/conformance/test_partition.py::test_the_units_that_a_runtime_may_omit",
     ),
 )  # fmt: skip

@@ -116,7 +116,7 @@ ROWS: tuple[Row, ...] = (
      "&, | and ~."),
     ("bypass of nothing", lambda w: qfunc.bypass(edit.name("9"))(w.calibrated), "SpecError",
      "bypass: found Name('9'), which matches nothing in the model, wanted a selector that matches an op or a tensor. "
-     "Near names: 0, 1, 2, 3, input."),
+     "Use one of: 0, 1, 2, 3, input."),
     ("bypass of what is float", lambda w: qfunc.bypass(edit.op("flatten"))(w.calibrated), "SpecError",
      "bypass: found Op('flatten'), which matches no quantized weight or activation or bias, wanted a selector that "
      "matches a site. Print qfunc.explain(quantized)."),
