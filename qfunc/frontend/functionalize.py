@@ -11,20 +11,19 @@ import torch
 from attrs import evolve
 from torch import fx, nn
 
-from qfunc.frontend.aliasing import SEVERAL, SPLITS, VIEWS, Storage, aliasing_error
-from qfunc.frontend.multi_output import output_count, reads_tuple
+from qfunc.frontend.aliasing import VIEWS, Storage, aliasing_error
+from qfunc.frontend.multi_output import output_count, reads_tuple, select_output
 from qfunc.frontend.python_sum import is_sum_start
-from qfunc.frontend.slice_writes import filled_slice, slice_indices, write_slice
+from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stack, source_line
 from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device
 from qfunc.graph.module import CapturedModule, ensure_submodule, unique_name, with_tensors
 from qfunc.graph.record import NodeInfo, Record, attach
 from qfunc.ops.attention import repeat_heads
 from qfunc.ops.binding import dtype_of
-from qfunc.ops.canonicalize import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
+from qfunc.ops.canonicalize import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, short_name
 from qfunc.ops.creation import casts_nothing, stays
 from qfunc.ops.decompositions import attend
-from qfunc.ops.indexing import element, picked
 
 _USE_PURE_OPS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
@@ -95,7 +94,7 @@ class _Builder:
         elif name in ("positive", "alias", "lift_fresh"):
             self.storage.identical(node, source)
         elif name in VIEWS or (name == "getattr" and node.args[1] in VIEWS):
-            self.storage.view(node, source, _index(node, source, source in self.storage.part))
+            self.storage.view(node, source, view_index(node, source, source in self.storage.part))
 
     def _written(self, node: fx.Node, target: fx.Node) -> None:
         # A write into a view also writes into the tensors that the view is a part of.
@@ -127,7 +126,7 @@ class _Builder:
             return meshgrid(emit, [self.env[n] for n in given[0]], given[1])
         if name == "getitem" and isinstance(results := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
             return results[node.args[1]]  # type: ignore[index]
-        call = on_input_device(_canonical_part(canonical(node)), node.graph)
+        call = on_input_device(select_output(canonical(node)), node.graph)
         if call is not None:
             fx.map_arg(call[1], self.require)
             value = self._emit(node, "call_function", call[0], call[1], {})
@@ -241,29 +240,3 @@ class _Builder:
         unused = unique_name(path, self.paths)
         self.paths.add(unused)
         return unused
-
-
-def _canonical_part(call: Any) -> Any:
-    # x.unbind(dim)[i] is x[..., i], an op with one result; x.topk(k)[0] is not a slice.
-    if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
-        return call
-    if not isinstance(call[1][1], int):
-        return picked(call[1][0], call[1][1], is_number) or call
-    name, parts = short_name(call[1][0]), canonical(call[1][0])
-    if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
-        return element, call[1]
-    parts = parts if name == "unbind" else None
-    if parts is None or parts[1][1] < 0:
-        return call
-    return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
-
-
-def _index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
-    # Return the index that selects a view of a tensor, or None if it is unknown; x[0] may pick one of several tensors.
-    call = canonical(node)
-    if call is None or call[0] is not operator.getitem or call[1][0] is not source or slice_indices(call[1][1]) is None:
-        return None
-    several = not is_part and (
-        source.op in ("placeholder", "call_module") or short_name(source) in (*SEVERAL, *SPLITS, "getitem", None)
-    )
-    return None if several and type(call[1][1]) is int else call[1][1]

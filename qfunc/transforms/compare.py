@@ -13,7 +13,7 @@ from qfunc.analysis.layer_errors import LayerError, LayerErrors
 from qfunc.analysis.lockstep import Lockstep, Pair
 from qfunc.analysis.metrics import Sums
 from qfunc.execution.batches import require_batches
-from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
+from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.graph.selectors import Context
 from qfunc.graph.submodules import require_submodules
@@ -69,7 +69,7 @@ def compare(
                 count = feed_all(calibrated, {path: c.add for path, c in comparisons.items()}, batches, "compare", progress)
             own = {path: c.state() for path, c in comparisons.items()}
             sites = [s.module.site.name for view in views.values() for s in view.quantizers]
-            states, count = of_ranks(own, count, sites, all_of, "compare")
+            states, count = gather_counts(own, count, sites, all_of, "compare")
             rows = [row for path, c in comparisons.items() for row in c.join([state[path] for state in states])]
         explanation = explain(calibrated)
         return LayerErrors(explanation.target, count, tuple(rows), explanation)

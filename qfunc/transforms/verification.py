@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,15 +13,13 @@ from qfunc.errors import EmulationError, VerifyError
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
-from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.interpreter import ObservingInterpreter
-from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import INNER_PREFIX, Unit
 from qfunc.specs import Target
 from qfunc.specs.protocols import ConditionalRunner, InspectableRunner, ReorderingRunner, Runner
 from qfunc.transforms.deploy import deployment, write_artifact
 from qfunc.transforms.scores import Scores
+from qfunc.transforms.unit_check import wrong_predictions
 from qfunc.transforms.validate import describe, require_public
 
 
@@ -167,38 +164,18 @@ class Verification:
             runtime=repr(self.runner) if isinstance(self.runner, Runner) else getattr(self.runner, "__name__", "runtime"),
             predicted=0 if self.reason else sum(u.integer for u in self.partition.units),
             rows=rows,
-            disagreements=() if self.inside is None else tuple(self._disagreements(self.inside)),
+            disagreements=() if self.inside is None else self._disagreements(self.inside),
             float_units=floats,
             unknown=self.reason,
             incomparable=reason,
             scores=() if self.scores is None else self.scores.means,
         )
 
-    def _disagreements(self, inside: Any) -> Iterable[str]:
+    def _disagreements(self, inside: Any) -> tuple[str, ...]:
         if inside.units is None:  # the runner does not know what it runs on integers
-            return
-        compared = {path for path, _ in self.codings.values()}
-        for unit in self.partition.units:
-            coded = self.partition.output_coding(unit.group.output) is not None
-            actual = _state(unit, inside.units, coded)
-            if actual == "gone":
-                if not self.partition.is_removable(unit):
-                    yield f"{unit.path}: predicted {_kind(unit)}, but the runtime has no such op"
-            elif actual is None:
-                if unit.integer and not _several(unit):
-                    yield f"{unit.path}: predicted integer, but its codes are not in the artifact"
-            elif unit.integer != (actual == "integer") and not (actual == "integer" and self._moves(unit)):
-                yield f"{unit.path}: predicted {_kind(unit)}, but the runtime runs it as {actual}"
-            elif unit.integer and coded and unit.tensor not in compared:
-                yield f"{unit.path}: its codes were not compared"
-        if inside.difference:
-            yield inside.difference
-
-    def _moves(self, unit: Unit) -> bool:
-        # Quantized before or behind it, a real value that is only moved has the same codes.
-        root = unit.group.root
-        coded = any(self.partition.coding(source, root) is not None for slot, source in slots(root) if slot == "input")
-        return not coded and unit.kind in self.partition.target.commuting and only_moves_codes(root)
+            return ()
+        found = wrong_predictions(self.partition, inside.units, {path for path, _ in self.codings.values()})
+        return (*found, inside.difference) if inside.difference else tuple(found)
 
 
 def _listed(outputs: Any) -> list[Any]:
@@ -206,23 +183,6 @@ def _listed(outputs: Any) -> list[Any]:
         return list(outputs)
     do = "Return a list of arrays, in the model's order."
     raise VerifyError(where="verify, outputs of the runtime", found=describe(outputs), wanted="a list of outputs", do=do)
-
-
-def _kind(unit: Unit) -> str:
-    return "integer" if unit.integer else "float"
-
-
-def _state(unit: Unit, shown: Mapping[str, str], coded: bool) -> str | None:
-    # An op may be written with its own quantizer inside, followed by a move: the op counts.
-    names = [f"{unit.tensor}.{INNER_PREFIX}.codes", f"{unit.tensor}.codes"]
-    if unit.integer and not coded:  # it leaves the integers, and is known by itself, or by its rows
-        names = [unit.path, f"{unit.path}.rows", *names]
-    return next((shown[n] for n in names if n in shown), None)
-
-
-def _several(unit: Unit) -> bool:
-    # Split and chunk have several values; each is compared where it is picked.
-    return unit.kind in ("split", "chunk")
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -151,14 +151,14 @@ EMULATION = (
         "tests/transforms/test_scores.py::test_each_score_is_the_mean_over_all_examples_of_its_own_outputs",
     ),
     Mutation(
-        "verify-ignores-the-partition", "qfunc.transforms.verification:Verification._disagreements",
-        'elif unit.integer != (actual == "integer") and not (actual == "integer" and self._moves(unit)):',
+        "verify-ignores-the-partition", "qfunc.transforms.unit_check:wrong_predictions",
+        'elif unit.integer != (state == "integer") and not (state == "integer" and _moves_before_quantizer(partition, unit)):',
         "elif False:",
         "tests/conformance/test_partition.py::test_a_wrong_partition_is_reported_though_no_number_differs",
     ),
     Mutation(
-        "verify-lets-units-vanish", "qfunc.transforms.verification:Verification._disagreements",
-        "if not self.partition.is_removable(unit):",
+        "verify-lets-units-vanish", "qfunc.transforms.unit_check:wrong_predictions",
+        "if not partition.is_removable(unit):",
         "if False:",
         "tests/transforms/test_verify_mutants.py::test_a_unit_that_the_runtime_lost_is_a_disagreement",
     ),

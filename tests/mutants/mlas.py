@@ -85,14 +85,14 @@ MLAS = (
         "tests/placement/test_partition_promises.py",
     ),
     Mutation(
-        "verify-wants-codes-of-a-real-output", "qfunc.transforms.verification:_state",
+        "verify-wants-codes-of-a-real-output", "qfunc.transforms.unit_check:_state",
         "if unit.integer and not coded:",
         "if unit.integer and coded:",
         NETWORKS,
     ),
     Mutation(
-        "verify-moves-have-one-place", "qfunc.transforms.verification:Verification._disagreements",
-        'and not (actual == "integer" and self._moves(unit)):',
+        "verify-moves-have-one-place", "qfunc.transforms.unit_check:wrong_predictions",
+        'and not (state == "integer" and _moves_before_quantizer(partition, unit)):',
         ":",
         NETWORKS,
     ),

@@ -53,7 +53,7 @@ def test_a_batch_in_place_of_batches(given: Any, name: str) -> None:
 
 def test_only_empty_batches() -> None:
     _, x, made = quantized("residual")
-    text = "site 'x': found only empty tensors, wanted some values. Pass batches of size 1 or more."
+    text = "site 'x': found only empty tensors, wanted some values. Pass batches with at least one example."
     told(lambda: qfunc.calibrate([x[:0]])(made), "CalibrationError", text)
 
 
