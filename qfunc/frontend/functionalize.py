@@ -90,14 +90,14 @@ class _Builder:
         else:
             written = is_in_place(node)
         if written:
-            self._written(node, source)
+            self._write_through(node, source)
         elif name in ("positive", "alias", "lift_fresh"):
             self.storage.identical(node, source)
         elif name in VIEWS or (name == "getattr" and node.args[1] in VIEWS):
             self.storage.view(node, source, view_index(node, source, source in self.storage.part))
 
-    def _written(self, node: fx.Node, target: fx.Node) -> None:
-        # A write into a view also writes into the tensors that the view is a part of.
+    def _write_through(self, node: fx.Node, target: fx.Node) -> None:
+        # Update the values of the tensors that the written view is a part of.
         value = self.env[node]
         current = {target: value}
         for whole, index in self.storage.wholes(target):
@@ -117,8 +117,8 @@ class _Builder:
             return value
         if name == "scaled_dot_product_attention" and node.name in (self.dropouts or ()):
             return self._attention(node)
-        if (started := is_sum_start(node, self.owner)) is not None:
-            return self.env[started]
+        if (first_term := is_sum_start(node, self.owner)) is not None:
+            return self.env[first_term]
         if casts_nothing(node, name or "") or stays(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
         if name == "meshgrid" and (given := meshgrid_arguments(node)) is not None:
@@ -169,7 +169,7 @@ class _Builder:
         return emit
 
     def _dropout(self, node: fx.Node) -> fx.Node | None:
-        # Active in both modes: a separate op.  In neither: nothing.  In training only: a leaf module.
+        # Return None for a dropout that is active in both modes, its input if in neither, a leaf module if in training only.
         training = argument(node, 2, "training", "train")
         if training is not False:
             return None
@@ -181,19 +181,19 @@ class _Builder:
         return self._module(node, self._path(node), module, self.env[source])
 
     def _attention(self, node: fx.Node) -> fx.Node:
-        # Its dropout is active in training only and follows the softmax, so the softmax must be a separate op.
+        # The dropout is active in training only and follows the softmax, so the softmax must be a separate op.
         call = canonical(node)
         assert call is not None
         query, key, value, mask, p, causal, factor, grouped = fx.map_arg(call[1], self.env.__getitem__)
         path = self._path(node)
         emit = self._emitter(node, path)
 
-        def dropped(weights: fx.Node) -> fx.Node:
+        def dropout(weights: fx.Node) -> fx.Node:
             return self._module(node, self._unique(f"{path.rpartition('.')[0]}.dropout".strip(".")), nn.Dropout(p), weights)
 
         if grouped:
             key, value = (emit(repeat_heads, t, query) for t in (key, value))
-        product: fx.Node = attend(emit, query, key, value, (mask,), causal, factor, dropped)[0]
+        product: fx.Node = attend(emit, query, key, value, (mask,), causal, factor, dropout)[0]
         fact = self.facts.pop(product.name)
         product.name = re.sub(r"\W", "_", path)  # the last product gets the name of the attention op
         self.facts[product.name] = evolve(fact, path=path)
@@ -213,12 +213,12 @@ class _Builder:
         return self._create(node, op, target, mapped, named, path)
 
     def _create(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any, path: str) -> fx.Node:
-        made = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
-        held = dtype_of(node)
-        whole = held is not None and not held.is_floating_point and not held.is_complex
+        new = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
+        dtype = dtype_of(node)
+        is_integer = dtype is not None and not dtype.is_floating_point and not dtype.is_complex
         modules = tuple(kind for _, _, kind in self._stack(node))
-        self.facts[made.name] = NodeInfo(path, modules, source_line(node), whole)
-        return made
+        self.facts[new.name] = NodeInfo(path, modules, source_line(node), is_integer)
+        return new
 
     def _path(self, node: fx.Node) -> str:
         if node.op == "call_module":
@@ -233,7 +233,7 @@ class _Builder:
         return self._unique(".".join(filter(None, (inner, word.strip("_")))))
 
     def _stack(self, node: fx.Node) -> list[tuple[str, str, str]]:
-        # The modules around a traced node; a node that was added to the traced graph since has none.
+        # Return the modules around a traced node; a node that was added after tracing has none.
         return self.stacks.get(node, [])
 
     def _unique(self, path: str) -> str:

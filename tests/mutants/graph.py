@@ -8,7 +8,7 @@ ROAD = "tests/ops/test_spellings.py::test_fx_road"
 GRAPH = (
     # in-place writes
     Mutation(
-        "in-place-aliases-keep-the-old-value", "qfunc.frontend.functionalize:_Builder._written",
+        "in-place-aliases-keep-the-old-value", "qfunc.frontend.functionalize:_Builder._write_through",
         "self.env.update(dict.fromkeys(names, current[tensor]))",
         "pass",
         PURE, case="twice-fx",

@@ -129,7 +129,7 @@ NETWORKS = (
         RUNTIME, case="structure: detector",
     ),
     Mutation(
-        "a-part-is-written-into-the-part-only", "qfunc.frontend.functionalize:_Builder._written",
+        "a-part-is-written-into-the-part-only", "qfunc.frontend.functionalize:_Builder._write_through",
         "for whole, index in self.storage.wholes(target):",
         "for whole, index in ():",
         WRITES, case="fx",

@@ -26,7 +26,7 @@ REPORTS = (
     ),
     Mutation(
         "alone-with-all-before-it", "qfunc.transforms.compare:_Row.add",
-        "pair.simulated if first else self.module(pair.real)",
+        "pair.simulated if is_first else self.module(pair.real)",
         "pair.simulated",
         FIGURES,
     ),
