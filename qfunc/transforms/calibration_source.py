@@ -41,8 +41,8 @@ class FloatPass:
 class QuantizedPass:
     """The network with the quantizers that have qparams; the other quantizers return their inputs unchanged.
 
-    In a model that is only quantized, these are the weights; in a calibrated one, these are all sites, with their present
-    qparams.  The statistics of a site are those of its input.
+    In a model that is only quantized, the weights have qparams; in a calibrated one, all sites have them.  The statistics
+    of a site are those of its input.
 
     >>> import qfunc, torch
     >>> from qfunc import targets
