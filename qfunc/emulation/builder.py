@@ -76,7 +76,7 @@ class EmulationBuilder:
         """Return the node of a value in real units."""
         if isinstance(value, Real):
             return value.node
-        coding, fmt = value.coding, value.coding.seat.module.site.scheme.format
+        coding, fmt = value.coding, value.coding.quantizer.module.site.scheme.format
         if isinstance(fmt, Log):
             return self.call(
                 log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
@@ -89,7 +89,7 @@ class EmulationBuilder:
         """Return the node of a value's codes in an encoding."""
         if isinstance(value, Codes) and value.coding.same(coding):
             return value.node
-        real, scheme = self.real(value, name), coding.seat.module.site.scheme
+        real, scheme = self.real(value, name), coding.quantizer.module.site.scheme
         if isinstance(scheme.format, Log):
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
             return self.call(log_codes, real, coding.scale, bits, steps, name=name)
@@ -101,7 +101,7 @@ class EmulationBuilder:
     def _qparams(self, coding: Encoding) -> Sequence[Any]:
         if coding.qparams.scale.ndim == 0:
             return coding.scale, coding.zero_point
-        path = coding.seat.path
+        path = coding.quantizer.path
         if path not in self.by_channel:
             pairs = (("scale", coding.qparams.scale), ("zero_point", coding.qparams.zero_point))
             self.by_channel[path] = [self.constant(t.detach(), f"{path}.{name}") for name, t in pairs]

@@ -89,7 +89,7 @@ class UnitContext:
         coding = self.partition.coding(producer, reader) if producer.op == "get_attr" else None
         if isinstance(value, Codes) or coding is None:
             return self.emitter.real(value, producer.name)
-        quantized = coding.seat.module(read_attr(self.partition.network, producer).detach())
+        quantized = coding.quantizer.module(read_attr(self.partition.network, producer).detach())
         return self.emitter.constant(quantized.detach(), str(producer.target))
 
     def bounds(self) -> list[tuple[float | None, float | None]]:

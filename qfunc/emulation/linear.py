@@ -150,8 +150,8 @@ def _weighted_sum(job: UnitContext, tensors: dict[str, fx.Node], arithmetic: Any
         coding = network.coding(bias_node, job.root)
         if coding is None:
             real_bias = read_attr(network.network, bias_node).detach().float()
-        elif not isinstance(coding.seat.module.site.value, DerivedQParams) and takes_float_bias(arithmetic):
-            real_bias = coding.seat.module(read_attr(network.network, bias_node).detach()).float()
+        elif not isinstance(coding.quantizer.module.site.value, DerivedQParams) and takes_float_bias(arithmetic):
+            real_bias = coding.quantizer.module(read_attr(network.network, bias_node).detach()).float()
         else:
             aligned, fraction_bits = _aligned_bias(job, bias_node, coding, product)
             bound = float(weight.abs().double().flatten(1).sum(1).max()) * largest + float(aligned.abs().max())
@@ -184,7 +184,7 @@ def _weighted_sum(job: UnitContext, tensors: dict[str, fx.Node], arithmetic: Any
 def _aligned_bias(job: UnitContext, node: fx.Node, coding: Encoding, product: Tensor) -> tuple[Tensor, int]:
     # (codes of the bias at the accumulator's scale s_x*s_w * 2^-n, n): n fractional bits, 0 if the bias needs none.
     codes = job.constant_codes(node, coding).double()
-    if isinstance(coding.seat.module.site.value, DerivedQParams):
+    if isinstance(coding.quantizer.module.site.value, DerivedQParams):
         return codes, 0
     shift = exponents(coding.qparams.scale.double().flatten() / product, job.unit.path)
     fraction_bits = max(0, -int(shift.min()))

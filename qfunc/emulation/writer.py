@@ -28,7 +28,7 @@ def build_emulation(partition: Partition) -> fx.GraphModule:
         CalibrationError: scales outside of a limit of the target, as training may leave them.
     """
     for coding in partition.at_path.values():
-        require_codes(coding.seat)
+        require_codes(coding.quantizer)
     require_limits(partition)
     return _Emulation(partition).build()
 
@@ -89,7 +89,7 @@ class _Emulation:
         value = self.values[producer.name]
         if isinstance(value, Codes) and value.coding.same(coding):
             return value
-        key = (producer.name, coding.seat.path)
+        key = (producer.name, coding.quantizer.path)
         if key not in self.at_edge:
             self.at_edge[key] = Codes(self.emitter.codes(value, coding, f"{producer.name}_codes"), coding)
         return self.at_edge[key]
@@ -101,13 +101,13 @@ class _Emulation:
         if coding is None:
             return self.emitter.real(value, producer.name)
         if producer.op == "get_attr":
-            return self._constant(producer, coding.seat.path)
+            return self._constant(producer, coding.quantizer.path)
         return self.emitter.real(self._codes(producer, reader), producer.name)
 
     def _constant(self, producer: fx.Node, path: str) -> fx.Node:
         key = (producer.name, path)
         if key not in self.at_edge:
             coding = self.partition.at_path[path]
-            quantized = coding.seat.module(read_attr(self.network, producer).detach())
+            quantized = coding.quantizer.module(read_attr(self.network, producer).detach())
             self.at_edge[key] = Codes(self.emitter.constant(quantized, str(producer.target)), coding)
         return self.at_edge[key].node

@@ -82,7 +82,7 @@ def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...])
     """Return the quantized tensor of the quantizer at a path."""
     nodes = {n.name: n for n in partition.network.graph.nodes}
     coding = partition.at_path[path]
-    seat, site = coding.seat, coding.seat.module.site
+    seat, site = coding.quantizer, coding.quantizer.module.site
     producer = nodes[seat.tensor]
     readers = tuple(partition.paths[nodes[r]] if r in nodes else r for r in seat.readers)
     role = site.slot if is_constant(producer) else "activation"

@@ -160,7 +160,7 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
         made = copy_user_attributes(copy.deepcopy(folded), model)
         for seat in find_quantizers(made):
             if seat.module.norm:
-                seat.module.settle()
+                seat.module.stop_following()
         return made
 
 

@@ -18,7 +18,7 @@ from qfunc.execution.observers import Observer, statistics
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.submodules import require_submodules, same_outer_model, with_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.transforms.calibration_source import FloatPass, QuantizedPass, other_networks, require_through
+from qfunc.transforms.calibration_source import FloatPass, QuantizedPass, different_networks_error, require_through
 from qfunc.transforms.reconcile import set_qparams
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Calibration:
             raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
         for path, o in ((p, o) for of_run in runs.values() for p, o in of_run.items()):
-            for i, qparams in zip(o.served, o.qparams(path), strict=True):
+            for i, qparams in zip(o.models, o.qparams(path), strict=True):
                 found[i][path] = _hold(views[i][path], qparams, o.inputs)
         return tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
 
@@ -121,7 +121,7 @@ def _views(models: tuple[Any, ...]) -> list[dict[str, QuantizedModel]]:
         raise CalibrationError(where="calibrate", found="an empty tuple", wanted="at least one model", do=do)
     parts = [require_submodules(model, "quantized", "calibrate") for model in models]
     if any(each.keys() != parts[0].keys() for each in parts):
-        raise other_networks()
+        raise different_networks_error()
     return [{path: QuantizedModel(part) for path, part in each.items()} for each in parts]
 
 
@@ -135,9 +135,9 @@ def _runs(
         for network, served in through.passes(same):
             observer = Observer(network, served, statistics([same[i].quantizers for i in served]))
             runs.setdefault(served[0], {})[path] = observer
-    pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.served]
+    pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.models]
     if not all(same_outer_model(models[index], models[other]) for index, other in pairs):
-        raise other_networks()
+        raise different_networks_error()
     return runs
 
 

@@ -23,12 +23,11 @@ from qfunc.transforms.submodules import (
     enclosing_classes,
     inputs_of,
     leaves_of,
-    require_float_model,
     require_names,
     require_sites,
     select_submodules,
 )
-from qfunc.transforms.validate import require_target_value
+from qfunc.transforms.validate import require_float_model, require_target_value
 
 Outer = TypeVar("Outer", bound=nn.Module)
 

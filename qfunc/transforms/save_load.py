@@ -120,7 +120,7 @@ def load(
             quantized = how(given)
         state = _state(place)
         for seat in quantizer_nodes(quantized):
-            seat.module.take_shape_of(state, f"{seat.path}.")
+            seat.module.load_shape(state, f"{seat.path}.")
         have = _tensors(quantized)
         if wrong := _difference(have, state, _describe(quantized), report["graph"]):
             do = "Build the model as it was when it was saved, and pass the arguments of the original quantize."

@@ -107,13 +107,13 @@ def test_leaves_that_match_nothing() -> None:
         assert str(caught.value) == (
             f"capture, leaves: found {name}, which is not the class of any submodule, wanted classes of the model's "
             f"submodules. "
-            "Near names: MyBlock."
+            "Use one of: MyBlock."
         )
     with pytest.raises(CaptureError) as caught:
         capture(leaves=nn.Conv2d)(Net())
     assert str(caught.value) == (
         "capture, leaves: found 'Conv2d', which is not the class of any submodule, wanted classes of the model's submodules. "
-        "Near names: Linear, MyBlock."
+        "Use one of: Linear, MyBlock."
     )
 
 

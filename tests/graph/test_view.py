@@ -72,7 +72,7 @@ def scale(model: Any) -> None:
     """A qparam."""
     module = model.get_submodule("quantizers.x.output")
     qparams = module.qparams()
-    module.hold(qparams._replace(scale=qparams.scale * 4))
+    module.set_qparams(qparams._replace(scale=qparams.scale * 4))
 
 
 CHANGES = (weight_without_grad, weight_by_data, new_weight, running_mean, running_var_by_data, scale)

@@ -73,13 +73,13 @@ DEPLOYMENT = (
         STORED,
     ),
     Mutation(
-        "deploy-does-not-check", "qfunc.transforms.deploy:_check",
+        "deploy-does-not-check", "qfunc.transforms.onnx_check:require_same_function",
         "if different:",
         "if False:",
         "tests/transforms/test_deploy.py::test_an_artifact_that_computes_something_else_is_refused",
     ),
     Mutation(
-        "deploy-checks-outputs-only", "qfunc.transforms.deploy:_check",
+        "deploy-checks-outputs-only", "qfunc.transforms.onnx_check:require_same_function",
         "different = first_difference(proto, tensors, RoundHalfEven(model), given)",
         'different = "output"',
         "tests/transforms/test_deploy.py::test_codes_that_round_otherwise_and_spread_are_no_other_function",
@@ -103,7 +103,7 @@ DEPLOYMENT = (
         "tests/conformance/test_ops.py::test_float_units_are_predicted_and_all_others_bit_exact[layer_norm over channels]",
     ),
     Mutation(
-        "deploy-checks-with-the-hardware-s-ties", "qfunc.transforms.deploy:_tried",
+        "deploy-checks-with-the-hardware-s-ties", "qfunc.transforms.onnx_check:_sample_run",
         "run_in_evaluation_mode(model, given, as_written=True)",
         "run_in_evaluation_mode(model, given)",
         "tests/transforms/test_deploy.py::test_ties_that_other_hardware_rounds_otherwise_are_no_other_function",

@@ -115,7 +115,7 @@ EMULATION = (
     ),
     Mutation(
         "a-float-constant-is-emulated-unquantized", "qfunc.emulation.writer:_Emulation._constant",
-        "quantized = coding.seat.module(read_attr(self.network, producer).detach())",
+        "quantized = coding.quantizer.module(read_attr(self.network, producer).detach())",
         "quantized = read_attr(self.network, producer).detach()",
         "tests/transforms/test_verify_mutants.py::test_a_float_unit_reads_quantized_weights",
     ),
@@ -151,21 +151,21 @@ EMULATION = (
         "tests/transforms/test_scores.py::test_each_score_is_the_mean_over_all_examples_of_its_own_outputs",
     ),
     Mutation(
-        "verify-ignores-the-partition", "qfunc.transforms.verification:Verification._disagreements",
-        'elif unit.integer != (actual == "integer") and not (actual == "integer" and self._moves(unit)):',
+        "verify-ignores-the-partition", "qfunc.transforms.unit_check:wrong_predictions",
+        'elif unit.integer != (state == "integer") and not (state == "integer" and _moves_before_quantizer(partition, unit)):',
         "elif False:",
         "tests/conformance/test_partition.py::test_a_wrong_partition_is_reported_though_no_number_differs",
     ),
     Mutation(
-        "verify-lets-units-vanish", "qfunc.transforms.verification:Verification._disagreements",
-        "if not self.partition.vanishes(unit):",
+        "verify-lets-units-vanish", "qfunc.transforms.unit_check:wrong_predictions",
+        "if not partition.is_removable(unit):",
         "if False:",
         "tests/transforms/test_verify_mutants.py::test_a_unit_that_the_runtime_lost_is_a_disagreement",
     ),
     Mutation(
-        "neutral-is-any-number", "qfunc.placement.partition:_neutral",
+        "neutral-is-any-number", "qfunc.placement.partition:_is_identity",
         "isinstance(a, int | float) and a == op.neutral",
         "isinstance(a, int | float)",
-        "tests/conformance/test_partition.py::test_what_may_vanish_follows_a_rule",
+        "tests/conformance/test_partition.py::test_the_units_that_a_runtime_may_omit",
     ),
 )  # fmt: skip

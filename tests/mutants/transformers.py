@@ -53,7 +53,7 @@ TRANSFORMERS = (
     ),
     Mutation(
         "attention-never-drops", "qfunc.frontend.functionalize:_Builder._attention",
-        "(mask,), causal, factor, dropped)[0]",
+        "(mask,), causal, factor, dropout)[0]",
         "(mask,), causal, factor)[0]",
         "tests/frontend/test_capture_attention.py::test_both_modes_are_the_model_s",
     ),

@@ -8,7 +8,7 @@ BIASES = "tests/transforms/test_calibrate.py::test_a_shared_weight_is_widened_fo
 TRANSFORMS = (
     # reconcile
     Mutation(
-        "plan-the-first-override-wins", "qfunc.placement.place:_Placement._site",
+        "plan-the-first-override-wins", "qfunc.placement.rules:algorithm",
         "bits = change.bits or bits",
         "bits = bits or change.bits",
         "tests/transforms/test_overrides.py::test_a_later_override_of_bits_wins_though_it_is_wider",
@@ -39,8 +39,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "derived-scales-as-calibrated", "qfunc.placement.partition:Partition.__init__",
-        "qparams.update(derived_qparams(view, qparams))",
-        "derived_qparams(view, qparams)",
+        "current.update(derived_qparams(view, current))",
+        "derived_qparams(view, current)",
         "tests/transforms/test_algorithms.py::test_a_bias_follows_scales_that_were_trained",
     ),
     Mutation(
@@ -89,14 +89,14 @@ TRANSFORMS = (
     ),
     Mutation(
         "a-union-of-two-estimators", "qfunc.execution.observers:statistics",
-        '(index, site.tie) if site.tie and site.leader == "union" else seat.tensor',
-        "seat.tensor",
+        '(index, site.tie) if site.tie and site.leader == "union" else quantizer.tensor',
+        "quantizer.tensor",
         "tests/transforms/test_calibrate.py::test_a_union_tie_is_one_tensor_to_its_estimator",
     ),
     Mutation(
         "fixed-qparams-estimated", "qfunc.execution.observers:statistics",
-        "if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):",
-        "if site.constant or seat.module.dynamic:",
+        "if site.constant or quantizer.module.dynamic or not isinstance(site.value, Scheme):",
+        "if site.constant or quantizer.module.dynamic:",
         "tests/targets/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
     ),
     Mutation(

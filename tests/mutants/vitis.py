@@ -76,8 +76,8 @@ VITIS = (
     ),
     Mutation(
         "limits-found-and-not-applied", "qfunc.placement.shift_limits:limit_qparams",
-        "            result[path] = found[path]._replace(scale=found[path].scale * factor)",
-        "            result[path] = found[path]._replace(scale=found[path].scale)",
+        "            result[path] = qparams[path]._replace(scale=qparams[path].scale * factor)",
+        "            result[path] = qparams[path]._replace(scale=qparams[path].scale)",
         "tests/placement/test_shift_limits.py::test_calibration_keeps_the_limits_of_the_dpu",
     ),
     Mutation(

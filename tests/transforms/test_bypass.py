@@ -98,7 +98,7 @@ def test_wrong_uses_are_told_whole() -> None:
     _, _, done = calibrated("residual")
     text = (
         "bypass: found Name('conf1'), which matches nothing in the model, wanted a selector that matches an op or a tensor. "
-        "Near names: conv1, conv2."
+        "Use one of: conv1, conv2."
     )
     told(lambda: qfunc.bypass(edit.name("conf1"))(done), "SpecError", text)
     text = (

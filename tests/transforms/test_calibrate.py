@@ -108,7 +108,7 @@ def test_no_activation_outlives_its_batch() -> None:
         observer = Observer(float_network(made), (0,), statistics([quantizer_nodes(made)]))
         for number in range(count):
             observer.read((torch.randn(1, 3, 8, 8),), number)
-        assert not observer.waiting
+        assert not observer.pending
         sizes.append(sum(t.numel() for s in observer.states for t in torch.utils._pytree.tree_leaves(s)))
     assert sizes[0] == sizes[1]
 

@@ -131,7 +131,7 @@ def test_a_float_output_that_is_computed_otherwise_is_refused(monkeypatch: pytes
 
 def test_codes_that_round_otherwise_and_spread_are_no_other_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deep network may end anywhere after one code differs: each tensor is compared given those before it."""
-    file: Any = sys.modules["qfunc.transforms.deploy"]
+    file: Any = sys.modules["qfunc.transforms.onnx_check"]
     plain = file.run_in_evaluation_mode
     monkeypatch.setattr(file, "run_in_evaluation_mode", lambda m, leaves, **how: [v + 1 for v in plain(m, leaves, **how)])
     _, _, done = calibrated("residual")

@@ -53,7 +53,7 @@ def test_a_batch_in_place_of_batches(given: Any, name: str) -> None:
 
 def test_only_empty_batches() -> None:
     _, x, made = quantized("residual")
-    text = "site 'x': found only empty tensors, wanted some values. Pass batches of size 1 or more."
+    text = "site 'x': found only empty tensors, wanted some values. Pass batches with at least one example."
     told(lambda: qfunc.calibrate([x[:0]])(made), "CalibrationError", text)
 
 
@@ -277,7 +277,7 @@ def test_a_selector_that_matches_nothing() -> None:
         target = edit.pipe(TARGET, change)
         text = (
             f"target 'onnxruntime', {where}: found Name('conv3'), which matches nothing in the model, wanted a selector that "
-            "matches an op or a tensor. Near names: conv2, conv1."
+            "matches an op or a tensor. Use one of: conv2, conv1."
         )
         told(lambda t=target: qfunc.quantize(t)(model), "SpecError", text)
 

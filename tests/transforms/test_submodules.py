@@ -273,7 +273,7 @@ def test_a_layer_alone_is_known_by_its_path_and_its_classes(tmp_path: Any) -> No
         qfunc.quantize(edit.skip(edit.module("Detektor"))(TARGET), submodules="last")(model)
     assert str(refused.value) == (
         "target 'onnxruntime', rules: found ModuleType('Detektor'), which matches nothing in the model, wanted a selector that "
-        "matches an op or a tensor. Near names: Detector."
+        "matches an op or a tensor. Use one of: Detector."
     )
 
 

@@ -66,7 +66,7 @@ def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: st
     Raises:
         SpecError: a format that has no ONNX operator.
     """
-    site = coding.seat.module.site
+    site = coding.quantizer.module.site
     if isinstance(site.function, OnnxFunction):
         return site.function.onnx(graph, tensor, coding.qparams, site.scheme, f"{name}.real")
     fmt = site.scheme.format
@@ -101,7 +101,7 @@ def write_constant(graph: GraphBuilder, value: Tensor, coding: Encoding, name: s
         return tensor if rows is None else tensor[rows][None]
 
     if _logarithmic(coding):
-        module = coding.seat.module
+        module = coding.quantizer.module
         with torch.no_grad():
             return graph.constant(permute(module.site.function.apply(module.params(), value, module.site.scheme)), name)
     require_writable(coding)
@@ -118,19 +118,19 @@ def require_writable(coding: Encoding) -> None:
     Raises:
         SpecError: names the site.
     """
-    if not is_integer_encoding(coding.seat) and not _logarithmic(coding):
-        require_integers(coding.seat)
+    if not is_integer_encoding(coding.quantizer) and not _logarithmic(coding):
+        require_integers(coding.quantizer)
 
 
 def _logarithmic(coding: Encoding) -> bool:
-    return isinstance(coding.seat.module.site.scheme.format, Log) and coding.qparams.scale.numel() == 1
+    return isinstance(coding.quantizer.module.site.scheme.format, Log) and coding.qparams.scale.numel() == 1
 
 
 def _qparams(
     graph: GraphBuilder, coding: Encoding, name: str, kind: int, rows: Tensor | None = None
 ) -> tuple[list[str], dict[str, Any]]:
     """Return ([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
-    scheme = coding.seat.module.site.scheme
+    scheme = coding.quantizer.module.site.scheme
     scale, zero = coding.qparams.scale.flatten(), coding.qparams.zero_point.flatten()
     axis = None
     if isinstance(scheme.scale.shared, PerChannel):

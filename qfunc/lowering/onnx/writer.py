@@ -143,7 +143,7 @@ class _Writer:
                 coding, name = self.partition.coding(producer, node), f"{self.path(node)}.rows_in"
             else:
                 tensor, coding, name = self._inner(node, tensor)
-            if coding is None or coding.seat.module.site.by_channel:  # no runtime computes on such codes
+            if coding is None or coding.quantizer.module.site.by_channel:  # no runtime computes on such codes
                 return tensor
             return self._quantized(tensor, coding, name)
 
@@ -172,7 +172,7 @@ class _Writer:
             self._coded(node, coding)
 
     def _coded(self, node: fx.Node, coding: Encoding) -> str:
-        key = (node.name, coding.seat.path)
+        key = (node.name, coding.quantizer.path)
         if key not in self.real:
             self.real[key] = self._quantized(self._copy_of_float(node), coding, self.path(node), self.raw[node.name])
         return self.real[key]
@@ -183,7 +183,7 @@ class _Writer:
         return real
 
     def _add_place(self, coding: Encoding, tensor: str, real: str) -> None:
-        self.places.setdefault(coding.seat.path, []).append(Place(tensor, real))
+        self.places.setdefault(coding.quantizer.path, []).append(Place(tensor, real))
 
     def _copy_of_float(self, node: fx.Node) -> str:
         # Between DequantizeLinear and QuantizeLinear, ONNX Runtime quantizes float weights and biases
@@ -226,7 +226,7 @@ class _Writer:
         return real
 
     def _constant(self, node: fx.Node, coding: Encoding | None) -> str:
-        key = (node.name, coding.seat.path if coding else "")
+        key = (node.name, coding.quantizer.path if coding else "")
         if key not in self.real:
             value = read_attr(self.network, node).detach()
             name = str(node.target)

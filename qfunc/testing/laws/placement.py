@@ -104,7 +104,7 @@ def weights_scale_by_output_channel(trial: Pipeline) -> None:
         weight = tensors.get("weight")
         if weight is None or "input" not in tensors or not (has(unit.group.root, Trait.WEIGHTED) or unit.kind == "matmul"):
             continue
-        shared = weight.seat.module.site.scheme.scale.shared
+        shared = weight.quantizer.module.site.scheme.scale.shared
         if isinstance(shared, PerChannel) and weight.qparams.scale.numel() > 1:
             rank = weight.qparams.scale.ndim
             ours, wanted = int(shared.axis) % rank, channel_axis(unit.group.root) % rank
@@ -119,7 +119,7 @@ def ties_share_qparams(trial: Pipeline) -> None:
                 continue
             tied = [c for slot, c in _codings(trial, unit) if slot in tie.slots]
             for other in tied[1:]:
-                names = [c.seat.module.site.name for c in (tied[0], other)]
+                names = [c.quantizer.module.site.name for c in (tied[0], other)]
                 found = f"{names[0]!r} with {_described(tied[0])} and {names[1]!r} with {_described(other)}"
                 assert tied[0].same(other), f"{tie!r} at {unit.path!r} ties {found}"
 
@@ -129,7 +129,7 @@ def moved_codes_keep_qparams(trial: Pipeline) -> None:
     partition, context = trial.partition, trial.partition.context
     of_tensor: dict[str, list[Encoding]] = {}
     for coding in partition.at_path.values():
-        of_tensor.setdefault(coding.seat.tensor, []).append(coding)
+        of_tensor.setdefault(coding.quantizer.tensor, []).append(coding)
     for node in partition.network.graph.nodes:
         inputs = [n for s, n in slots(node) if s == "input"]
         if context.kind(node) not in trial.target.commuting or len(inputs) != 1 or not only_moves_codes(node):
@@ -209,7 +209,7 @@ def _codings(trial: Pipeline, unit: Unit) -> list[tuple[str, Encoding]]:
 
 def _described(coding: Encoding) -> str:
     scale, zero = coding.qparams.scale.flatten()[0].item(), int(coding.qparams.zero_point.flatten()[0])
-    return f"{coding.seat.module.site.scheme.format!r}, scale {scale!r}, zero point {zero}"
+    return f"{coding.quantizer.module.site.scheme.format!r}, scale {scale!r}, zero point {zero}"
 
 
 def _probe(qparams: Affine, fmt: Any) -> Tensor:
