@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import product
-from qfunc.ops.node import slots
 from qfunc.specs import DerivedQParams
 
 
@@ -34,12 +34,13 @@ def derivations(view: QuantizedModel) -> dict[str, dict[str, str]]:
         return {}
     called = {str(n.target): n for n in view.evaluation_form.graph.nodes if n.op == "call_module"}
     quantizers = {called[seat.path] for seat in view.quantizers}
-    found = {}
+    target = view.record.target
+    context, found = Context(view.evaluation_form, () if target is None else target.ops), {}
     for seat in seats:
         value = seat.module.site.value
-        read = dict(reversed(slots(next(iter(called[seat.path].users)))))
+        read = dict(reversed(context.slots(next(iter(called[seat.path].users)))))
         assert isinstance(value, DerivedQParams)
-        found[seat.path] = {slot: _quantizer_of(read[slot], quantizers) for slot in value.of}
+        found[seat.path] = {slot: _quantizer_of(read[slot], quantizers, context) for slot in value.of}
     return found
 
 
@@ -47,7 +48,7 @@ def _is_derived(seat: QuantizerNode) -> bool:
     return isinstance(seat.module.site.value, DerivedQParams)
 
 
-def _quantizer_of(tensor: fx.Node, quantizers: set[fx.Node]) -> str:
+def _quantizer_of(tensor: fx.Node, quantizers: set[fx.Node], context: Context) -> str:
     while tensor not in quantizers:  # behind ops that only move codes
-        tensor = next(n for slot, n in slots(tensor) if slot == "input")
+        tensor = next(n for slot, n in context.slots(tensor) if slot == "input")
     return str(tensor.target)

@@ -14,10 +14,10 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.affine import implies_clamp
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, channel_axis, has, is_constant, kind_of, op_of, slots
+from qfunc.ops.node import is_constant, kind_of, op_of
 from qfunc.placement.derived_scales import derived_qparams
 from qfunc.placement.encoding import Encoding, require_integers, takes_float_bias
-from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
+from qfunc.placement.fusion import FusedGroup, clamp_bounds, match_fusions, with_roots
 from qfunc.specs import (
     FLOAT32,
     ClampImplied,
@@ -82,6 +82,7 @@ class Partition:
         bare = Context(self.network, target.ops)
         groups = match_fusions(bare, target.fusions)
         self.context = with_roots(bare, groups)
+        self.slots = self.context.slots
         self.kinds = {node: self.context.kind(node) for node in self.network.graph.nodes}
         self.paths = {node: self.context.fact(node).path for node in self.network.graph.nodes}
         self._at_edge: dict[tuple[str, str], Encoding] = {}
@@ -112,7 +113,7 @@ class Partition:
         if node.name in self._of_output:
             return self._of_output[node.name]
         if self.kinds[node] in self.target.commuting and only_moves_codes(node):
-            inputs = [n for s, n in slots(node) if s == "input"]
+            inputs = [n for s, n in self.slots(node) if s == "input"]
             carried = self.coding(inputs[0], node) if len(inputs) == 1 else None
             # The channels of an activation may lie along another axis behind the op.
             if carried is not None and not carried.seat.module.site.by_channel:
@@ -160,15 +161,18 @@ class Partition:
         such a Relu behind it, and what is computed from constants alone.
         """
         node = unit.group.root
-        if unit.kind == "cast" or (unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)) or _constant(node):
+        if unit.kind == "cast" or (unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)):
+            return True
+        if _constant(node, self.context):
             return True
         given = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
-        if has(node, Trait.CLAMPS):
+        if self.context.has(node, Trait.CLAMPS):
             after = [self.coding(node, reader) for reader in node.users]
             return any(c is not None and self._inside(node, c) for c in (given, *after[:1]))
         output = self.output_coding(unit.group.output)
         rest = unit.group.nodes[1:]
-        return _neutral(node) and (not rest or (output is not None and all(self._inside(n, output) for n in rest)))
+        inside = not rest or (output is not None and all(self._inside(n, output) for n in rest))
+        return inside and _neutral(node, self.context)
 
     def _unit(self, group: FusedGroup) -> Unit:
         kernel, reason = self._kernel(group)
@@ -187,8 +191,10 @@ class Partition:
         by_channel = [slot for slot, coding in codings if coding is not None and coding.seat.module.site.by_channel]
         if by_channel:
             return None, f"its {by_channel[0]} has a scale a channel, which no integer kernel takes"
-        weights = [(self.coding(producer, node), node) for node in group.nodes for s, producer in slots(node) if s == "weight"]
-        if not all(weight is None or weight.of_outputs(channel_axis(node)) for weight, node in weights):
+        weights = [
+            (self.coding(producer, node), node) for node in group.nodes for s, producer in self.slots(node) if s == "weight"
+        ]
+        if not all(weight is None or weight.of_outputs(self.context.channel_axis(node)) for weight, node in weights):
             return None, "its weight has a scale an input channel, which no integer kernel takes"
         float_bias = ("bias", None) in codings
         known = [(slot, c) for slot, c in codings if c is not None]
@@ -226,14 +232,14 @@ class Partition:
             kind = self.kinds[node]
             if kind == "add" and sums:
                 sums = 0
-            elif not has(node, Trait.CLAMPS):
+            elif not self.context.has(node, Trait.CLAMPS):
                 return node
         return None
 
     def _codings(self, group: FusedGroup) -> list[tuple[str, Encoding | None]]:
         found: list[tuple[str, Encoding | None]] = []
         for node in group.nodes:
-            for slot, producer in slots(node):
+            for slot, producer in self.slots(node):
                 if producer not in group.nodes and not (slot == "bias" and not is_constant(producer)):
                     found.append((slot, self.coding(producer, node)))
             found += [("input", None)] * self._bare_numbers(node)
@@ -241,7 +247,7 @@ class Partition:
 
     def _bare_numbers(self, node: fx.Node) -> int:
         # x + 1: a number among the operands has no qparams.
-        if not has(node, Trait.ARITHMETIC):
+        if not self.context.has(node, Trait.ARITHMETIC):
             return 0
         return sum(isinstance(a, int | float) for a in node.args)
 
@@ -259,28 +265,24 @@ class Partition:
 
     def _inside(self, node: fx.Node, output: Encoding) -> bool:
         # The activation's bounds, as codes, lie at or beyond the ends of the range, so that clamping replaces it.
-        return not has(node, Trait.CLAMPS) or _is_clamped(node, self.kinds[node], output)
+        bounds = clamp_bounds(self.context, node)
+        ends = output.format.qmin, output.format.qmax
+        return bounds is None or implies_clamp(*bounds, output.qparams.scale, output.qparams.zero_point, ends)
 
 
-def _constant(node: fx.Node) -> bool:
-    if kind_of(node) == "size" or has(node, Trait.CREATES):  # of their input they read where it stands, and its size
+def _constant(node: fx.Node, context: Context) -> bool:
+    if kind_of(node) == "size" or context.has(node, Trait.CREATES):  # of their input they read where it stands, and its size
         return True
-    return node.op == "get_attr" or (bool(node.all_input_nodes) and all(_constant(n) for n in node.all_input_nodes))
+    return node.op == "get_attr" or (bool(node.all_input_nodes) and all(_constant(n, context) for n in node.all_input_nodes))
 
 
-def _neutral(node: fx.Node) -> bool:
+def _neutral(node: fx.Node, context: Context) -> bool:
     # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1
-    op = op_of(node)
+    op = op_of(node) or context.own(node)
     if op is None or op.neutral is None:
         return False
-    given = node.args if Trait.COMMUTATIVE in op.traits else node.args[1:]
+    given = node.args if context.has(node, Trait.COMMUTATIVE) else node.args[1:]
     return any(isinstance(a, int | float) and a == op.neutral for a in given)
-
-
-def _is_clamped(node: fx.Node, kind: str, output: Encoding) -> bool:
-    low, high = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max"))
-    ends = output.format.qmin, output.format.qmax
-    return implies_clamp(low, high, output.qparams.scale, output.qparams.zero_point, ends)
 
 
 def _takes(kernel: Kernel, codings: list[tuple[str, Encoding]]) -> bool:
