@@ -5,7 +5,7 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 `diff` compares them, `to_json` and `from_json` keep them.
 """
 
-from qfunc.ops.definition import Trait
+from qfunc.ops.traits import Trait
 from qfunc.specs import edit
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from attrs import evolve, field, fields, frozen
 
-from qfunc.ops.definition import NONE, Trait
+from qfunc.ops.traits import NONE, Trait
 from qfunc.specs._check import (
     as_tuple,
     frozen_callable,
