@@ -153,7 +153,8 @@ class _Writer:
         unit = next(u for u in self.partition.units if node in u.group.nodes)
         group, coding = unit.group, self.partition.output_coding(unit.group.output)
         rest = group.nodes[1:]
-        if coding is None or self._has_float_weights(unit) or not all(self.partition.context.has(n, Trait.CLAMPS) for n in rest):
+        clamps = all(self.partition.context.has(n, Trait.CLAMPS) for n in rest)
+        if coding is None or self._has_float_weights(unit) or not clamps:
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
