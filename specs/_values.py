@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from enum import Flag
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -50,7 +51,7 @@ def mutability_error(value: Any) -> str | None:
     (None, 'the list [2]')
     """
     kind = type(value)
-    if value is None or kind in (bool, int, str):
+    if value is None or kind in (bool, int, str) or isinstance(value, Flag):
         return None
     if kind is float:
         return None if value == value else "NaN, which does not even equal itself"
@@ -151,6 +152,8 @@ def one_line(value: Any) -> str:
         return f"({', '.join(map(one_line, value))}{',' if len(value) == 1 else ''})"
     if _is_readable(value):
         return f"{type(value).__name__}({', '.join(name + one_line(v) for name, v in _parts(value))})"
+    if isinstance(value, Flag):
+        return " | ".join(f"{type(value).__name__}.{member.name}" for member in value) or f"{type(value).__name__}(0)"
     return str(value.__qualname__) if isinstance(value, FunctionType) else repr(value)
 
 

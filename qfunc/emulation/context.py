@@ -13,8 +13,9 @@ from qfunc.emulation.builder import Codes, EmulationBuilder, Value
 from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.rounding import round_by
-from qfunc.ops.node import attribute, slots
+from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
+from qfunc.placement.fusion import clamp_bounds
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Bounds
 
@@ -103,12 +104,7 @@ class UnitContext:
         return ([], fused) if position is None else (fused[:position], fused[position + 1 :])
 
     def _bounds(self, node: fx.Node) -> tuple[float | None, float | None]:
-        match self.partition.kinds[node]:
-            case "relu":
-                return 0.0, None
-            case "clip":
-                return attribute(node, "min"), attribute(node, "max")
-        return None, None
+        return clamp_bounds(self.partition.context, node) or (None, None)
 
     def constant_codes(self, producer: fx.Node, coding: Encoding) -> Tensor:
         """Return the integer codes of a weight or bias."""

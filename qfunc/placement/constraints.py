@@ -11,7 +11,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import attributes, constant_shape, matches
-from qfunc.ops.node import channel_axis, kind_of, slots
+from qfunc.ops.node import kind_of
 from qfunc.placement.feasibility import infeasibility
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import PlacedSite, Plan
@@ -107,7 +107,7 @@ def _each_violation(plan: Plan, target: Target) -> Iterator[Violation]:
     for group in plan.groups.groups:
         for node in group.nodes:
             yield from check.op(group, node)
-            for slot, producer in slots(node):
+            for slot, producer in plan.context.slots(node):
                 if producer not in group.nodes and (placed := check.read_by(node, producer)):
                     yield from check.tensor(group, (node,), slot, placed)
         for placed in plan.placed:
@@ -125,7 +125,7 @@ class _Check:
     def read_by(self, reader: fx.Node, tensor: fx.Node) -> PlacedSite | None:
         """Return the site whose value a reader gets as a tensor, directly or after ops that only move codes."""
         while (tensor, reader) not in self.read:
-            inputs = [n for s, n in slots(tensor) if s == "input"]
+            inputs = [n for s, n in self.context.slots(tensor) if s == "input"]
             if self.context.kind(tensor) not in (*self.target.commuting, *TRANSPARENT) or len(inputs) != 1:
                 return None
             reader, tensor = tensor, inputs[0]
@@ -152,7 +152,7 @@ class _Check:
 
     def _describe(self, node: fx.Node, select: Selector) -> str:
         # Describe an op by its kind, and by the attributes that the rule tests.
-        kind, values = self.context.kind(node), attributes(node)
+        kind, values = self.context.kind(node), attributes(node, self.context)
         if kind == "unknown":
             return f"{getattr(node.target, '__name__', node.target)}, an op of unknown kind"
         shown = [f"{name}={values[name]!r}" for name in dict.fromkeys(_attribute_names(select)) if name in values]
@@ -172,7 +172,7 @@ class _Check:
             if not isinstance(rule, Require) or slot not in rule.slots:
                 continue
             if any(matches(rule.select, n, self.context) for n in nodes):
-                for found, wanted, edit in _violated(rule, placed, channel_axis(nodes[0]), self.overridden):
+                for found, wanted, edit in _violated(rule, placed, self.context.channel_axis(nodes[0]), self.overridden):
                     yield found, f"{wanted}: {rule.because}", _remedy(edit, slot, placed.site.value)
 
     def _by_lowering(self, site: Site) -> Iterator[tuple[str, str, str]]:

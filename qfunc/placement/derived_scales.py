@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import product
-from qfunc.ops.node import slots
 from qfunc.specs import DerivedQParams
 
 
@@ -35,12 +35,13 @@ def derivations(view: QuantizedModel) -> dict[str, dict[str, str]]:
         return {}
     calls = {str(n.target): n for n in view.evaluation_form.graph.nodes if n.op == "call_module"}
     quantizers = {calls[quantizer.path] for quantizer in view.quantizers}
-    factors = {}
+    target = view.record.target
+    context, factors = Context(view.evaluation_form, () if target is None else target.ops), {}
     for quantizer in derived:
         value = quantizer.module.site.value
-        operands = dict(reversed(slots(next(iter(calls[quantizer.path].users)))))
+        operands = dict(reversed(context.slots(next(iter(calls[quantizer.path].users)))))
         assert isinstance(value, DerivedQParams)
-        factors[quantizer.path] = {slot: _quantizer_of(operands[slot], quantizers) for slot in value.of}
+        factors[quantizer.path] = {slot: _quantizer_of(operands[slot], quantizers, context) for slot in value.of}
     return factors
 
 
@@ -48,7 +49,7 @@ def _is_derived(quantizer: QuantizerNode) -> bool:
     return isinstance(quantizer.module.site.value, DerivedQParams)
 
 
-def _quantizer_of(tensor: fx.Node, quantizers: set[fx.Node]) -> str:
+def _quantizer_of(tensor: fx.Node, quantizers: set[fx.Node], context: Context) -> str:
     while tensor not in quantizers:  # an op that only moves codes
-        tensor = next(n for slot, n in slots(tensor) if slot == "input")
+        tensor = next(n for slot, n in context.slots(tensor) if slot == "input")
     return str(tensor.target)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from attrs import evolve, field, frozen
 from torch import fx
 
-from qfunc.graph.selectors import Context, matches
+from qfunc.graph.selectors import Context, arguments, matches
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import has, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, op_of
 from qfunc.specs import Fusion, FusionStep
 
 
@@ -98,7 +98,7 @@ def _match_chain(
             reason = f"{chain[-1].name!r} is read {len(users)} times, and a fused op may be read only once"
         elif matching and matching[0] in fused:
             reason = f"{matching[0].name!r} is part of another unit"
-        elif matching and not _can_join(matching[0], chain[-1], order[root], order):
+        elif matching and not _can_join(matching[0], chain[-1], order[root], order, context):
             reason = f"another input of {matching[0].name!r} is not computed before {root.name!r}"
         if matching and not reason:
             chain.append(matching[0])
@@ -116,17 +116,18 @@ def _matches_any(node: fx.Node, steps: Sequence[FusionStep], context: Context) -
     return any(matches(step.op, node, context) for step in steps)
 
 
-def _can_join(node: fx.Node, producer: fx.Node, root: int, order: dict[fx.Node, int]) -> bool:
+def _can_join(node: fx.Node, producer: fx.Node, root: int, order: dict[fx.Node, int], context: Context) -> bool:
     # A binary step joins only the later of its producers, because its other input must be computed before.
-    others = [_origin(n) for _, n in slots(node) if n is not producer and n.op != "get_attr"]
-    twice = sum(n is producer for _, n in slots(node)) > 1
+    inputs = [n for _, n in context.slots(node)]
+    others = [_origin(n, context) for n in inputs if n is not producer and n.op != "get_attr"]
+    twice = sum(n is producer for n in inputs) > 1
     return not twice and all(order[n] < root for n in others)
 
 
-def _origin(tensor: fx.Node) -> fx.Node:
+def _origin(tensor: fx.Node, context: Context) -> fx.Node:
     # Ops that only move values take no time, and padding almost none, so the position of their input counts.
-    while has(tensor, Trait.VIEW) or kind_of(tensor) == "pad":
-        inputs = [n for s, n in slots(tensor) if s == "input"]
+    while context.has(tensor, Trait.VIEW) or kind_of(tensor) == "pad":
+        inputs = [n for s, n in context.slots(tensor) if s == "input"]
         if len(inputs) != 1:
             break
         tensor = inputs[0]
@@ -136,3 +137,23 @@ def _origin(tensor: fx.Node) -> fx.Node:
 def with_roots(context: Context, fused_groups: FusedGroups) -> Context:
     """Return the context with the root of each fused node."""
     return evolve(context, roots={n: g.root for g in fused_groups.groups for n in g.nodes})
+
+
+def clamp_bounds(context: Context, node: fx.Node) -> tuple[float | None, float | None] | None:
+    """Return the bounds (low, high) of an op that clamps, either of which may be absent, or None for another op.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> from torch import nn
+    >>> model = capture()(nn.Sequential(nn.ReLU6(), nn.Tanh()))
+    >>> [clamp_bounds(Context(model), n) for n in model.graph.nodes if n.op == "call_function"]
+    [(0.0, 6.0), None]
+    """
+    if not context.has(node, Trait.CLAMPS):
+        return None
+    own = context.own(node)
+    if (context.kind(node) if own is None or own.behaves_like is None else own.behaves_like) == "relu":
+        return 0, None
+    if own is None or op_of(node) is not None:
+        return attribute(node, "min"), attribute(node, "max")
+    given = dict(arguments(own, node))
+    return given.get("min"), given.get("max")

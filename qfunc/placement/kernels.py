@@ -11,9 +11,8 @@ from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.selectors import Context, matches
 from qfunc.numerics.affine import implies_clamp
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, channel_axis, has
 from qfunc.placement.encoding import Encoding, takes_float_bias
-from qfunc.placement.fusion import FusedGroup
+from qfunc.placement.fusion import FusedGroup, clamp_bounds
 from qfunc.specs import FLOAT32, ClampImplied, Copy, FloatRequantize, Format, Int, Kernel, NoZeroPoint, SameQParams, Unknown
 from qfunc.specs.placement import Condition
 
@@ -49,7 +48,7 @@ def integer_kernel(
     if by_channel:
         return None, f"its {by_channel[0]} has a scale a channel, which no integer kernel takes"
     weights = [(o.encoding, o.node) for o in operands if o.slot == "weight"]
-    if not all(weight is None or weight.of_outputs(channel_axis(node)) for weight, node in weights):
+    if not all(weight is None or weight.of_outputs(context.channel_axis(node)) for weight, node in weights):
         return None, "its weight has a scale an input channel, which no integer kernel takes"
     float_bias = any(o.slot == "bias" and o.encoding is None for o in operands)
     reason = "the target has no integer kernel for it"
@@ -57,7 +56,7 @@ def integer_kernel(
         if not matches(kernel.unit, group.root, context):
             continue
         conditions = (*kernel.integer_if, *(group.fusion.integer_if if group.fusion and len(group.nodes) > 1 else ()))
-        unmet = [c for c in conditions if not _holds(c, group, encoded, missing)]
+        unmet = [c for c in conditions if not _holds(c, group, encoded, missing, context)]
         if not _takes_real(kernel, missing):
             reason = no_qparams
         elif unmet:
@@ -88,16 +87,13 @@ def is_float_kernel(kernel: Kernel) -> bool:
     return bool(kernel.formats) and all(formats == (FLOAT32,) for _, formats in kernel.formats)
 
 
-def clamps_nothing(node: fx.Node, encoding: Encoding) -> bool:
+def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
     """Return True if a clamp's bounds lie at or beyond the ends of the codes, so that quantizing has the same effect.
 
     This is also True for an op that is not a clamp.
     """
-    if not has(node, Trait.CLAMPS):
-        return True
-    low, high = (0, None) if has(node, Trait.NON_NEGATIVE) else (attribute(node, "min"), attribute(node, "max"))
-    ends = encoding.format.qmin, encoding.format.qmax
-    return implies_clamp(low, high, encoding.qparams.scale, encoding.qparams.zero_point, ends)
+    bounds, ends = clamp_bounds(context, node), (encoding.format.qmin, encoding.format.qmax)
+    return bounds is None or implies_clamp(*bounds, encoding.qparams.scale, encoding.qparams.zero_point, ends)
 
 
 def _not_computed(group: FusedGroup, kernel: Kernel, context: Context) -> fx.Node | None:
@@ -107,12 +103,18 @@ def _not_computed(group: FusedGroup, kernel: Kernel, context: Context) -> fx.Nod
     for node in group.nodes[1:]:
         if context.kind(node) == "add" and sums:
             sums = 0
-        elif not has(node, Trait.CLAMPS):
+        elif not context.has(node, Trait.CLAMPS):
             return node
     return None
 
 
-def _holds(condition: Condition, group: FusedGroup, encoded: Sequence[tuple[str, Encoding]], missing: Sequence[str]) -> bool:
+def _holds(
+    condition: Condition,
+    group: FusedGroup,
+    encoded: Sequence[tuple[str, Encoding]],
+    missing: Sequence[str],
+    context: Context,
+) -> bool:
     if missing:  # a real output is clamped by itself, not by its codes
         return isinstance(condition, ClampImplied) and missing == ["output"]
     if isinstance(condition, NoZeroPoint):
@@ -122,7 +124,7 @@ def _holds(condition: Condition, group: FusedGroup, encoded: Sequence[tuple[str,
         chosen = [e for slot, e in encoded if slot in condition.slots]
         return all(chosen[0].same(e) for e in chosen[1:])
     output = next(e for slot, e in encoded if slot == "output")
-    return all(clamps_nothing(node, output) for node in group.nodes[1:])
+    return all(clamps_nothing(node, output, context) for node in group.nodes[1:])
 
 
 def _takes(kernel: Kernel, encoded: Sequence[tuple[str, Encoding]]) -> bool:

@@ -13,7 +13,7 @@ from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import has, is_constant, kind_of, op_of, slots
+from qfunc.ops.node import is_constant, kind_of, op_of
 from qfunc.placement.derived_scales import derived_qparams
 from qfunc.placement.encoding import Encoding, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
@@ -69,6 +69,7 @@ class Partition:
         bare = Context(self.network, target.ops)
         groups = match_fusions(bare, target.fusions)
         self.context = with_roots(bare, groups)
+        self.slots = self.context.slots
         self.kinds = {node: self.context.kind(node) for node in self.network.graph.nodes}
         self.paths = {node: self.context.fact(node).path for node in self.network.graph.nodes}
         self._at_edge: dict[tuple[str, str], Encoding] = {}
@@ -96,7 +97,7 @@ class Partition:
         if node.name in self._of_output:
             return self._of_output[node.name]
         if self.kinds[node] in self.target.commuting and only_moves_codes(node):
-            inputs = [n for s, n in slots(node) if s == "input"]
+            inputs = [n for s, n in self.slots(node) if s == "input"]
             carried = self.coding(inputs[0], node) if len(inputs) == 1 else None
             # The op may move the channels of the activation to another axis.
             if carried is not None and not carried.quantizer.module.site.by_channel:
@@ -147,15 +148,16 @@ class Partition:
         """
         node = unit.group.root
         moves = unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)
-        if unit.kind == "cast" or moves or _is_constant_value(node):
+        if unit.kind == "cast" or moves or _is_constant_value(node, self.context):
             return True
-        if has(node, Trait.CLAMPS):
+        if self.context.has(node, Trait.CLAMPS):
             before = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
             after = [self.coding(node, reader) for reader in node.users]
-            return any(e is not None and clamps_nothing(node, e) for e in (before, *after[:1]))
+            return any(e is not None and clamps_nothing(node, e, self.context) for e in (before, *after[:1]))
         output = self.output_coding(unit.group.output)
         rest = unit.group.nodes[1:]
-        return _is_identity(node) and (not rest or (output is not None and all(clamps_nothing(n, output) for n in rest)))
+        inside = not rest or (output is not None and all(clamps_nothing(n, output, self.context) for n in rest))
+        return inside and _is_identity(node, self.context)
 
     def _unit(self, group: FusedGroup) -> Unit:
         operands = self._operands(group)
@@ -169,30 +171,31 @@ class Partition:
     def _operands(self, group: FusedGroup) -> list[Operand]:
         found = []
         for node in group.nodes:
-            for slot, producer in slots(node):
+            for slot, producer in self.slots(node):
                 if producer not in group.nodes and not (slot == "bias" and not is_constant(producer)):
                     found.append(Operand(node, slot, self.coding(producer, node)))
-            found += [Operand(node, "input", None)] * _number_operands(node)
+            found += [Operand(node, "input", None)] * _number_operands(node, self.context)
         return [*found, Operand(group.output, "output", self.output_coding(group.output))]
 
 
-def _number_operands(node: fx.Node) -> int:
+def _number_operands(node: fx.Node, context: Context) -> int:
     # x + 1: a number among the operands has no qparams.
-    return sum(isinstance(a, int | float) for a in node.args) if has(node, Trait.ARITHMETIC) else 0
+    return sum(isinstance(a, int | float) for a in node.args) if context.has(node, Trait.ARITHMETIC) else 0
 
 
-def _is_constant_value(node: fx.Node) -> bool:
-    if kind_of(node) == "size" or has(node, Trait.CREATES):  # they read the device and the size of their input only
+def _is_constant_value(node: fx.Node, context: Context) -> bool:
+    if kind_of(node) == "size" or context.has(node, Trait.CREATES):  # they read the device and the size of their input only
         return True
-    return node.op == "get_attr" or (bool(node.all_input_nodes) and all(map(_is_constant_value, node.all_input_nodes)))
+    inputs = node.all_input_nodes
+    return node.op == "get_attr" or (bool(inputs) and all(_is_constant_value(n, context) for n in inputs))
 
 
-def _is_identity(node: fx.Node) -> bool:
+def _is_identity(node: fx.Node, context: Context) -> bool:
     # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1
-    op = op_of(node)
+    op = op_of(node) or context.own(node)
     if op is None or op.neutral is None:
         return False
-    operands = node.args if Trait.COMMUTATIVE in op.traits else node.args[1:]
+    operands = node.args if context.has(node, Trait.COMMUTATIVE) else node.args[1:]
     return any(isinstance(a, int | float) and a == op.neutral for a in operands)
 
 

@@ -13,7 +13,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, only_moves_codes
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, constant_shape, matches
-from qfunc.ops.node import channel_axis, is_constant, slots
+from qfunc.ops.node import is_constant
 from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
 from qfunc.placement.rules import GroupRules, algorithm, narrow, with_axis
 from qfunc.placement.ties import with_shared_algorithms
@@ -72,7 +72,8 @@ class _Placement:
         self.context, self.target, self.groups, self.rules = context, target, groups, rules
         self.by_key: dict[tuple[fx.Node, Any], PlacedSite] = {}
         self.of_tensor: dict[fx.Node, PlacedSite] = {}
-        self.types = node_types(context.model)
+        self.slots = context.slots
+        self.types = node_types(context.model, context)
         self.paths: dict[fx.Node, str] = {}
 
     def sites(self) -> tuple[PlacedSite, ...]:
@@ -93,7 +94,7 @@ class _Placement:
 
     def _read_as_input(self, node: fx.Node) -> bool:
         # Token ids and masks are not activations: a graph input is one only if an op reads it as such.
-        return not _is_number(node) and any(s == "input" and n is node for user in node.users for s, n in slots(user))
+        return not _is_number(node) and any(s == "input" and n is node for user in node.users for s, n in self.slots(user))
 
     def _output(self, group: FusedGroup) -> None:
         value, rule = self.rules.value(group, "output", group.output)
@@ -103,7 +104,7 @@ class _Placement:
 
     def _inputs(self, group: FusedGroup, node: fx.Node) -> None:
         # Ops on masks and positions alone have no activations among their inputs.
-        for slot, producer in slots(node) if node not in self.types.positions else ():
+        for slot, producer in self.slots(node) if node not in self.types.positions else ():
             if producer in group.nodes or _is_number(producer) or producer in self.types.integers:
                 continue
             source = self.source(producer)
@@ -133,7 +134,7 @@ class _Placement:
         if slot == "weight":
             if not is_constant(producer):
                 return
-            value = with_axis(value, channel_axis(node), len(constant_shape(producer) or ()))
+            value = with_axis(value, self.context.channel_axis(node), len(constant_shape(producer) or ()))
         elif source.op != "get_attr" and self._readers_agree(source, producer, value):
             # Ops that only move codes come after the quantizer, as in the runtime.
             path = [n for n in movement_chain(source, producer) if moved_input(n) is source]
@@ -144,7 +145,7 @@ class _Placement:
         # Return True if the readers of a tensor without a site, through ops that only move codes, all require this value.
         chain = movement_chain(source, producer)
         group = {n: g for g in self.groups.groups for n in g.nodes}
-        readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in slots(u))]
+        readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in self.slots(u))]
         values = [self.rules.value(group[u], "input", producer, source)[0] if u in group else None for u in readers]
         return all(len(n.users) == 1 for n in chain[1:]) and all(v == value for v in values)
 
@@ -158,12 +159,12 @@ class _Placement:
     def _quantized_product(self, node: fx.Node) -> bool:
         # A derived bias needs the static scales of the input and of the weight.  With one scale per input channel, the
         # products of a sum have no common scale.
-        tensors = {slot: n for slot, n in slots(node) if slot in ("input", "weight")}
+        tensors = {slot: n for slot, n in self.slots(node) if slot in ("input", "weight")}
         weight = next((p for p in self.by_key.values() if p.tensor is tensors.get("weight") and node in p.readers), None)
         given = self.of_input(tensors["input"], node)
         if weight is None or given is None or given.site.dynamic or given.site.by_channel:
             return False
-        return weight.site.of_outputs(channel_axis(node), len(constant_shape(weight.tensor) or ()))
+        return weight.site.of_outputs(self.context.channel_axis(node), len(constant_shape(weight.tensor) or ()))
 
     def _place(
         self, tensor: fx.Node, group: FusedGroup, slot: str, value: Any, rule: int, readers: tuple[fx.Node, ...]
@@ -198,7 +199,7 @@ class _Placement:
     def source(self, tensor: fx.Node) -> fx.Node:
         """Return the tensor with the codes of this one, before every op that only moves them."""
         while self.context.kind(tensor) in (*self.target.commuting, *TRANSPARENT) and tensor not in self.of_tensor:
-            inputs = [n for s, n in slots(tensor) if s == "input"]
+            inputs = [n for s, n in self.slots(tensor) if s == "input"]
             if len(inputs) != 1 or not only_moves_codes(tensor):
                 break
             tensor = inputs[0]
@@ -209,7 +210,9 @@ class _Placement:
             for group in self.groups.groups:
                 if not matches(tie.select, group.root, self.context):
                     continue
-                members = [self.of_input(n, group.root) for s, n in slots(group.root) if s == "input" and "input" in tie.slots]
+                members = [
+                    self.of_input(n, group.root) for s, n in self.slots(group.root) if s == "input" and "input" in tie.slots
+                ]
                 if "output" in tie.slots:
                     members.append(self.of_tensor.get(group.output))
                 # No kernel runs on codes with a scale per channel, and joined tensors may have different numbers of channels.

@@ -11,7 +11,6 @@ from qfunc.errors import CalibrationError
 from qfunc.graph.selectors import matches
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Limit, Scheme
@@ -150,7 +149,7 @@ def bounds(partition: Partition, names: Mapping[str, str]) -> Iterator[Bound]:
 def _names_by_slot(unit: Unit, partition: Partition, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     by_slot: dict[str, tuple[str, ...]] = {}
     root = unit.group.root
-    codings = [(s, partition.coding(n, root)) for s, n in slots(root)] + [
+    codings = [(s, partition.coding(n, root)) for s, n in partition.context.slots(root)] + [
         ("output", partition.output_coding(unit.group.output))
     ]
     for slot, coding in codings:

@@ -103,7 +103,7 @@ def atoms(selector: Any) -> Iterator[s.Selector]:
 
 
 def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
-    known = KINDS | {own.name for own in target.ops}
+    known = KINDS | {own.kind for own in target.ops}
     for leaf in atoms(selector):
         for kind in leaf.kinds if isinstance(leaf, s.Op) else ():
             if kind not in known:

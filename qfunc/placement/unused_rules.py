@@ -9,7 +9,6 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import Context, matches
-from qfunc.ops.node import slots
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import Plan
 from qfunc.placement.ties import leader_of
@@ -87,7 +86,9 @@ def _selected(rule: Rule, plans: Sequence[Plan], target: Target) -> list[tuple[P
 
 
 def _require_slot(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
-    found = [{"output", *(slot for node in g.nodes for slot, _ in slots(node))} for _, g in _selected(rule, plans, target)]
+    found = [
+        {"output", *(slot for node in g.nodes for slot, _ in p.context.slots(node))} for p, g in _selected(rule, plans, target)
+    ]
     rule_slots = [slot for slot in SLOTS if getattr(rule, slot) is not None]
     op_slots = set[str]().union(*found)
     if found and not set(rule_slots) & op_slots:
@@ -136,7 +137,11 @@ def _first_names(paths: Sequence[str]) -> str:
 def _require_edge(rule: Rule, edges: Selector, plans: Sequence[Plan], target: Target) -> None:
     selected = _selected(rule, plans, target)
     inputs = [
-        (plan, n) for plan, g in selected for node in g.nodes for slot, n in slots(node) if slot == "input" and n not in g.nodes
+        (plan, n)
+        for plan, g in selected
+        for node in g.nodes
+        for slot, n in plan.context.slots(node)
+        if slot == "input" and n not in g.nodes
     ]
     if selected and not any(matches(edges, t, plan.context) for plan, n in inputs for t in _same_codes(n, plan, target)):
         paths = sorted({plan.context.fact(n).path for plan, n in inputs})
@@ -148,7 +153,7 @@ def _same_codes(tensor: fx.Node, plan: Plan, target: Target) -> Iterator[fx.Node
     # Yield a tensor, and the tensors with the same codes before it.
     yield tensor
     while plan.context.kind(tensor) in (*target.commuting, *TRANSPARENT):
-        inputs = [n for slot, n in slots(tensor) if slot == "input"]
+        inputs = [n for slot, n in plan.context.slots(tensor) if slot == "input"]
         if len(inputs) != 1:
             return
         (tensor,) = inputs

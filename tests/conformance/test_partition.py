@@ -18,8 +18,9 @@ from qfunc.placement.partition import Partition
 from qfunc.specs import Fusion, FusionStep, Int, Op, Rule, Scheme, ZeroPoint, edit
 from tests.conformance.modules import Apply
 from tests.conformance.running import RUNNER, batches_of, calibrated
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 IMAGE = (2, 3, 9, 11)
 
 

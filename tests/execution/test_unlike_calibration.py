@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.test_errors import FORWARD, told
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 class Asking(nn.Module):

@@ -10,14 +10,14 @@ from attrs import evolve
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import CaptureError, SpecError
 from qfunc.frontend.capture import capture
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Op, OpKind, Rule, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
 

@@ -13,15 +13,15 @@ from networks.exported import Encoder
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import CaptureError
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import kind_of
 from qfunc.placement.partition import Partition
+from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
-TARGET, VARY = targets.onnxruntime, {0: torch.export.Dim.AUTO}
+TARGET, VARY = ONNXRUNTIME, {0: torch.export.Dim.AUTO}
 MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "unbind", "size",
          "constant", "input", "output", "cast", "stack", "dropout")  # fmt: skip
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 X = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(1))
 
 

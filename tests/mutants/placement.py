@@ -25,7 +25,7 @@ PLACEMENT = (
     # placement
     Mutation(
         "weight-axis-zero", "qfunc.placement.place:_Placement._edge",
-        "value = with_axis(value, channel_axis(node)",
+        "value = with_axis(value, self.context.channel_axis(node)",
         "value = with_axis(value, 0",
         "tests/placement/test_place_mutants.py::test_weights_are_scaled_along_their_output_channels",
     ),

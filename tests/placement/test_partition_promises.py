@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from qfunc.specs import KeepFloat, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = edit.outputs(edit.op("linear"), KeepFloat())(targets.onnxruntime)
+TARGET = edit.outputs(edit.op("linear"), KeepFloat())(ONNXRUNTIME)
 
 
 class Net(nn.Module):

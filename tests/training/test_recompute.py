@@ -21,14 +21,15 @@ from qfunc.errors import CalibrationError
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import edit
 from tests.functions.test_with_gradient import held, lsq
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.training.nets import batch, loss_of, student
 
 STOCHASTIC, OWN = functions.Stochastic(), functions.with_gradient(held, lsq, ("scale",))
 FOUR = targets.academic(4, 4)
 CASES: dict[str, Any] = {
-    "fixed": targets.onnxruntime,
+    "fixed": ONNXRUNTIME,
     "lsq": recipes.lsq()(targets.tensorrt),
-    "lsq, biases": recipes.lsq()(targets.onnxruntime),
+    "lsq, biases": recipes.lsq()(ONNXRUNTIME),
     "lsq_plus": recipes.lsq_plus()(FOUR),
     "pact": recipes.pact(0.3)(FOUR),
     "dorefa": recipes.dorefa()(FOUR),

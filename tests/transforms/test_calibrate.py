@@ -23,10 +23,11 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.record import record_of
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Op, Tie, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, quantized, same_state, state
 from tests.transforms.nets import DictInput, network
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 def scale(model: nn.Module, site: str) -> float:

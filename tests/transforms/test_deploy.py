@@ -21,10 +21,11 @@ from qfunc.lowering.onnx.writer import write_model
 from qfunc.placement.partition import Partition
 from qfunc.specs import from_json
 from qfunc.transforms.onnx_check import first_difference
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, leaves
 from tests.transforms.nets import NAMES, DictInput
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 @pytest.mark.parametrize("export", [False, True])

@@ -14,10 +14,11 @@ import qfunc
 from qfunc import lowering, specs, targets
 from qfunc.errors import QfuncError
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import calibrated, quantized
 from tests.transforms.nets import network
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 OTHER = evolve(TARGET, commuting=TARGET.commuting[:-1])
 BATCH = torch.randn(2, 3, 8, 8)
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import QfuncError
 from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.submodules import quantized_submodules
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import same_state, state
 
-TARGET = edit.weights(bits=7)(targets.onnxruntime)  # of 7 bits, so that any x86-64 computes the same
+TARGET = edit.weights(bits=7)(ONNXRUNTIME)  # of 7 bits, so that any x86-64 computes the same
 
 
 class Body(nn.Module):

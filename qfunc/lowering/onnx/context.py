@@ -10,6 +10,7 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.errors import DeployError
+from qfunc.graph.selectors import arguments
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.ops.definition import EMPTY, Op
@@ -44,17 +45,17 @@ class OpContext:
     def __getitem__(self, parameter: str) -> Any:
         if self.own is None:
             return attribute(self.node, parameter)
-        # An op of the user's: its arguments are named by its slots; the others have the defaults of its kind.
-        given = dict(zip(self.own.slots, self.node.args, strict=False)) | self.node.kwargs
+        # A user's op: its arguments have the names of its parameters; what it lacks has the default of its kind.
+        given = dict(arguments(self.own, self.node))
         if parameter in given:
             return given[parameter]
         default = self._op.signature.parameters[parameter].default if self.takes(parameter) else EMPTY
         if default is EMPTY:
             raise DeployError(
                 where=f"op {self.name!r}",
-                found=f"slots {self.own.slots} of {self.own.name!r}, which behaves like {self._op.kind!r}",
+                found=f"parameters {self.own.parameters} of {self.own.kind!r}, which behaves like {self._op.kind!r}",
                 wanted=f"one named {parameter!r}",
-                do="Use the parameter names of that kind in OpKind.slots.",
+                do="Use the parameter names of that kind in OpKind.parameters.",
             )
         return default
 
@@ -70,7 +71,7 @@ class OpContext:
     def _op(self) -> Op:
         if self.own is None:
             return BY_TARGET[self.node.target]
-        return next(op for op in OPS if op.kind == (self.own.behaves_like or self.own.name))
+        return next(op for op in OPS if op.kind == (self.own.behaves_like or self.own.kind))
 
     def input(self, parameter: str = "input") -> str:
         """Return the name of a tensor argument; a Python number becomes a constant of the other operand's type."""

@@ -15,14 +15,13 @@ from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
 from qfunc.lowering.onnx.normalization import write_norm_module
-from qfunc.lowering.onnx.ops import WRITERS
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
 from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
-from qfunc.ops.node import has, op_of, slots
+from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 
@@ -115,7 +114,7 @@ class _Writer:
             self._pair(node)
             return
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
-        user_op = next((o for o in self.partition.target.ops if o.name == kind), None)
+        user_op = self.partition.context.own(node)
         call = OpContext(
             self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._quantize_inner(node),
             lambda n: read_attr(self.network, n), lambda n, rows: self._permuted_constant(n, node, rows), module,
@@ -139,7 +138,7 @@ class _Writer:
     def _quantize_inner(self, node: fx.Node) -> Any:
         def pair(tensor: str, place: str) -> str:
             if place == "before":
-                producer = next(n for s, n in slots(node) if s == "input")
+                producer = next(n for s, n in self.partition.slots(node) if s == "input")
                 coding, name = self.partition.coding(producer, node), f"{self.path(node)}.rows_in"
             else:
                 tensor, coding, name = self._inner(node, tensor)
@@ -154,15 +153,18 @@ class _Writer:
         unit = next(u for u in self.partition.units if node in u.group.nodes)
         group, coding = unit.group, self.partition.output_coding(unit.group.output)
         rest = group.nodes[1:]
-        if coding is None or self._has_float_weights(unit) or not all(has(n, Trait.CLAMPS) for n in rest):
+        clamps = all(self.partition.context.has(n, Trait.CLAMPS) for n in rest)
+        if coding is None or self._has_float_weights(unit) or not clamps:
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
+            own = self.partition.context.own(step)
             call = OpContext(
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
+                own=own if op_of(step) is None else None,
             )  # fmt: skip
-            tensor = str(WRITERS[self.partition.kinds[step]](call))
+            tensor = str(write_op(call, self.partition.kinds[step], own, self.path(step)))
             self.done[step.name] = node.name
         return tensor, coding, name
 
@@ -190,7 +192,7 @@ class _Writer:
         # (WeightBiasQuantization).  It does not look through a Max of one tensor, which is a copy.
         # It removes a Relu or Clip that the ends of the codes imply, so that the op before those decides.
         source = node
-        while has(source, Trait.CLAMPS) and isinstance(source.args[0], fx.Node):
+        while self.partition.context.has(source, Trait.CLAMPS) and isinstance(source.args[0], fx.Node):
             source = source.args[0]
         units = [u for u in self.partition.units if u.group.output in (node, source)]
         if not any(self._has_float_weights(unit) for unit in units):
@@ -199,15 +201,15 @@ class _Writer:
 
     def _has_float_weights(self, unit: Unit) -> bool:
         root = unit.group.root
-        if unit.integer or not has(root, Trait.WEIGHTED):
+        if unit.integer or not self.partition.context.has(root, Trait.WEIGHTED):
             return False
-        return any(self.partition.coding(n, root) is None for s, n in slots(root) if s in ("weight", "bias"))
+        return any(self.partition.coding(n, root) is None for s, n in self.partition.slots(root) if s in ("weight", "bias"))
 
     def _read(self, producer: fx.Node, reader: fx.Node) -> str:
         coding = self.partition.coding(producer, reader)
         if producer.op == "get_attr":
             constant = self._constant(producer, coding)
-            weight = coding is not None and (("weight", producer) in slots(reader))
+            weight = coding is not None and (("weight", producer) in self.partition.slots(reader))
             if weight and self.partition.kinds[reader] == "matmul" and self._float_input(reader):
                 # A copy: ONNX Runtime would fuse it into MatMulNBits, which quantizes the activation.
                 return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
@@ -215,7 +217,7 @@ class _Writer:
         return self.raw[producer.name] if coding is None else self._coded(producer, coding)
 
     def _float_input(self, node: fx.Node) -> bool:
-        return any(s == "input" and self.partition.coding(n, node) is None for s, n in slots(node))
+        return any(s == "input" and self.partition.coding(n, node) is None for s, n in self.partition.slots(node))
 
     def _permuted_constant(self, node: fx.Node, reader: fx.Node, rows: Tensor) -> str:
         coding, value, name = self.partition.coding(node, reader), read_attr(self.network, node).detach(), str(node.target)

@@ -13,7 +13,6 @@ from networks.exported import Decoder, Encoder
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.dtypes import position_nodes
 from qfunc.graph.view import QuantizedModel
@@ -21,9 +20,10 @@ from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 MODELS = {"encoder": Encoder, "decoder": Decoder}
 
 
