@@ -175,7 +175,7 @@ def _idle(model: Any) -> set[str]:
 
 
 def _reader(model: Any) -> QdqModel:
-    # onnx is imported here, where it is first needed.
+    # Import here, so that `import qfunc` does not import onnx.
     from qfunc.lowering.qdq_reader import QdqModel
 
     return QdqModel(model)

@@ -32,7 +32,7 @@ class UnoptimizedModel:
 
 def unoptimized_model(model: bytes, threads: int = 0) -> UnoptimizedModel:
     """Opens a model with its tensors of codes as outputs."""
-    # onnx is imported here, where it is first needed.
+    # Import here, so that `import qfunc` does not import onnx.
     import onnx
 
     shown = onnx.load_from_string(model)

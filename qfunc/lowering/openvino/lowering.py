@@ -48,7 +48,7 @@ class OpenVinoLowering:
         Raises:
             DeployError: a tensor that is not in integers of 16 bits at most.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.openvino.nodes import insert
 

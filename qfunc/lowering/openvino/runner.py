@@ -47,7 +47,7 @@ class OpenVinoRunner:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         import onnx
 
         model = artifact.files["model.onnx"]

@@ -46,7 +46,7 @@ class QLinearLowering:
         Raises:
             DeployError: a tensor that is not in bytes.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.qlinear.rewrite import on_codes
 
         sites = tuple(sites)

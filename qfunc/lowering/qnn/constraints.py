@@ -107,7 +107,7 @@ def require_scales(model: Any) -> None:
     Raises:
         DeployError: names the tensor.
     """
-    # onnx is imported here, where it is first needed.
+    # Import here, so that `import qfunc` does not import onnx.
     from qfunc.lowering.qdq_reader import QdqModel
 
     source = QdqModel(model)

@@ -39,7 +39,7 @@ class QnnHtpLowering:
         Raises:
             DeployError: a product whose scale is 2^8 times the output's or more.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model, prune
         from qfunc.lowering.qnn.rewrite import bound_codes, share_bias_scale
 

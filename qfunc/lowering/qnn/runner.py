@@ -53,7 +53,7 @@ class QnnHtpRunner:
             VerifyError: onnxruntime-qnn is not installed.
         """
         require(self.missing(), "QnnHtpRunner", "qnn", "onnxruntime-qnn 2.7")
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         import onnx
 
         inputs = onnx.load_from_string(files["model.onnx"]).graph.input

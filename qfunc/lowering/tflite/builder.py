@@ -118,7 +118,7 @@ class TfliteBuilder:
         self.codes.append(made)
         return len(self.codes) - 1
 
-    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
+    def serialize(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """Return the file."""
         flatbuffers: Any = importlib.import_module("flatbuffers")
         graph, model = self.schema.SubGraphT(), self.schema.ModelT()

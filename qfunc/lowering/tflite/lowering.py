@@ -35,7 +35,7 @@ class TfliteLowering:
         Raises:
             DeployError: a tensor that is not in int8, an op that TFLite does not have, or no ai-edge-litert.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel

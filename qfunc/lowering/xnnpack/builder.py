@@ -79,7 +79,7 @@ class XnnpackBuilder:
         self.used.setdefault(held.index)
         return held.index
 
-    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
+    def serialize(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """Return the .pte file."""
         last: list[NhwcTensor] = []
         for held in outputs:
@@ -119,7 +119,7 @@ class XnnpackBuilder:
             shared = table("PerTensorQuant", scale=scale[0], zero_point=zero[0])
         return table("XValue", xvalue_union=table("XNNQuantizedTensorValue", tensor_value=value, quant_params=shared))
 
-    def listed(self) -> bytes:
+    def values_json(self) -> bytes:
         """Return JSON: for each computed tensor of codes its number in the graph, its shape and whether channels are last."""
         shown = [t for t in self.held if t.qparams is not None and t.value is None and t.index in self.used]
         entries = {t.name: {"value": t.index, "shape": list(t.shape), "last": t.last} for t in reversed(shown)}

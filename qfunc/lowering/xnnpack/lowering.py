@@ -35,7 +35,7 @@ class XnnpackLowering:
         Raises:
             DeployError: a tensor that is not in int8, or an op that XNNPACK does not have.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel
@@ -46,7 +46,7 @@ class XnnpackLowering:
             require_int8(site, "executorch_xnnpack", "XNNPACK")
         graph = XnnpackBuilder(NODES)
         file = Writer(QdqModel(model), graph).write(WRITERS)
-        return {"model.pte": file, "model.values.json": graph.listed()}
+        return {"model.pte": file, "model.values.json": graph.values_json()}
 
 
 __all__ = ["XnnpackLowering"]
