@@ -117,8 +117,8 @@ NETWORKS = (
         RUNTIME, case="attention: function",
     ),
     Mutation(
-        "computed-weights-stay", "qfunc.passes.fold_constant_weights:_computed",
-        "found: set[fx.Node] = set()",
+        "computed-weights-stay", "qfunc.passes.fold_constant_weights:_constant_nodes",
+        "constants: set[fx.Node] = set()",
         "return set()",
         RUNTIME, case="structure: computed weights",
     ),
