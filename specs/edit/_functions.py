@@ -22,10 +22,11 @@ from qfunc.specs.edit._rewrites import (
 )
 from qfunc.specs.edit._rules import add, inputs, outputs, skip
 from qfunc.specs.edit._selectors import module, name, op, where
+from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import Fusion
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.selectors import Everything, Selector, require_selector
-from qfunc.specs.target import OpKind, Override, Target
+from qfunc.specs.target import Override, Target
 
 _ALGORITHM = ("estimator", "function")
 
