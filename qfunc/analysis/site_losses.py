@@ -90,7 +90,7 @@ class SiteLosses:
             section("SQNR of the outputs, one site quantized", scatter_plot(series, "sites in graph order", "SQNR, dB")),
             Section("Sites, the most costly first", _HEAD, ranked),
         ]
-        return page(self._title, f"{self.ops} ops ran again for each batch, in place of {self.naive_ops}.", parts)
+        return page(self._title, f"{self.ops} ops were rerun for each batch, instead of {self.naive_ops}.", parts)
 
     def _repr_html_(self) -> str:
         return fragment(self.html())
