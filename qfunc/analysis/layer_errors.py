@@ -79,7 +79,7 @@ class LayerErrors:
         return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
 
     def __repr__(self) -> str:
-        return f"LayerErrors({self.target!r}, {len(self.rows)} tensors, {self.batches} batches)"
+        return f"LayerErrors({self.target!r}, {len(self.rows)} tensors, {self.batches} batch{'es' * (self.batches != 1)})"
 
     def __str__(self) -> str:
         """Return a table as text."""
@@ -109,7 +109,7 @@ class LayerErrors:
 
     @property
     def _title(self) -> str:
-        return f"{self.target}: float against simulation, {len(self.rows)} tensors, {self.batches} batches"
+        return f"{self.target}: float against simulation, {len(self.rows)} tensors, {self.batches} batch{'es' * (self.batches != 1)}"
 
     def _series(self) -> tuple[Series, ...]:
         activations = [r for r in self.rows if r.slot not in ("weight", "bias")]

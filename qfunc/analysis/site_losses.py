@@ -72,7 +72,7 @@ class SiteLosses:
         return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
 
     def __repr__(self) -> str:
-        return f"SiteLosses({self.target!r}, {len(self.rows)} sites, {self.batches} batches)"
+        return f"SiteLosses({self.target!r}, {len(self.rows)} sites, {self.batches} batch{'es' * (self.batches != 1)})"
 
     def __str__(self) -> str:
         """Return a table, the worst first."""
@@ -105,7 +105,7 @@ class SiteLosses:
 
     @property
     def _title(self) -> str:
-        return f"{self.target}: one of {len(self.rows)} sites quantized at a time, {self.batches} batches"
+        return f"{self.target}: one of {len(self.rows)} sites quantized at a time, {self.batches} batch{'es' * (self.batches != 1)}"
 
 
 __all__ = ["SiteLosses", "SiteLoss"]

@@ -205,7 +205,8 @@ class Collector:
         counts = [_images(call.values()) for call in self.calls]
         if sum(counts) < MIN_IMAGES:
             wanted, do = f"at least {MIN_IMAGES}", "Pass images as for calibration; the papers use 1,024."
-            raise CalibrationError(where="reconstruct, batches", found=f"{sum(counts)} images", wanted=wanted, do=do)
+            found = f"{sum(counts)} image{'s' * (sum(counts) != 1)}"
+            raise CalibrationError(where="reconstruct, batches", found=found, wanted=wanted, do=do)
         joined, split = dict[str, Tensor](), set[str]()
         for name in self.calls[0]:
             values = [call[name] for call in self.calls]

@@ -101,7 +101,7 @@ def test_it_finds_the_layer_that_hurts() -> None:
     assert found.worst(1)[0].site == "conv2.weight"
     assert [r.sqnr for r in found.worst(99)] == sorted(r.sqnr for r in found.rows)
     lines = str(found).splitlines()
-    assert lines[0] == f"onnxruntime: one of {len(found.rows)} sites quantized at a time, 1 batches"
+    assert lines[0] == f"onnxruntime: one of {len(found.rows)} sites quantized at a time, 1 batch"
     assert lines[3].split()[0] == "conv2.weight"
 
 
