@@ -10,9 +10,9 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/toolchains/test_nnie.py::test_the_vendor_finds_the_simulation_s_z_of_every_tensor",
     ),
     Mutation(
-        "nnie-groups-have-entries", "qfunc.lowering.toolchains.nnie_table:entries",
-        "and not grouped and",
-        "and",
+        "nnie-groups-have-entries", "qfunc.targets.nnie:nnie",
+        'Rule(CONVS & ~Attr("groups", 1), input=KeepFloat(), weight=KeepFloat()),',
+        "",
         "tests/lowering/toolchains/test_nnie.py::test_upsamples_have_an_entry_more_and_groups_have_none",
     ),
     Mutation(
