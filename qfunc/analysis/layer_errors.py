@@ -109,7 +109,8 @@ class LayerErrors:
 
     @property
     def _title(self) -> str:
-        return f"{self.target}: float against simulation, {len(self.rows)} tensors, {self.batches} batch{'es' * (self.batches != 1)}"
+        batches = f"{self.batches} batch{'es' * (self.batches != 1)}"
+        return f"{self.target}: float against simulation, {len(self.rows)} tensors, {batches}"
 
     def _series(self) -> tuple[Series, ...]:
         activations = [r for r in self.rows if r.slot not in ("weight", "bias")]

@@ -105,7 +105,8 @@ class SiteLosses:
 
     @property
     def _title(self) -> str:
-        return f"{self.target}: one of {len(self.rows)} sites quantized at a time, {self.batches} batch{'es' * (self.batches != 1)}"
+        batches = f"{self.batches} batch{'es' * (self.batches != 1)}"
+        return f"{self.target}: one of {len(self.rows)} sites quantized at a time, {batches}"
 
 
 __all__ = ["SiteLosses", "SiteLoss"]
