@@ -41,7 +41,7 @@ def output_layout(node: fx.Node, layout: Layout) -> Layout | None:
     >>> import torch
     >>> from qfunc.frontend.capture import capture
     >>> net = capture()(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU6(), torch.nn.Flatten()))
-    >>> [scaled_consumers(n, Layout(3, 4)) for n in net.graph.nodes if kind_of(n) in ("clip", "flatten")]
+    >>> [output_layout(n, Layout(3, 4)) for n in net.graph.nodes if kind_of(n) in ("clip", "flatten")]
     [None, Layout(back=1, rank=2, merged=True)]
     """
     kind, op = kind_of(node), op_of(node)

@@ -177,8 +177,8 @@ def elements_per_scale(x: Tensor, scale: Tensor, batch_axis: int | None) -> int:
     """Return N, the number of elements of x that share one scale, at least 1; with `batch_axis`, of one example.
 
     >>> x = torch.ones(6, 5, 4)
-    >>> sharing(x, torch.ones(()), 0), sharing(x, torch.ones(1, 5, 1), 0), sharing(x, torch.ones(6, 1, 1), 0)
-    (20, 4, 20)
+    >>> [elements_per_scale(x, torch.ones(shape), 0) for shape in ((), (1, 5, 1), (6, 1, 1))]
+    [20, 4, 20]
     """
     examples = 1
     if batch_axis is not None and -x.ndim <= batch_axis < x.ndim and (scale.ndim == 0 or scale.shape[batch_axis] == 1):
