@@ -79,7 +79,7 @@ def called(op: OpKind, *arguments: Any, **named: Any) -> tuple[fx.Node, Context]
         (Trait.WEIGHTED, lambda node, context: not matches(Last(), next(iter(context.model.graph.nodes)), context)),
         (Trait.RECURRENT, lambda node, context: not matches(Last(), next(iter(context.model.graph.nodes)), context)),
     ],
-    ids=str,
+    ids=["positive", "integer_result", "creates", "weighted", "recurrent"],
 )
 def test_a_trait_reaches_those_who_ask(traits: Trait, holds: Any) -> None:
     assert holds(*called(OpKind("mine", SPELLED, traits=traits)))
