@@ -112,7 +112,7 @@ class _Folding:
                 return True
         if op is None or len(readers) != 1:
             return False
-        norm = self.norms.behind(node, op.bias().numel(), op.spatial, op.stored.dtype)
+        norm = self.norms.chain_after(node, op.bias().numel(), op.spatial, op.stored.dtype)
         if norm is not None:
             self._fold_norm(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
         return norm is not None

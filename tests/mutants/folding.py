@@ -51,7 +51,7 @@ FOLDING = (
     ),
     Mutation(
         "shared-norms-fold-twice", "qfunc.graph.evaluation_form:evaluation_form",
-        "if held_by in fixed:",
+        "if weight_node in fixed:",
         "if False:",
         "tests/training/test_shared_modules.py",
     ),
@@ -75,7 +75,7 @@ FOLDING = (
         "tests/passes/test_fold_batch_norm_grid.py::test_a_norm_behind_an_op[BatchNorm]",
     ),
     Mutation(
-        "written-out-norm-keeps-its-sign", "qfunc.graph.channel_affine:ChannelAffines.behind",
+        "written-out-norm-keeps-its-sign", "qfunc.graph.channel_affine:ChannelAffines.chain_after",
         "(-factor, number - shift)",
         "(factor, number - shift)",
         "tests/passes/test_fold_reversed_norms.py",
