@@ -68,7 +68,7 @@ def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
 def _gives_integers(node: fx.Node, traits: Trait, known: Set[fx.Node]) -> bool:
     if Trait.INTEGER_RESULT in traits:
         return True
-    if node.op != "call_function" and not traits:
+    if not traits & (Trait.CREATES | Trait.POSITION_IF_INPUTS | Trait.INTEGER_IF_INPUTS):
         return False
     op = op_of(node) if node.op == "call_function" else None
     if op is not None:
