@@ -15,7 +15,8 @@ def token_norm(d: Draft, x: str) -> str:
         y = d.let(f"({power}).mean(-1, keepdim=True)")
         return d.let(f"{x} * torch.rsqrt({y} + 1e-6) * {weight}")
     made = {
-        "layer": f"nn.LayerNorm({c})", "plain": f"nn.LayerNorm({c}, elementwise_affine=False)", "rms": f"nn.RMSNorm({c}, eps=1e-5)",
+        "layer": f"nn.LayerNorm({c})", "plain": f"nn.LayerNorm({c}, elementwise_affine=False)",
+        "rms": f"nn.RMSNorm({c}, eps=1e-5)",
     }[kind]  # fmt: skip
     return d.let(f"{d.layer('norm', made)}({x})")
 

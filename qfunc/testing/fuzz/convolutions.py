@@ -8,13 +8,12 @@ from qfunc.testing.fuzz.draft import Block, Draft
 def activation(d: Draft, x: str) -> str:
     """Apply an activation, as a module or as a function."""
     channels = d.shape(x)[1]
-    module = d.pick(
-        "nn.ReLU()", "nn.ReLU(inplace=True)", "nn.ReLU6()", "nn.SiLU()", "nn.GELU()", 'nn.GELU("tanh")', "nn.Hardswish()",
-        "nn.LeakyReLU(0.1)", f"nn.PReLU({channels})", "nn.ELU()", "nn.Mish()", "nn.Hardtanh(-1.0, 1.0)", "nn.Sigmoid()",
-        "nn.Tanh()", "nn.Softplus()", "nn.Hardsigmoid()", "nn.SELU()",
-    ) if d.chance(0.4) else ""  # fmt: skip
-    if module:
-        return d.let(f"{d.layer('act', module)}({x})")
+    common = ("nn.ReLU()", "nn.ReLU(inplace=True)", "nn.ReLU6()", "nn.SiLU()", "nn.GELU()", "nn.Hardswish()",
+              "nn.LeakyReLU(0.1)", f"nn.PReLU({channels})")  # fmt: skip
+    rare = ('nn.GELU("tanh")', "nn.ELU()", "nn.Mish()", "nn.Hardtanh(-1.0, 1.0)", "nn.Sigmoid()", "nn.Tanh()", "nn.Softplus()",
+            "nn.Hardsigmoid()", "nn.SELU()")  # fmt: skip
+    if d.chance(0.4):
+        return d.let(f"{d.layer('act', d.pick(*(common if d.chance(0.85) else rare)))}({x})")
     function = d.pick("F.relu({})", "F.relu({})", "torch.relu({})", "{}.relu()", "F.relu6({})", "F.silu({})", "F.hardswish({})",
                       "F.gelu({})", "torch.sigmoid({})", "torch.clamp({}, 0, 1)", "{}.clamp(min=0)", "F.leaky_relu({}, 0.2)",
                       "{0} * torch.sigmoid({0})")  # fmt: skip
@@ -25,7 +24,7 @@ def norm(d: Draft, x: str) -> str:
     """Apply a norm over channels."""
     c, h, w = d.shape(x)[1:]
     groups = d.pick(1, *(g for g in (2, 4, 8) if c % g == 0))
-    kind = d.pick("batch", "batch", "batch", "batch", "group", "instance", "layer")
+    kind = d.pick(*["batch"] * 14, "group", "group", "instance", "layer")
     made = {
         "batch": f"nn.BatchNorm2d({c})", "group": f"nn.GroupNorm({groups}, {c})", "instance": f"nn.InstanceNorm2d({c})",
         "layer": f"nn.LayerNorm([{c}, {h}, {w}])",

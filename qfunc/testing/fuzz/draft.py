@@ -28,7 +28,7 @@ class MisfitError(Exception):
 class Draft:
     """Statements so far, and the value of each name on the meta device."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
         self.module = nn.Module()
         self.inputs: list[Input] = []
@@ -140,7 +140,7 @@ def replayed(program: Program) -> Draft:
     >>> replayed(program).shape("y")
     (5, 2)
     """
-    draft = Draft(0)
+    draft = Draft("")
     for one in program.inputs:
         draft.inputs.append(one)
         draft.run(f"{one.name} = {one.code}")

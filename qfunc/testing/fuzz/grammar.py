@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from qfunc.testing.fuzz.attention import TOKEN_BLOCKS, encoder_block, token_norm
 from qfunc.testing.fuzz.convolutions import IMAGE_BLOCKS, activation, conv, norm, stage
-from qfunc.testing.fuzz.draft import Block, Draft
+from qfunc.testing.fuzz.draft import Block, Draft, MisfitError
 from qfunc.testing.fuzz.program import Program
 from qfunc.testing.fuzz.rearrangements import SINGLE_OPS
 from qfunc.testing.fuzz.windows import WINDOW_BLOCKS
@@ -42,7 +43,8 @@ def _head(d: Draft, x: str) -> tuple[str, ...]:
     c, h, w = d.shape(x)[1:]
     if d.chance(0.75):
         x = d.let(d.pick(f"F.adaptive_avg_pool2d({x}, 1).flatten(1)", f"{x}.mean((2, 3))", f"{x}.mean([-2, -1])",
-                         f"torch.flatten(F.adaptive_avg_pool2d({x}, (1, 1)), 1)", f"F.adaptive_max_pool2d({x}, 1).view(-1, {c})",
+                         f"torch.flatten(F.adaptive_avg_pool2d({x}, (1, 1)), 1)",
+                         f"F.adaptive_max_pool2d({x}, 1).view(-1, {c})",
                          f"F.avg_pool2d({x}, ({h}, {w})).view({x}.size(0), -1)"))  # fmt: skip
     else:
         x = d.let(d.pick(f"{x}.view({x}.size(0), -1)", f"torch.flatten({x}, 1)", f"{x}.reshape({x}.shape[0], -1)",
@@ -131,7 +133,8 @@ def two_inputs(d: Draft) -> tuple[str, ...]:
 
 
 FAMILIES: tuple[Callable[[Draft], tuple[str, ...]], ...] = (
-    classifier, classifier, classifier, windows, windows, encoder, encoder, tokens, single_ops, mixture, mixture, two_inputs,
+    classifier, classifier, classifier, classifier, windows, windows, encoder, encoder, tokens, tokens, single_ops, mixture,
+    mixture, two_inputs,
 )  # fmt: skip
 """The families of networks, the common ones more than once."""
 
@@ -142,12 +145,22 @@ def program(seed: int) -> Program:
     >>> program(3) == program(3), program(3) == program(4)
     (True, False)
     """
-    d = Draft(seed)
-    outputs = d.pick(*FAMILIES)(d)
+    d, outputs = _draft(seed)
     changes = _changes(d)
     edits = (d.pick(*EDITS),) if d.chance(0.2) else ()
     layers, steps = tuple(d.layers), tuple(d.steps)
     return Program(tuple(d.inputs), layers, steps, outputs, changes, edits, d.chance(0.5), seed)
+
+
+def _draft(seed: int) -> tuple[Draft, tuple[str, ...]]:
+    # The first draft of a seed that fits as a whole.
+    for number in count():
+        d = Draft(f"{seed}, {number}")
+        try:
+            return d, d.pick(*FAMILIES)(d)
+        except MisfitError:
+            continue
+    raise AssertionError
 
 
 def _changes(d: Draft) -> tuple[str, ...]:

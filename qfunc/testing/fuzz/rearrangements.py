@@ -5,27 +5,29 @@ from __future__ import annotations
 from qfunc.testing.fuzz.draft import Block, Draft
 
 CURVES = (
-    "{} ** 2", "{} * {}", "{}.pow(2)", "{} + 1", "1 + {}", "1 - {}", "{} * 0.5", "2 * {}", "{} / 2", "{} / 3.7", "-{}", "{}.abs()",
-    "torch.exp(-{}.abs())", "torch.sqrt({}.abs() + 1e-5)", "torch.log1p({}.abs())", "{}.clamp(-1, 1)", "{}.clamp(max=0.5)",
-    "torch.tanh({}) * 2", "torch.sin({})", "{}.square()", "torch.reciprocal({}.abs() + 1)", "{} - 0.5", "F.softplus({})",
-    "F.threshold({}, 0.1, 0.0)", "{} / ({}.abs() + 1)", "torch.where({} > 0, {}, 0.1 * {})", "torch.maximum({}, -{})",
-    "F.normalize({}, dim=1)", "{} - {}.mean(-1, keepdim=True)", "{} * {}.sigmoid()", "torch.log({}.abs() + 0.1)", "{}.erf()",
-    "F.softmax({}, dim=1)", "F.log_softmax({}, dim=-1)", "{}.softmax(-1)", "torch.floor({})", "{}.sign()", "torch.min({}, -{})",
+    "{} ** 2", "{} * {}", "{}.pow(2)", "{} + 1", "1 + {}", "1 - {}", "{} * 0.5", "2 * {}", "{} / 2", "{} / 3.7", "-{}",
+    "{}.abs()", "torch.exp(-{}.abs())", "torch.sqrt({}.abs() + 1e-5)", "torch.log1p({}.abs())", "{}.clamp(-1, 1)",
+    "{}.clamp(max=0.5)", "torch.tanh({}) * 2", "torch.sin({})", "{}.square()", "torch.reciprocal({}.abs() + 1)", "{} - 0.5",
+    "F.softplus({})", "F.threshold({}, 0.1, 0.0)", "{} / ({}.abs() + 1)", "torch.where({} > 0, {}, 0.1 * {})",
+    "torch.maximum({}, -{})", "F.normalize({}, dim=1)", "{} - {}.mean(-1, keepdim=True)", "{} * {}.sigmoid()",
+    "torch.log({}.abs() + 0.1)", "{}.erf()", "F.softmax({}, dim=1)", "F.log_softmax({}, dim=-1)", "{}.softmax(-1)",
+    "torch.floor({})", "{}.sign()", "torch.min({}, -{})",
 )  # fmt: skip
 """Formulas that keep the shape."""
 MOVES = (
-    "{}.detach()", "{}.contiguous()", "{}.clone()", "torch.roll({}, 1, 1)", "torch.roll({}, (1, -1), (1, 2))", "torch.flip({}, [-1])",
-    "{}.transpose(1, 2)", "{}.transpose(-1, -2)", "{}[:, 1:]", "{}[:, :-1]", "{}[..., ::2]", "{}[:, [0, 0]]", "{}.repeat_interleave(2, 1)",
-    "{}.unsqueeze(1).squeeze(1)", "torch.stack([{}, {}], 1).flatten(1, 2)", "torch.stack([{}, -{}], dim=-1).sum(-1)",
-    "torch.cat([{}, {}], dim=1)", "torch.cat([{}, torch.zeros_like({})], 1)", "torch.cat([{}, {} * 0.1], -1)", "{}.flatten(1, 2)",
-    "{}.narrow(1, 0, 2)", "torch.unbind({}, 1)[0]", "{}.select(1, 0)", "{}.chunk(2, 1)[1]", "torch.split({}, 2, dim=1)[0]",
-    "{}.movedim(1, -1)", "{}.to(torch.float32)", "{}.type_as({})", "torch.tile({}, (1, 2) + (1,) * ({}.dim() - 2))",
+    "{}.detach()", "{}.contiguous()", "{}.clone()", "torch.roll({}, 1, 1)", "torch.roll({}, (1, -1), (1, 2))",
+    "torch.flip({}, [-1])", "{}.transpose(1, 2)", "{}.transpose(-1, -2)", "{}[:, 1:]", "{}[:, :-1]", "{}[..., ::2]",
+    "{}[:, [0, 0]]", "{}.repeat_interleave(2, 1)", "{}.unsqueeze(1).squeeze(1)", "torch.stack([{}, {}], 1).flatten(1, 2)",
+    "torch.stack([{}, -{}], dim=-1).sum(-1)", "torch.cat([{}, {}], dim=1)", "torch.cat([{}, torch.zeros_like({})], 1)",
+    "torch.cat([{}, {} * 0.1], -1)", "{}.flatten(1, 2)", "{}.narrow(1, 0, 2)", "torch.unbind({}, 1)[0]", "{}.select(1, 0)",
+    "{}.chunk(2, 1)[1]", "torch.split({}, 2, dim=1)[0]", "{}.movedim(1, -1)", "{}.to(torch.float32)", "{}.type_as({})",
+    "torch.tile({}, (1, 2) + (1,) * ({}.dim() - 2))",
 )  # fmt: skip
 """Formulas that move elements."""
 REDUCTIONS = (
-    "{}.mean(1)", "{}.mean(-1)", "{}.mean(-1, keepdim=True)", "{}.sum(1)", "{}.sum(-1, keepdim=True)", "{}.amax(1)", "{}.amax(-1, keepdim=True)",
-    "{}.max(1)[0]", "{}.max(-1).values", "{}.amin(1)", "torch.logsumexp({}, 1)", "{}.std(1)", "{}.var(-1, unbiased=False)",
-    "{}.norm(dim=1)", "torch.linalg.vector_norm({}, dim=-1)", "{}.prod(1)", "{}.cumsum(1)",
+    "{}.mean(1)", "{}.mean(-1)", "{}.mean(-1, keepdim=True)", "{}.sum(1)", "{}.sum(-1, keepdim=True)", "{}.amax(1)",
+    "{}.amax(-1, keepdim=True)", "{}.max(1)[0]", "{}.max(-1).values", "{}.amin(1)", "torch.logsumexp({}, 1)", "{}.std(1)",
+    "{}.var(-1, unbiased=False)", "{}.norm(dim=1)", "torch.linalg.vector_norm({}, dim=-1)", "{}.prod(1)", "{}.cumsum(1)",
 )  # fmt: skip
 """Formulas over one axis."""
 

@@ -62,8 +62,9 @@ def resize(d: Draft, x: str) -> str:
     """Resize by a factor or to a size."""
     size = d.pick("scale_factor=2", "scale_factor=2", "scale_factor=0.5", "size=(7, 9)", f"size={d.shape(x)[2] * 2}",
                   f"size=({x}.shape[2] * 2, {x}.shape[3] * 2)", "scale_factor=1.5", "scale_factor=(2, 1)")  # fmt: skip
-    mode = d.pick("", 'mode="nearest"', 'mode="bilinear"', 'mode="bilinear", align_corners=False',
-                  'mode="bilinear", align_corners=True', 'mode="nearest-exact"', 'mode="bicubic"', 'mode="area"')  # fmt: skip
+    common = ("", 'mode="nearest"', 'mode="bilinear"', 'mode="bilinear", align_corners=False',
+              'mode="bilinear", align_corners=True')  # fmt: skip
+    mode = d.pick(*common) if d.chance(0.9) else d.pick('mode="nearest-exact"', 'mode="bicubic"', 'mode="area"')
     options = f"{size}, {mode}" if mode else size
     if d.chance(0.3) and "area" not in mode and "shape" not in size:
         return d.let(f"{d.layer('up', f'nn.Upsample({options})')}({x})")
