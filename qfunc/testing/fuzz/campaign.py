@@ -14,10 +14,10 @@ from attrs import field, frozen
 from qfunc.errors import SpecError, VerifyError
 from qfunc.specs import Target
 from qfunc.specs.protocols import OptionalRunner
-from qfunc.testing.fuzz.grammar import program
 from qfunc.testing.fuzz.outcome import Outcome
 from qfunc.testing.fuzz.process import isolated
 from qfunc.testing.fuzz.shrink import shrunk
+from qfunc.testing.grammar.families import program
 
 
 @frozen

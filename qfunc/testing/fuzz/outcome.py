@@ -10,6 +10,7 @@ from typing import Any
 from attrs import asdict, frozen
 
 from qfunc.analysis.report_format import table
+from qfunc.errors import QfuncError
 
 EXACT = "exact"
 FLOAT_UNITS = "exact outside float units"
@@ -25,6 +26,8 @@ BAD = (WRONG_FILE, MISMATCH, ROADS_DIFFER, RAW_ERROR, TIME_LIMIT)
 """The kinds that are defects of the library."""
 KINDS = (EXACT, FLOAT_UNITS, INCOMPARABLE, UNDEFINED, REFUSED, *BAD)
 """Every kind, in the order of the table."""
+_NAMES = re.compile(r"'[^']*'|\"[^\"]*\"")
+_NUMBERS = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _ARTICLES = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?|'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\([^)]*\)")
 
 
@@ -75,6 +78,21 @@ def _plain(text: str) -> str:
     return re.sub(r"(?:#, )+#", "#", _ARTICLES.sub("#", text))[:160]
 
 
+def refused_op(error: QfuncError) -> str:
+    """Return the kind of op that an error names; else its found and wanted parts without names and numbers.
+
+    >>> from qfunc.errors import DeployError
+    >>> refused_op(DeployError(where="deploy, 'conv1'", found="'roll' of 3 axes", wanted="an op that ONNX has", do="Write it."))
+    "'roll' of # axes; wanted an op that ONNX has"
+    >>> refused_op(DeployError(where="op 'a'", found="the kind 'elu'", wanted="an op that it runs", do="Drop it."))
+    'elu'
+    """
+    kind = re.match(r"the kind '(\w+)'", error.found)
+    if kind:
+        return kind[1]
+    return f"{_NUMBERS.sub('#', error.found)[:80]}; wanted {_NUMBERS.sub('#', _NAMES.sub('#', error.wanted))[:80]}"
+
+
 def summary(target: str, outcomes: Iterable[tuple[Outcome, bool]]) -> str:
     """Return the table of a target's outcomes, and one of its refusals.
 
@@ -110,5 +128,5 @@ def _refused(outcomes: list[Outcome]) -> int:
 
 __all__ = [
     "BAD", "EXACT", "FLOAT_UNITS", "INCOMPARABLE", "KINDS", "MISMATCH", "RAW_ERROR", "REFUSED", "ROADS_DIFFER", "TIME_LIMIT",
-    "UNDEFINED", "WRONG_FILE", "Outcome", "summary",
+    "UNDEFINED", "WRONG_FILE", "Outcome", "refused_op", "summary",
 ]  # fmt: skip

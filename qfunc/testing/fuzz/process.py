@@ -15,7 +15,7 @@ from qfunc.lowering import ExecuTorchRunner
 from qfunc.specs import Target
 from qfunc.testing.fuzz import outcome as kinds
 from qfunc.testing.fuzz.outcome import Outcome
-from qfunc.testing.fuzz.program import Program
+from qfunc.testing.grammar.program import Program
 
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 

@@ -1,13 +1,20 @@
-"""Shrink a failing program while the same kind of failure persists."""
+"""Shrink a failing program while the same kind of failure persists.
+
+A smaller program is cut at either end, has a statement replaced by a part of it, or lacks an option.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+
+from attrs import evolve
 
 from qfunc.testing.fuzz.outcome import Outcome
-from qfunc.testing.fuzz.program import Program
-from qfunc.testing.fuzz.reductions import smaller
+from qfunc.testing.grammar.draft import BATCH, Draft, MisfitError, replayed
+from qfunc.testing.grammar.program import Input, Program
 
 Run = Callable[[Program], Outcome]
 
@@ -39,4 +46,139 @@ def shrunk(program: Program, outcome: Outcome, run: Run, seconds: float = 90.0) 
             return program
 
 
-__all__ = ["Run", "shrunk"]
+def smaller(program: Program) -> Iterator[Program]:
+    """Yield programs that run in PyTorch and are smaller, those that drop most first."""
+    seen = {program}
+    draft = replayed(program)
+    for candidate in _candidates(program, draft):
+        try:
+            shorter = pruned(candidate)
+            replayed(shorter)
+        except MisfitError:
+            continue
+        if shorter not in seen:
+            seen.add(shorter)
+            yield shorter
+
+
+def _candidates(program: Program, draft: Draft) -> Iterator[Program]:
+    count = len(program.steps)
+    for place in _spread(count):
+        yield from _to(program, draft, place)
+        yield from _from(program, draft, count - 1 - place)
+    if len(program.outputs) > 1:
+        for place in range(len(program.outputs)):
+            yield evolve(program, outputs=program.outputs[:place] + program.outputs[place + 1 :])
+    if program.edits:
+        yield evolve(program, edits=())
+    for place in range(len(program.changes)):
+        yield evolve(program, changes=program.changes[:place] + program.changes[place + 1 :])
+    for place in range(count - 1, -1, -1):
+        yield from _parts(program, place)
+    for place, layer in enumerate(program.layers):
+        for shorter in _shorter(layer):
+            yield evolve(program, layers=(*program.layers[:place], shorter, *program.layers[place + 1 :]))
+    if program.export:
+        yield evolve(program, export=False)
+    for place, one in enumerate(program.inputs):
+        plain = re.match(r"torch\.randn\([^)]*\)", one.code)
+        if plain and plain[0] != one.code:
+            changed = evolve(one, code=plain[0])
+            yield evolve(program, inputs=(*program.inputs[:place], changed, *program.inputs[place + 1 :]))
+
+
+def _spread(count: int) -> Iterable[int]:
+    # Every place below count; a quarter, a half and three quarters first.
+    return dict.fromkeys((count // 4, count // 2, 3 * count // 4, *range(count))) if count else ()
+
+
+def _targets(statement: str) -> list[str]:
+    (parsed,) = ast.parse(statement).body
+    assert isinstance(parsed, ast.Assign)
+    return [n.id for target in parsed.targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+
+
+def _to(program: Program, draft: Draft, place: int) -> Iterator[Program]:
+    # The program that returns the value of one statement.
+    for name in _targets(program.steps[place]):
+        if draft.is_tensor(name) and (name,) != program.outputs:
+            yield evolve(program, steps=program.steps[: place + 1], outputs=(name,))
+
+
+def _from(program: Program, draft: Draft, place: int) -> Iterator[Program]:
+    # The program with the value of one statement as an input; what only that value needs is pruned.
+    names = _targets(program.steps[place])
+    for name in names:
+        if draft.is_tensor(name) and draft.shape(name)[:1] == (BATCH,):
+            sizes = "".join(f", {s}" for s in draft.shape(name)[1:])
+            start = Input(name, f"torch.randn(n{sizes})")
+            rest = program.steps[place + 1 :] if len(names) > 1 else program.steps[:place] + program.steps[place + 1 :]
+            yield evolve(program, inputs=(*program.inputs, start), steps=rest)
+
+
+def _parts(program: Program, place: int) -> Iterator[Program]:
+    # The program with the value of one statement replaced by an expression inside it.
+    (parsed,) = ast.parse(program.steps[place]).body
+    assert isinstance(parsed, ast.Assign)
+    before, after = program.steps[:place], program.steps[place + 1 :]
+    names = _targets(program.steps[place])
+    inner = [n for n in ast.walk(parsed.value) if isinstance(n, ast.expr) and n is not parsed.value]
+    for part in inner:
+        if len(names) == 1 and isinstance(part, ast.Name):
+            pattern = re.compile(rf"\b{names[0]}\b")
+            steps = tuple(pattern.sub(part.id, s) for s in after)
+            yield evolve(program, steps=before + steps, outputs=tuple(pattern.sub(part.id, o) for o in program.outputs))
+        elif not isinstance(part, ast.Constant | ast.Slice):
+            yield evolve(program, steps=(*before, f"{', '.join(names)} = {ast.unparse(part)}", *after))
+
+
+def _shorter(layer: str) -> list[str]:
+    # Sequential layers without one of their members.
+    parsed = ast.parse(layer).body[0]
+    call = parsed.value if isinstance(parsed, ast.Assign) else None
+    if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "nn.Sequential"):
+        return []
+    members, name = [ast.unparse(a) for a in call.args], layer.split(" = ")[0]
+    rest = [members[:i] + members[i + 1 :] for i in range(len(members)) if len(members) > 1]
+    return [f"{name} = nn.Sequential({', '.join(r)})" for r in rest]
+
+
+def pruned(program: Program) -> Program:
+    """Return the program without statements that no output needs.
+
+    Raises:
+        MisfitError: no input is left.
+
+    >>> layers, steps = ("self.a = nn.ReLU()", "self.b = nn.ReLU()"), ("y = self.a(x)", "z = self.b(y)")
+    >>> pruned(Program((Input("x", "torch.randn(n, 3)"),), layers, steps, ("y",))).steps
+    ('y = self.a(x)',)
+    """
+    needed = {n for o in program.outputs for n in _names(o)}
+    steps: list[str] = []
+    for step in reversed(program.steps):
+        if needed & set(_targets(step)):
+            steps.insert(0, step)
+            needed |= _names(step.split(" = ", 1)[1])
+    inputs = tuple(i for i in program.inputs if i.name in needed)
+    layers = tuple(s for s in program.layers if _attribute(s) in needed)
+    kept = {_attribute(s).removeprefix("self.") for s in layers}
+    if not inputs:
+        raise MisfitError("a network without inputs")
+    changes = tuple(c for c in program.changes if c.split(".")[1] in kept)
+    return evolve(program, inputs=inputs, layers=layers, steps=tuple(steps), changes=changes)
+
+
+def _attribute(layer: str) -> str:
+    # self.name, of an assignment or of register_buffer("name", ...).
+    registered = re.match(r'self\.register_buffer\("(\w+)"', layer)
+    return f"self.{registered[1]}" if registered else layer.split(" = ")[0]
+
+
+def _names(code: str) -> set[str]:
+    # Names and attributes of self that an expression reads.
+    nodes = list(ast.walk(ast.parse(code)))
+    attributes = {ast.unparse(n) for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "self"}
+    return {n.id for n in nodes if isinstance(n, ast.Name)} | attributes
+
+
+__all__ = ["Run", "pruned", "shrunk", "smaller"]

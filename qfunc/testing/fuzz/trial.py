@@ -14,11 +14,10 @@ from qfunc.analysis.verification_report import Report
 from qfunc.errors import CaptureError, EmulationError, QfuncError, VerifyError
 from qfunc.execution.batches import tensors_of
 from qfunc.specs import Target
-from qfunc.specs.protocols import FlippingRunner
+from qfunc.specs.protocols import FlippingRunner, Runner
 from qfunc.testing.fuzz import outcome as kinds
-from qfunc.testing.fuzz.outcome import Outcome
-from qfunc.testing.fuzz.program import Program
-from qfunc.testing.fuzz.refusals import refused_op
+from qfunc.testing.fuzz.outcome import Outcome, refused_op
+from qfunc.testing.grammar.program import Program
 from qfunc.testing.laws.arithmetic import within_flips
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy
@@ -88,7 +87,8 @@ class Trial:
         return found if found.bad else self._roads(made, export, codes) or found
 
     def _run(self, artifact: Any, inputs: list[Any]) -> Any:
-        return self.runner.run(artifact, inputs) if hasattr(self.runner, "run") else self.runner(artifact, inputs)
+        run: Any = self.runner.run if isinstance(self.runner, Runner) else self.runner
+        return run(artifact, inputs)
 
     def _calibrated(self, made: dict[str, Any], export: bool) -> fx.GraphModule:
         self._enter("quantize")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from qfunc.testing.fuzz.attention import TOKEN_BLOCKS, encoder_block, token_norm
-from qfunc.testing.fuzz.convolutions import IMAGE_BLOCKS, activation, conv, norm, stage
-from qfunc.testing.fuzz.draft import Block, Draft, MisfitError
-from qfunc.testing.fuzz.program import Program
-from qfunc.testing.fuzz.rearrangements import SINGLE_OPS
-from qfunc.testing.fuzz.windows import WINDOW_BLOCKS
+from qfunc.testing.grammar.attention import TOKEN_BLOCKS, encoder_block, token_norm
+from qfunc.testing.grammar.convolutions import IMAGE_BLOCKS, activation, conv, norm, stage
+from qfunc.testing.grammar.draft import Block, Draft, MisfitError
+from qfunc.testing.grammar.program import Program
+from qfunc.testing.grammar.rearrangements import SINGLE_OPS
+from qfunc.testing.grammar.windows import WINDOW_BLOCKS
 
 EDITS = (
     "edit.weights(granularity=specs.PerTensor())", "edit.weights(bits=4)", "edit.weights(bits=7)", "edit.weights(signed=False)",

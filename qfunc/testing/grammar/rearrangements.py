@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qfunc.testing.fuzz.draft import Block, Draft
+from qfunc.testing.grammar.draft import Block, Draft
 
 CURVES = (
     "{} ** 2", "{} * {}", "{}.pow(2)", "{} + 1", "1 + {}", "1 - {}", "{} * 0.5", "2 * {}", "{} / 2", "{} / 3.7", "-{}",

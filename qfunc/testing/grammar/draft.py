@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qfunc.testing.fuzz.program import Input, Program
+from qfunc.testing.grammar.program import Input, Program
 
 BATCH = 5
 """The number of examples while a program is written, which no other size equals by design."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qfunc.testing.fuzz.draft import Block, Draft
+from qfunc.testing.grammar.draft import Block, Draft
 
 
 def activation(d: Draft, x: str) -> str:
