@@ -65,8 +65,9 @@ class Outcome:
             return f"{self.kind}, {self.stage}: {_plain(self.message.partition(': ')[2].partition(': ')[2])}"
         if self.kind in (MISMATCH, ROADS_DIFFER) and not self.error:
             return f"{self.kind}, {self.stage}: codes"
-        text = _plain(self.message.partition("\n")[0])
-        return f"{self.kind}, {self.stage}: {self.error + ': ' if self.error else ''}{text}"
+        first, *others = self.message.splitlines() or [""]
+        place = f" {others[-1]}" if others and self.kind == RAW_ERROR else ""  # of the exception
+        return f"{self.kind}, {self.stage}: {self.error + ': ' if self.error else ''}{_plain(first)}{place}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain data."""
@@ -79,7 +80,7 @@ def _plain(text: str) -> str:
 
 
 def refused_op(error: QfuncError) -> str:
-    """Return the kind of op that an error names; else its found and wanted parts without names and numbers.
+    """Return the kinds of ops that an error refuses; else what it found and wanted, without names and numbers.
 
     >>> from qfunc.errors import DeployError
     >>> refused_op(DeployError(where="deploy, 'conv1'", found="'roll' of 3 axes", wanted="an op that ONNX has", do="Write it."))
@@ -87,10 +88,12 @@ def refused_op(error: QfuncError) -> str:
     >>> refused_op(DeployError(where="op 'a'", found="the kind 'elu'", wanted="an op that it runs", do="Drop it."))
     'elu'
     """
-    kind = re.match(r"the kind '(\w+)'", error.found)
-    if kind:
-        return kind[1]
-    return f"{_NUMBERS.sub('#', error.found)[:80]}; wanted {_NUMBERS.sub('#', _NAMES.sub('#', error.wanted))[:80]}"
+    kinds = sorted(set(re.findall(r"found the kind '(\w+)'", str(error))))
+    if kinds:
+        return ", ".join(kinds)
+    parts = re.findall(r"found (.+?), wanted (.+?)(?:: |\. )", str(error))
+    found, wanted = parts[1] if "\n" in str(error) and len(parts) > 1 else (error.found, error.wanted)
+    return f"{_NUMBERS.sub('#', found)[:80]}; wanted {_NUMBERS.sub('#', _NAMES.sub('#', wanted))[:80]}"
 
 
 def summary(target: str, outcomes: Iterable[tuple[Outcome, bool]]) -> str:
