@@ -18,11 +18,11 @@ from tests.installed import ROOT
 
 SEEDS = range(40)
 WORDS = (
-    "nn.Conv2d", "groups=", "nn.BatchNorm2d", "nn.GroupNorm", "nn.ConvTranspose2d", "F.interpolate", "torch.cat", ".expand(",
-    "scaled_dot_product_attention", ".permute(2, 0, 3, 1, 4)", ".size(-1)", "math.sqrt", "torch.roll", "F.glu", "F.silu",
-    "F.pad", "F.adaptive_avg_pool2d", "F.pixel_shuffle", "torch.stack", ".chunk(", "torch.split", ".repeat(", "torch.meshgrid", ".to(",
-    "** 2", "+ 1", "* 0.5", ".amax(", "argmax", ".detach()", ".view(", "nn.Embedding", "nn.LayerNorm",
-    "count_include_pad=False", "ceil_mode=True", "softmax", ".mean(",
+    "nn.Conv2d", "groups=", "nn.BatchNorm2d", "nn.GroupNorm", "nn.ConvTranspose2d", "F.interpolate", "torch.cat",
+    ".expand(", "scaled_dot_product_attention", ".permute(2, 0, 3, 1, 4)", ".size(-1)", "math.sqrt", "torch.roll", "F.glu",
+    "F.silu", "F.pad", "F.adaptive_avg_pool2d", "F.pixel_shuffle", "torch.stack", ".chunk(", "torch.split", ".repeat(",
+    "torch.meshgrid", ".to(", "** 2", "+ 1", "* 0.5", ".amax(", "argmax", ".detach()", ".view(", "nn.Embedding",
+    "nn.LayerNorm", "count_include_pad=False", "ceil_mode=True", "softmax", ".mean(",
 )  # fmt: skip
 
 
@@ -115,8 +115,7 @@ def test_a_replayed_program_has_its_shapes_and_no_weights():
 def test_a_script_prints_the_verdict(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        one = Program(
-            (Input("x", "torch.randn(n, 3)"),), (), ("y = x.softmax(1)",), ("y",), edits=("edit.activations(bits=8)",)
-        )
+        edits = ("edit.activations(bits=8)",)
+        one = Program((Input("x", "torch.randn(n, 3)"),), (), ("y = x.softmax(1)",), ("y",), edits=edits)
         exec(compile(one.script("onnxruntime"), "script", "exec"), {})
     assert "bit-exact: 0 of" in capsys.readouterr().out

@@ -89,7 +89,7 @@ def test_another_error_is_a_raw_one(monkeypatch, stage):
     found = outcome()
     assert (found.kind, found.stage, found.error) == ("raw error", stage, "KeyError")
     assert found.message == "'argmax_1'\nin test_outcomes.py, _raises"
-    assert found.signature == f"raw error, {stage}: KeyError: #"
+    assert found.signature == f"raw error, {stage}: KeyError: # in test_outcomes.py, _raises"
 
 
 def test_an_error_that_wraps_an_error_of_python_is_a_raw_one(monkeypatch):

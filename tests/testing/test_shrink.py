@@ -7,10 +7,11 @@ import time
 import pytest
 
 from qfunc.testing.fuzz.outcome import Outcome
-from qfunc.testing.fuzz.shrink import pruned, shrunk, smaller
+from qfunc.testing.fuzz.shrink import shrunk, smaller
 from qfunc.testing.grammar.draft import MisfitError, replayed
 from qfunc.testing.grammar.families import program
 from qfunc.testing.grammar.program import Input, Program
+from qfunc.testing.grammar.pruning import pruned
 
 BAD = Outcome("wrong file", "run", "RuntimeError", "softmax")
 X = (Input("x", "torch.randn(n, 3) * 1e3"),)

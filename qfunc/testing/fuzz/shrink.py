@@ -15,6 +15,7 @@ from attrs import evolve
 from qfunc.testing.fuzz.outcome import Outcome
 from qfunc.testing.grammar.draft import BATCH, Draft, MisfitError, replayed
 from qfunc.testing.grammar.program import Input, Program
+from qfunc.testing.grammar.pruning import assigned, pruned
 
 Run = Callable[[Program], Outcome]
 
@@ -92,22 +93,16 @@ def _spread(count: int) -> Iterable[int]:
     return dict.fromkeys((count // 4, count // 2, 3 * count // 4, *range(count))) if count else ()
 
 
-def _targets(statement: str) -> list[str]:
-    (parsed,) = ast.parse(statement).body
-    assert isinstance(parsed, ast.Assign)
-    return [n.id for target in parsed.targets for n in ast.walk(target) if isinstance(n, ast.Name)]
-
-
 def _to(program: Program, draft: Draft, place: int) -> Iterator[Program]:
     # The program that returns the value of one statement.
-    for name in _targets(program.steps[place]):
+    for name in assigned(program.steps[place]):
         if draft.is_tensor(name) and (name,) != program.outputs:
             yield evolve(program, steps=program.steps[: place + 1], outputs=(name,))
 
 
 def _from(program: Program, draft: Draft, place: int) -> Iterator[Program]:
     # The program with the value of one statement as an input; what only that value needs is pruned.
-    names = _targets(program.steps[place])
+    names = assigned(program.steps[place])
     for name in names:
         if draft.is_tensor(name) and draft.shape(name)[:1] == (BATCH,):
             sizes = "".join(f", {s}" for s in draft.shape(name)[1:])
@@ -121,14 +116,15 @@ def _parts(program: Program, place: int) -> Iterator[Program]:
     (parsed,) = ast.parse(program.steps[place]).body
     assert isinstance(parsed, ast.Assign)
     before, after = program.steps[:place], program.steps[place + 1 :]
-    names = _targets(program.steps[place])
-    inner = [n for n in ast.walk(parsed.value) if isinstance(n, ast.expr) and n is not parsed.value]
+    names = assigned(program.steps[place])
+    slices = {id(n) for s in ast.walk(parsed.value) if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)}
+    inner = [n for n in ast.walk(parsed.value) if isinstance(n, ast.expr) and n is not parsed.value and id(n) not in slices]
     for part in inner:
         if len(names) == 1 and isinstance(part, ast.Name):
             pattern = re.compile(rf"\b{names[0]}\b")
             steps = tuple(pattern.sub(part.id, s) for s in after)
             yield evolve(program, steps=before + steps, outputs=tuple(pattern.sub(part.id, o) for o in program.outputs))
-        elif not isinstance(part, ast.Constant | ast.Slice):
+        elif not isinstance(part, ast.Constant):
             yield evolve(program, steps=(*before, f"{', '.join(names)} = {ast.unparse(part)}", *after))
 
 
@@ -143,42 +139,4 @@ def _shorter(layer: str) -> list[str]:
     return [f"{name} = nn.Sequential({', '.join(r)})" for r in rest]
 
 
-def pruned(program: Program) -> Program:
-    """Return the program without statements that no output needs.
-
-    Raises:
-        MisfitError: no input is left.
-
-    >>> layers, steps = ("self.a = nn.ReLU()", "self.b = nn.ReLU()"), ("y = self.a(x)", "z = self.b(y)")
-    >>> pruned(Program((Input("x", "torch.randn(n, 3)"),), layers, steps, ("y",))).steps
-    ('y = self.a(x)',)
-    """
-    needed = {n for o in program.outputs for n in _names(o)}
-    steps: list[str] = []
-    for step in reversed(program.steps):
-        if needed & set(_targets(step)):
-            steps.insert(0, step)
-            needed |= _names(step.split(" = ", 1)[1])
-    inputs = tuple(i for i in program.inputs if i.name in needed)
-    layers = tuple(s for s in program.layers if _attribute(s) in needed)
-    kept = {_attribute(s).removeprefix("self.") for s in layers}
-    if not inputs:
-        raise MisfitError("a network without inputs")
-    changes = tuple(c for c in program.changes if c.split(".")[1] in kept)
-    return evolve(program, inputs=inputs, layers=layers, steps=tuple(steps), changes=changes)
-
-
-def _attribute(layer: str) -> str:
-    # self.name, of an assignment or of register_buffer("name", ...).
-    registered = re.match(r'self\.register_buffer\("(\w+)"', layer)
-    return f"self.{registered[1]}" if registered else layer.split(" = ")[0]
-
-
-def _names(code: str) -> set[str]:
-    # Names and attributes of self that an expression reads.
-    nodes = list(ast.walk(ast.parse(code)))
-    attributes = {ast.unparse(n) for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "self"}
-    return {n.id for n in nodes if isinstance(n, ast.Name)} | attributes
-
-
-__all__ = ["Run", "pruned", "shrunk", "smaller"]
+__all__ = ["Run", "shrunk", "smaller"]

@@ -9,6 +9,7 @@ from qfunc.testing.grammar.attention import TOKEN_BLOCKS, encoder_block, token_n
 from qfunc.testing.grammar.convolutions import IMAGE_BLOCKS, activation, conv, norm, stage
 from qfunc.testing.grammar.draft import Block, Draft, MisfitError
 from qfunc.testing.grammar.program import Program
+from qfunc.testing.grammar.pruning import pruned
 from qfunc.testing.grammar.rearrangements import SINGLE_OPS
 from qfunc.testing.grammar.windows import WINDOW_BLOCKS
 
@@ -149,7 +150,7 @@ def program(seed: int) -> Program:
     changes = _changes(d)
     edits = (d.pick(*EDITS),) if d.chance(0.2) else ()
     layers, steps = tuple(d.layers), tuple(d.steps)
-    return Program(tuple(d.inputs), layers, steps, outputs, changes, edits, d.chance(0.5), seed)
+    return pruned(Program(tuple(d.inputs), layers, steps, outputs, changes, edits, d.chance(0.5), seed))
 
 
 def _draft(seed: int) -> tuple[Draft, tuple[str, ...]]:
