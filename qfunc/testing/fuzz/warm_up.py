@@ -5,12 +5,12 @@ import warnings
 import torch
 from torch import nn
 
-import qfunc
+from qfunc.frontend.capture import capture
 from qfunc.testing.fuzz import trial
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    qfunc.capture((torch.ones(2, 1, 4, 4),))(nn.Sequential(nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1), nn.GELU()).eval())
+    capture((torch.ones(2, 1, 4, 4),))(nn.Sequential(nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1), nn.GELU()).eval())
 
 __all__ = ["trial"]
