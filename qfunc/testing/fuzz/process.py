@@ -6,10 +6,13 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import warnings
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from qfunc.lowering import ExecuTorchRunner
 from qfunc.specs import Target
@@ -72,6 +75,7 @@ def _work(connection: Connection, program: Program, target: Target, runner: Any,
     for stream in (1, 2):  # runtimes write there
         os.dup2(written, stream)
     warnings.simplefilter("ignore")
+    tqdm.set_lock(threading.RLock())  # a semaphore of processes would outlive a crash
     import torch
 
     from qfunc.testing.fuzz.trial import Trial

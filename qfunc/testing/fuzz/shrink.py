@@ -81,6 +81,8 @@ def _candidates(program: Program, draft: Draft) -> Iterator[Program]:
             yield evolve(program, layers=(*program.layers[:place], shorter, *program.layers[place + 1 :]))
     if program.export:
         yield evolve(program, export=False)
+    if program.wide != "2":
+        yield evolve(program, wide="2")
     for place, one in enumerate(program.inputs):
         plain = re.match(r"torch\.randn\([^)]*\)", one.code)
         if plain and plain[0] != one.code:

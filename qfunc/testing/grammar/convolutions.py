@@ -168,7 +168,7 @@ def u_net(d: Draft, x: str) -> str:
     y = activation(d, conv(d, down, 8, 3))
     up = d.pick("nn.ConvTranspose2d(8, 8, 2, stride=2)", "nn.Upsample(scale_factor=2)", "nn.ConvTranspose2d(8, 8, 4, 2, 1)",
                 'nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)',
-                "nn.ConvTranspose2d(8, 8, 3, 2, 1, output_padding=1)")  # fmt: skip
+                "nn.ConvTranspose2d(8, 8, 3, 2, 1, output_padding=1)", "nn.ConvTranspose2d(8, 8, 2, 2, groups=8)")  # fmt: skip
     y = d.let(f"{d.layer('up', up)}({y})")
     return conv(d, d.let(f"torch.cat([{x}, {y}], dim=1)"), 8)
 

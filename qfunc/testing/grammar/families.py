@@ -150,7 +150,8 @@ def program(seed: int) -> Program:
     changes = _changes(d)
     edits = (d.pick(*EDITS),) if d.chance(0.2) else ()
     layers, steps = tuple(d.layers), tuple(d.steps)
-    return pruned(Program(tuple(d.inputs), layers, steps, outputs, changes, edits, d.chance(0.5), seed))
+    export, wide = d.chance(0.5), "1e10" if d.chance(0.05) else "2"
+    return pruned(Program(tuple(d.inputs), layers, steps, outputs, changes, edits, export, seed, wide))
 
 
 def _draft(seed: int) -> tuple[Draft, tuple[str, ...]]:

@@ -40,6 +40,7 @@ class Program:
         edits: Expressions of edits of the target.
         export: True to capture by torch.export, False to trace symbolically.
         seed: The seed of weights and batches.
+        wide: The factor of the last probe's inputs, as code.
 
     >>> print(Program((Input("x", "torch.randn(n, 3)"),), ("self.a = nn.Linear(3, 2)",), ("y = self.a(x)",), ("y",)).network())
     class Net(nn.Module):
@@ -60,6 +61,7 @@ class Program:
     edits: tuple[str, ...] = ()
     export: bool = False
     seed: int = 0
+    wide: str = "2"
 
     def network(self) -> str:
         """Return the text of the class."""
@@ -75,8 +77,8 @@ class Program:
         lines = [*IMPORTS, "", self.network(), "", f"torch.manual_seed({self.seed})", "model = Net().eval()"]
         lines += ["with torch.no_grad():", *(f"    {s}" for s in self.changes)] if self.changes else []
         lines += ["def inputs(n):", f"    return ({drawn},)", "batches = [inputs(2), inputs(2)]"]
-        wide = ", tuple(2 * v if v.is_floating_point() else v for v in inputs(1))"
-        return "\n".join((*lines, f"probes = [batches[0], inputs(3){wide}]"))
+        wide = f"tuple({self.wide} * v if v.is_floating_point() else v for v in inputs(1))"
+        return "\n".join((*lines, f"probes = [batches[0], inputs(3), {wide}]"))
 
     def script(self, target: str) -> str:
         """Return the program with the lines that quantize, deploy and verify for a target, by name."""
