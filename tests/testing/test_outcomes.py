@@ -34,7 +34,8 @@ def test_a_right_network_is_exact():
 def test_a_runner_that_lies_is_a_mismatch():
     found = outcome(runner=Liar())
     assert (found.kind, found.stage, found.bad) == ("mismatch", "verify", True)
-    assert found.signature == "mismatch, verify: codes"
+    assert found.signature == "mismatch, verify: codes; first at output #"
+    assert found.failure == "mismatch, verify: codes"
 
 
 def test_a_runner_that_raises_is_a_wrong_file():

@@ -60,11 +60,19 @@ class Outcome:
 
         >>> Outcome("raw error", "deploy", "TypeError", "conv12: got 3").signature
         'raw error, deploy: TypeError: conv#: got #'
+        >>> Outcome("mismatch", "verify", message="mismatch: 3 of 9 elements differ, first at conv1, by 2 LSB").signature
+        'mismatch, verify: codes; first at conv#'
         """
+        first = re.search(r"first at ([^,]+)", self.message) if self.failure.endswith(": codes") else None
+        return f"{self.failure}; first at {_plain(first[1])}" if first else self.failure
+
+    @property
+    def failure(self) -> str:
+        """The signature without the place of the first code that differs, which a smaller program may move."""
         if self.kind == MISMATCH and self.message.startswith("mismatch: the runtime's units"):
             return f"{self.kind}, {self.stage}: {_plain(self.message.partition(': ')[2].partition(': ')[2])}"
         if self.kind in (MISMATCH, ROADS_DIFFER) and not self.error:
-            return f"{self.kind}, {self.stage}: codes"
+            return f"{self.kind}, {self.stage}: {'shapes' if self.message.startswith('shapes') else 'codes'}"
         first, *others = self.message.splitlines() or [""]
         place = f" {others[-1]}" if others and self.kind == RAW_ERROR else ""  # of the exception
         return f"{self.kind}, {self.stage}: {self.error + ': ' if self.error else ''}{_plain(first)}{place}"

@@ -21,7 +21,7 @@ Run = Callable[[Program], Outcome]
 
 
 def shrunk(program: Program, outcome: Outcome, run: Run, seconds: float = 90.0) -> Program:
-    """Return the smallest program found whose outcome has the same signature.
+    """Return the smallest program found whose outcome is the same failure.
 
     Each accepted program is the start of the next search, until none is smaller or the time is over.
 
@@ -40,7 +40,7 @@ def shrunk(program: Program, outcome: Outcome, run: Run, seconds: float = 90.0) 
             if candidate in tried:
                 continue
             tried.add(candidate)
-            if run(candidate).signature == outcome.signature:
+            if run(candidate).failure == outcome.failure:
                 program = candidate
                 break
         else:
