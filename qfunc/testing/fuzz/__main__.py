@@ -51,7 +51,7 @@ def _failure(result: Result) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m qfunc.testing.fuzz", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser("python -m qfunc.testing.fuzz", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--target", required=True, help="a target with a runtime, such as litert")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--count", type=int, default=20, help="the number of networks (20)")
