@@ -21,7 +21,7 @@ from tests.installed import ROOT
 def outcomes(monkeypatch):
     """Outcomes by seed, which no process has to find."""
     made: dict[int, Outcome] = {}
-    monkeypatch.setattr(campaign, "isolated", lambda program, target, seconds: made.get(program.seed, Outcome("exact")))
+    monkeypatch.setattr(campaign, "run_in_process", lambda program, target, seconds: made.get(program.seed, Outcome("exact")))
     return made
 
 

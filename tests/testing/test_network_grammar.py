@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from qfunc import targets
-from qfunc.testing.grammar.draft import BATCH, LARGEST, Draft, MisfitError, replayed
+from qfunc.testing.grammar.draft import BATCH, LARGEST, Draft, MisfitError, replay
 from qfunc.testing.grammar.families import EDITS, FAMILIES, program
 from qfunc.testing.grammar.program import Input, Program
 from tests.installed import ROOT
@@ -38,7 +38,7 @@ def test_a_seed_is_the_same_program_in_another_process():
 def test_programs_run_in_pytorch(start):
     for seed in SEEDS[start : start + 10]:
         before = torch.random.get_rng_state()
-        made = program(seed).made()
+        made = program(seed).build()
         assert torch.equal(torch.random.get_rng_state(), before)
         with torch.no_grad():
             shapes = [[v.shape[1:] for v in _tuple(made["model"](*b))] for b in made["probes"]]
@@ -67,7 +67,7 @@ def test_programs_have_both_roads_options_and_unusual_weights():
 
 @pytest.mark.parametrize("code", EDITS)
 def test_edits_are_edits_of_a_target(code):
-    edited = Program((), (), (), (), edits=(code,)).edited(targets.litert)
+    edited = Program((), (), (), (), edits=(code,)).with_edits(targets.litert)
     assert edited != targets.litert or "granularity" not in code
 
 
@@ -106,7 +106,7 @@ def test_values_that_are_too_large_or_empty_do_not_fit():
 
 def test_a_replayed_program_has_its_shapes_and_no_weights():
     one = Program((Input("x", "torch.randn(n, 3)"),), ("self.a = nn.Linear(3, 2)",), ("y = self.a(x)",), ("y",))
-    draft = replayed(one)
+    draft = replay(one)
     assert draft.shape("y") == (BATCH, 2)
     assert isinstance(draft.module.a, nn.Linear)
     assert draft.module.a.weight.is_meta

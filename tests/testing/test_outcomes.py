@@ -10,7 +10,7 @@ from qfunc.errors import CalibrationError, CaptureError, DeployError, EmulationE
 from qfunc.specs import edit
 from qfunc.testing.fuzz import trial
 from qfunc.testing.fuzz.outcome import Outcome, refused_op, summary
-from qfunc.testing.fuzz.process import isolated
+from qfunc.testing.fuzz.process import run_in_process
 from qfunc.testing.fuzz.trial import Trial
 from qfunc.testing.grammar.program import Input, Program
 from tests.testing.runners import Checker, Crasher, Liar, Raiser, Sleeper
@@ -56,18 +56,18 @@ def test_a_function_as_a_runner_returns_other_shapes():
 
 
 def test_a_process_that_aborts_is_a_wrong_file():
-    found = isolated(LINEAR, TARGET, Crasher())
+    found = run_in_process(LINEAR, TARGET, Crasher())
     assert (found.kind, found.stage, found.error) == ("wrong file", "run", "SIGABRT")
     assert "double free or corruption" in found.message
 
 
 def test_a_process_that_hangs_is_killed():
-    found = isolated(LINEAR, TARGET, Sleeper(), seconds=4)
+    found = run_in_process(LINEAR, TARGET, Sleeper(), seconds=4)
     assert (found.kind, found.stage, found.message) == ("time limit", "run", "more than 4 s")
 
 
 def test_a_process_returns_what_the_trial_returns():
-    assert isolated(LINEAR, TARGET) == outcome()
+    assert run_in_process(LINEAR, TARGET) == outcome()
 
 
 @pytest.mark.parametrize(

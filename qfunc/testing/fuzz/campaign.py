@@ -15,8 +15,8 @@ from qfunc.errors import SpecError, VerifyError
 from qfunc.specs import Target
 from qfunc.specs.protocols import OptionalRunner
 from qfunc.testing.fuzz.outcome import Outcome
-from qfunc.testing.fuzz.process import isolated
-from qfunc.testing.fuzz.shrink import shrunk
+from qfunc.testing.fuzz.process import run_in_process
+from qfunc.testing.fuzz.shrink import shrink
 from qfunc.testing.grammar.families import program
 
 
@@ -101,12 +101,12 @@ def campaign(
 
     def one(seed: int) -> Result:
         drawn = program(seed)
-        run = partial(isolated, target=target, seconds=limit)
+        run = partial(run_in_process, target=target, seconds=limit)
         outcome = run(drawn)
         new = outcome.bad and outcome.signature not in signatures
         if new:
             signatures.add(outcome.signature)
-        shown = shrunk(drawn, outcome, run, shrinking) if new and shrinking else drawn
+        shown = shrink(drawn, outcome, run, shrinking) if new and shrinking else drawn
         return Result(seed, name, bool(drawn.edits), outcome, shown.script(name) if outcome.bad else "")
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -23,7 +23,7 @@ from qfunc.testing.grammar.program import Program
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
-def isolated(program: Program, target: Target, runner: Any = None, seconds: float = 60.0) -> Outcome:
+def run_in_process(program: Program, target: Target, runner: Any = None, seconds: float = 60.0) -> Outcome:
     """Return the outcome of a trial that runs in another process.
 
     A process that ends by a signal while the artifact runs is a wrong file, elsewhere a raw error.
@@ -37,7 +37,7 @@ def isolated(program: Program, target: Target, runner: Any = None, seconds: floa
     context: Any = multiprocessing.get_context(_METHOD)
     if _METHOD == "forkserver":
         slow = ["executorch.runtime"] if isinstance(runner or target.runtime.runner, ExecuTorchRunner) else []
-        context.set_forkserver_preload(["qfunc.testing.fuzz.warm_up", "qfunc.targets", "onnx", "onnxruntime", *slow])
+        context.set_forkserver_preload(["qfunc.testing.fuzz.preload", "qfunc.targets", "onnx", "onnxruntime", *slow])
     stage = "start"
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
@@ -86,4 +86,4 @@ def _work(connection: Connection, program: Program, target: Target, runner: Any,
     connection.close()
 
 
-__all__ = ["isolated"]
+__all__ = ["run_in_process"]

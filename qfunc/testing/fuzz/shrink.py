@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from attrs import evolve
 
 from qfunc.testing.fuzz.outcome import Outcome
-from qfunc.testing.grammar.draft import BATCH, Draft, MisfitError, replayed
+from qfunc.testing.grammar.draft import BATCH, Draft, MisfitError, replay
 from qfunc.testing.grammar.program import Input, Program
-from qfunc.testing.grammar.pruning import assigned, pruned
+from qfunc.testing.grammar.pruning import names_assigned, prune
 
 Run = Callable[[Program], Outcome]
 
 
-def shrunk(program: Program, outcome: Outcome, run: Run, seconds: float = 90.0) -> Program:
+def shrink(program: Program, outcome: Outcome, run: Run, seconds: float = 90.0) -> Program:
     """Return the smallest program found whose outcome is the same failure.
 
     Each accepted program is the start of the next search, until none is smaller or the time is over.
@@ -50,11 +50,11 @@ def shrunk(program: Program, outcome: Outcome, run: Run, seconds: float = 90.0) 
 def smaller(program: Program) -> Iterator[Program]:
     """Yield programs that run in PyTorch and are smaller, those that drop most first."""
     seen = {program}
-    draft = replayed(program)
+    draft = replay(program)
     for candidate in _candidates(program, draft):
         try:
-            shorter = pruned(candidate)
-            replayed(shorter)
+            shorter = prune(candidate)
+            replay(shorter)
         except MisfitError:
             continue
         if shorter not in seen:
@@ -81,8 +81,8 @@ def _candidates(program: Program, draft: Draft) -> Iterator[Program]:
             yield evolve(program, layers=(*program.layers[:place], shorter, *program.layers[place + 1 :]))
     if program.export:
         yield evolve(program, export=False)
-    if program.wide != "2":
-        yield evolve(program, wide="2")
+    if program.factor != "2":
+        yield evolve(program, factor="2")
     for place, one in enumerate(program.inputs):
         plain = re.match(r"torch\.randn\([^)]*\)", one.code)
         if plain and plain[0] != one.code:
@@ -97,14 +97,14 @@ def _spread(count: int) -> Iterable[int]:
 
 def _to(program: Program, draft: Draft, place: int) -> Iterator[Program]:
     # The program that returns the value of one statement.
-    for name in assigned(program.steps[place]):
+    for name in names_assigned(program.steps[place]):
         if draft.is_tensor(name) and (name,) != program.outputs:
             yield evolve(program, steps=program.steps[: place + 1], outputs=(name,))
 
 
 def _from(program: Program, draft: Draft, place: int) -> Iterator[Program]:
-    # The program with the value of one statement as an input; what only that value needs is pruned.
-    names = assigned(program.steps[place])
+    # The program with the value of one statement as an input; what only that value needs goes.
+    names = names_assigned(program.steps[place])
     for name in names:
         if draft.is_tensor(name) and draft.shape(name)[:1] == (BATCH,):
             sizes = "".join(f", {s}" for s in draft.shape(name)[1:])
@@ -118,7 +118,7 @@ def _parts(program: Program, place: int) -> Iterator[Program]:
     (parsed,) = ast.parse(program.steps[place]).body
     assert isinstance(parsed, ast.Assign)
     before, after = program.steps[:place], program.steps[place + 1 :]
-    names = assigned(program.steps[place])
+    names = names_assigned(program.steps[place])
     slices = {id(n) for s in ast.walk(parsed.value) if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)}
     inner = [n for n in ast.walk(parsed.value) if isinstance(n, ast.expr) and n is not parsed.value and id(n) not in slices]
     for part in inner:
@@ -141,4 +141,4 @@ def _shorter(layer: str) -> list[str]:
     return [f"{name} = nn.Sequential({', '.join(r)})" for r in rest]
 
 
-__all__ = ["Run", "shrunk", "smaller"]
+__all__ = ["Run", "shrink", "smaller"]

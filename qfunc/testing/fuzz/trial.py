@@ -61,11 +61,11 @@ class Trial:
 
     def _outcome(self) -> Outcome:
         self._enter("the float network")
-        made = self.program.made()
+        made = self.program.build()
         if not all(bool(v.isfinite().all()) for b in made["probes"] for v in _values(made["model"], b)):
             return Outcome(kinds.UNDEFINED)
         self._enter("quantize")
-        self.target = self.program.edited(self.target)
+        self.target = self.program.with_edits(self.target)
         export = self.program.export
         try:
             calibrated = self._calibrated(made, export)
@@ -116,7 +116,7 @@ class Trial:
             if _inside_runner(e):
                 return Outcome(kinds.WRONG_FILE, "verify", type(e).__name__, str(e))
             raise
-        return Outcome(judged(report, self.runner), "verify", message=report.verdict)
+        return Outcome(kind_of(report, self.runner), "verify", message=report.verdict)
 
     def _roads(self, made: dict[str, Any], export: bool, codes: list[Tensor]) -> Outcome | None:
         # None if the other way to capture refuses the network, or gives the same codes.
@@ -133,7 +133,7 @@ class Trial:
         return Outcome(kinds.ROADS_DIFFER, "emulate", message="; ".join(different) or "another number of outputs")
 
 
-def judged(report: Report, runner: Any) -> str:
+def kind_of(report: Report, runner: Any) -> str:
     """Return the kind of outcome of a report of `verify`."""
     verdict = report.verdict
     if verdict.startswith("bit-exact outside"):
@@ -179,4 +179,4 @@ def _difference(a: Tensor, b: Tensor) -> str:
     return f"{int((a != b).sum())} of {a.numel()} elements, by {float((a.double() - b.double()).abs().max()):.3g}"
 
 
-__all__ = ["Trial", "Watch", "judged"]
+__all__ = ["Trial", "Watch", "kind_of"]

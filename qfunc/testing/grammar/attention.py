@@ -68,7 +68,7 @@ def attention(d: Draft, x: str) -> str:
     return d.let(f"{d.layer('out', f'nn.Linear({c}, {c})')}({joined})")
 
 
-def own_attention(d: Draft, x: str) -> str:
+def module_attention(d: Draft, x: str) -> str:
     """Apply nn.MultiheadAttention."""
     c = d.shape(x)[-1]
     layer = d.layer("attention", f"nn.MultiheadAttention({c}, {d.pick(1, 2)}, batch_first=True)")
@@ -96,7 +96,7 @@ def perceptron(d: Draft, x: str) -> str:
 
 def encoder_block(d: Draft, x: str) -> str:
     """Add attention and a perceptron to the tokens, each behind a norm or before one."""
-    part = own_attention if d.chance(0.15) else attention
+    part = module_attention if d.chance(0.15) else attention
     if d.chance(0.7):
         x = d.let(f"{x} + {part(d, token_norm(d, x))}")
         y = perceptron(d, token_norm(d, x))

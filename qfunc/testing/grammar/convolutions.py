@@ -66,7 +66,7 @@ def residual(d: Draft, x: str) -> str:
         y = conv(d, activation(d, norm(d, y)), c, 3)
     y = norm(d, y) if d.chance(0.7) else y
     if d.chance(0.2):
-        y = squeeze(d, y)
+        y = squeeze_excitation(d, y)
     z = d.let(d.pick(f"{x} + {y}", f"{y} + {x}", f"torch.add({x}, {y})", f"{x} + {y} * 0.5", f"{x} - {y}"))
     return activation(d, z) if d.chance(0.7) else z
 
@@ -79,17 +79,17 @@ def depthwise(d: Draft, x: str) -> str:
     return conv(d, x, kernel=1)
 
 
-def inverted(d: Draft, x: str) -> str:
+def inverted_residual(d: Draft, x: str) -> str:
     """Apply an inverted residual: widen, depthwise, a gate at times, narrow, add."""
     c = d.shape(x)[1]
     wide = c * d.pick(2, 3, 4)
     y = activation(d, norm(d, conv(d, x, wide, 1)))
     y = activation(d, norm(d, conv(d, y, wide, d.pick(3, 5), groups=wide)))
-    y = squeeze(d, y) if d.chance(0.5) else y
+    y = squeeze_excitation(d, y) if d.chance(0.5) else y
     return d.let(f"{x} + {norm(d, conv(d, y, c, 1))}")
 
 
-def squeeze(d: Draft, x: str) -> str:
+def squeeze_excitation(d: Draft, x: str) -> str:
     """Gate channels by a squeeze-and-excitation block."""
     c = d.shape(x)[1]
     few, gate = max(c // 4, 1), d.pick("torch.sigmoid({})", "{}.sigmoid()", "F.hardsigmoid({})", "torch.tanh({}) + 1")
@@ -109,7 +109,7 @@ def squeeze(d: Draft, x: str) -> str:
     return d.let(d.pick(f"{x} * {y}", f"{y} * {x}"))
 
 
-def spatial(d: Draft, x: str) -> str:
+def spatial_gate(d: Draft, x: str) -> str:
     """Gate positions by mean and maximum over channels (CBAM)."""
     largest = d.pick(
         f"{x}.amax(1, keepdim=True)", f"{x}.max(1, keepdim=True)[0]", f"torch.max({x}, dim=1, keepdim=True).values"
@@ -129,7 +129,7 @@ def channel_gate(d: Draft, x: str) -> str:
     return d.let(f"{x} * torch.sigmoid({y})")
 
 
-def dense(d: Draft, x: str) -> str:
+def dense_block(d: Draft, x: str) -> str:
     """Concatenate the outputs of convolutions with their inputs."""
     for _ in range(d.pick(1, 2, 3)):
         y = conv(d, norm(d, x) if d.chance(0.5) else x, 4, 3)
@@ -185,8 +185,8 @@ def pooled_context(d: Draft, x: str) -> str:
 
 
 IMAGE_BLOCKS: tuple[Block, ...] = (
-    stage, stage, stage, residual, residual, depthwise, inverted, squeeze, spatial, channel_gate, dense, split_stage, pyramid,
-    u_net, pooled_context, activation, norm,
+    stage, stage, stage, residual, residual, depthwise, inverted_residual, squeeze_excitation, spatial_gate, channel_gate,
+    dense_block, split_stage, pyramid, u_net, pooled_context, activation, norm,
 )  # fmt: skip
 """The blocks of an image, the common ones more than once."""
 

@@ -130,14 +130,14 @@ class Draft:
             return x
 
 
-def replayed(program: Program) -> Draft:
+def replay(program: Program) -> Draft:
     """Return the draft of a program.
 
     Raises:
         MisfitError: it does not run.
 
     >>> program = Program((Input("x", "torch.randn(n, 3)"),), (), ("y = x[:, 1:]",), ("y",))
-    >>> replayed(program).shape("y")
+    >>> replay(program).shape("y")
     (5, 2)
     """
     draft = Draft("")
@@ -152,4 +152,4 @@ def replayed(program: Program) -> Draft:
     return draft
 
 
-__all__ = ["BATCH", "Block", "Draft", "MisfitError", "replayed"]
+__all__ = ["BATCH", "Block", "Draft", "MisfitError", "replay"]

@@ -9,7 +9,7 @@ from qfunc.testing.grammar.attention import TOKEN_BLOCKS, encoder_block, token_n
 from qfunc.testing.grammar.convolutions import IMAGE_BLOCKS, activation, conv, norm, stage
 from qfunc.testing.grammar.draft import Block, Draft, MisfitError
 from qfunc.testing.grammar.program import Program
-from qfunc.testing.grammar.pruning import pruned
+from qfunc.testing.grammar.pruning import prune
 from qfunc.testing.grammar.rearrangements import SINGLE_OPS
 from qfunc.testing.grammar.windows import WINDOW_BLOCKS
 
@@ -151,7 +151,7 @@ def program(seed: int) -> Program:
     edits = (d.pick(*EDITS),) if d.chance(0.2) else ()
     layers, steps = tuple(d.layers), tuple(d.steps)
     export, wide = d.chance(0.5), "1e10" if d.chance(0.05) else "2"
-    return pruned(Program(tuple(d.inputs), layers, steps, outputs, changes, edits, export, seed, wide))
+    return prune(Program(tuple(d.inputs), layers, steps, outputs, changes, edits, export, seed, wide))
 
 
 def _draft(seed: int) -> tuple[Draft, tuple[str, ...]]:

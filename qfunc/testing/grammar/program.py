@@ -40,7 +40,7 @@ class Program:
         edits: Expressions of edits of the target.
         export: True to capture by torch.export, False to trace symbolically.
         seed: The seed of weights and batches.
-        wide: The factor of the last probe's inputs, as code.
+        factor: The factor of the last probe's inputs, as code.
 
     >>> print(Program((Input("x", "torch.randn(n, 3)"),), ("self.a = nn.Linear(3, 2)",), ("y = self.a(x)",), ("y",)).network())
     class Net(nn.Module):
@@ -61,7 +61,7 @@ class Program:
     edits: tuple[str, ...] = ()
     export: bool = False
     seed: int = 0
-    wide: str = "2"
+    factor: str = "2"
 
     def network(self) -> str:
         """Return the text of the class."""
@@ -77,7 +77,7 @@ class Program:
         lines = [*IMPORTS, "", self.network(), "", f"torch.manual_seed({self.seed})", "model = Net().eval()"]
         lines += ["with torch.no_grad():", *(f"    {s}" for s in self.changes)] if self.changes else []
         lines += ["def inputs(n):", f"    return ({drawn},)", "batches = [inputs(2), inputs(2)]"]
-        wide = f"tuple({self.wide} * v if v.is_floating_point() else v for v in inputs(1))"
+        wide = f"tuple({self.factor} * v if v.is_floating_point() else v for v in inputs(1))"
         return "\n".join((*lines, f"probes = [batches[0], inputs(3), {wide}]"))
 
     def script(self, target: str) -> str:
@@ -91,7 +91,7 @@ class Program:
         )  # fmt: skip
         return "\n".join((self.source(), *ends))
 
-    def made(self) -> dict[str, Any]:
+    def build(self) -> dict[str, Any]:
         """Run the program; return its names: `model`, `batches` and `probes`.
 
         Torch's generator has its former state after that.
@@ -103,7 +103,7 @@ class Program:
             exec(compile(self.source(), "<network>", "exec"), names)
         return names
 
-    def edited(self, target: Target) -> Target:
+    def with_edits(self, target: Target) -> Target:
         """Return the target with the program's edits."""
         from qfunc import specs
 

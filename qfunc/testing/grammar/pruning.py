@@ -11,10 +11,10 @@ from qfunc.testing.grammar.draft import MisfitError
 from qfunc.testing.grammar.program import Program
 
 
-def assigned(statement: str) -> list[str]:
+def names_assigned(statement: str) -> list[str]:
     """Return the names that a statement assigns.
 
-    >>> assigned("a, b = x.chunk(2)")
+    >>> names_assigned("a, b = x.chunk(2)")
     ['a', 'b']
     """
     (parsed,) = ast.parse(statement).body
@@ -22,7 +22,7 @@ def assigned(statement: str) -> list[str]:
     return [n.id for target in parsed.targets for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 
-def pruned(program: Program) -> Program:
+def prune(program: Program) -> Program:
     """Return the program without statements that no output needs.
 
     Raises:
@@ -30,13 +30,13 @@ def pruned(program: Program) -> Program:
 
     >>> from qfunc.testing.grammar.program import Input
     >>> layers, steps = ("self.a = nn.ReLU()", "self.b = nn.ReLU()"), ("y = self.a(x)", "z = self.b(y)")
-    >>> pruned(Program((Input("x", "torch.randn(n, 3)"),), layers, steps, ("y",))).steps
+    >>> prune(Program((Input("x", "torch.randn(n, 3)"),), layers, steps, ("y",))).steps
     ('y = self.a(x)',)
     """
     needed = {n for o in program.outputs for n in _names(o)}
     steps: list[str] = []
     for step in reversed(program.steps):
-        if needed & set(assigned(step)):
+        if needed & set(names_assigned(step)):
             steps.insert(0, step)
             needed |= _names(step.split(" = ", 1)[1])
     inputs = tuple(i for i in program.inputs if i.name in needed)
@@ -61,4 +61,4 @@ def _names(code: str) -> set[str]:
     return {n.id for n in nodes if isinstance(n, ast.Name)} | attributes
 
 
-__all__ = ["assigned", "pruned"]
+__all__ = ["names_assigned", "prune"]
