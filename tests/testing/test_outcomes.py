@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from qfunc import targets
+from qfunc.analysis.verification_report import Comparison, Report
 from qfunc.errors import CalibrationError, CaptureError, DeployError, EmulationError, SpecError, VerifyError
+from qfunc.lowering import OnnxRuntimeRunner, OpenVinoRunner
 from qfunc.specs import edit
 from qfunc.testing.fuzz import trial
 from qfunc.testing.fuzz.outcome import Outcome, refused_op, summary
 from qfunc.testing.fuzz.process import run_in_process
-from qfunc.testing.fuzz.trial import Trial
+from qfunc.testing.fuzz.trial import Trial, kind_of
 from qfunc.testing.grammar.program import Input, Program
 from tests.testing.runners import Checker, Crasher, Liar, Raiser, Sleeper
 
@@ -161,3 +163,26 @@ def test_mismatches_of_units_are_told_apart():
         "predicted integer, but the runtime runs it as float)"
     )
     assert VerifyError(**FOUR)
+
+
+def report(mismatches, lsb, exact=True, **fields):
+    rows = tuple(Comparison("a", kind, 4000, mismatches, lsb, exact) for kind in ("codes", "alone"))
+    return Report(target="a", runtime="b", predicted=1, rows=rows, **fields)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "flipping"),
+    [
+        (report(0, 0.0), "exact", "exact"),
+        (report(1, 1.0), "mismatch", "exact outside float units"),  # a share of 1e-3 of the codes may flip
+        (report(5, 1.0), "mismatch", "mismatch"),
+        (report(1, 2.0), "mismatch", "mismatch"),
+        (report(4000, 1e-5), "mismatch", "exact outside float units"),
+        (report(4000, 1.0, exact=False, float_units=(("b", "c"),)), *["exact outside float units"] * 2),
+        (report(4000, 9.0, incomparable="no VNNI"), *["not comparable"] * 2),
+        (report(0, 0.0, disagreements=("conv: predicted integer",)), *["mismatch"] * 2),
+    ],
+)
+def test_a_report_is_judged_by_what_its_runner_declares(found, kind, flipping):
+    assert kind_of(found, OnnxRuntimeRunner()) == kind
+    assert kind_of(found, OpenVinoRunner()) == flipping

@@ -25,6 +25,8 @@ from qfunc.transforms.emulate import emulate
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.verify import verify
 
+ROUNDING = 1e-3
+"""The part of an LSB below which a difference of real outputs is the rounding of float32, for runners with float sums."""
 Watch = Callable[[str], None]
 """Called with the name of each stage before it starts."""
 
@@ -143,7 +145,8 @@ def kind_of(report: Report, runner: Any) -> str:
     if verdict.startswith("not comparable"):
         return kinds.INCOMPARABLE
     flips = runner.flips if isinstance(runner, FlippingRunner) else 0.0
-    return kinds.FLOAT_UNITS if within_flips(report, flips) else kinds.MISMATCH
+    rounding = bool(flips) and not report.disagreements and all(r.largest_lsb < ROUNDING for r in report.rows)
+    return kinds.FLOAT_UNITS if rounding or within_flips(report, flips) else kinds.MISMATCH
 
 
 def _wraps_another(error: QfuncError) -> bool:
