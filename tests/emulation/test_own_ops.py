@@ -64,14 +64,18 @@ CASES = {
 def own_target(spelling: str, onnx: str, arithmetic: Any) -> Target:
     """A target with one op of the user's, in the given arithmetic."""
     byte = Scheme()
-    same = {"ties": Tie(Op("mine"), ("input", "output"), "input"), "commuting": ("mine",)} if arithmetic == Copy() else {"ties": ()}
+    same = (
+        {"ties": Tie(Op("mine"), ("input", "output"), "input"), "commuting": ("mine",)}
+        if arithmetic == Copy()
+        else {"ties": ()}
+    )
     return evolve(
         targets.qdq,
         name="own",
         ops=OpKind("mine", spelling, onnx=onnx),
         rules=(Rule(Op(("mine", "relu")), input=byte, output=byte),),
         kernels=(Kernel(Op("mine"), arithmetic, integer_if=SameQParams() if arithmetic == Copy() else ()),),
-        **same,  # type: ignore[arg-type]
+        **same,
     )
 
 

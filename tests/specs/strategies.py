@@ -70,7 +70,6 @@ from qfunc.specs import (
     Tie,
     Unknown,
     ZeroPoint,
-    ZeroPointShifts,
 )  # fmt: skip
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.legality import never_an_op
@@ -176,7 +175,6 @@ arithmetics = st.one_of(
         roundings,
         function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
-    st.just(ZeroPointShifts()),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )
