@@ -16,7 +16,9 @@ from qfunc.numerics.kernels.overflow import (
     saturate_conv_transpose,
     saturate_linear,
     saturate_matmul,
+    saturate_products,
     wrap,
+    wrap_products,
 )
 from qfunc.ops.node import attribute
 from qfunc.placement.overflow import SumRange, range_of_unit
@@ -41,6 +43,9 @@ def held(job: UnitContext, acc: fx.Node, products: Products | None = None) -> fx
     overflow, name = sums.accumulator.overflow, f"{job.name}_held"
     if isinstance(overflow, SaturatesEachStep) and job.unit.kind != "mul":
         return _held_each_step(job, acc, products, sums, overflow, name)
+    if sums.per_product:
+        function = wrap_products if isinstance(overflow, Wraps) else saturate_products
+        return job.emitter.call(function, acc, operand_codes(job)[0].node, sums.largest, sums.bits, name=name)
     return job.emitter.call(wrap if isinstance(overflow, Wraps) else saturate, acc, sums.bits, name=name)
 
 

@@ -6,9 +6,9 @@ INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
 
 EMULATION = (
     Mutation(
-        "dense-weights-by-inputs", "qfunc.emulation.linear:_weighted_sum",
-        "weight = weight.T if weight.ndim == 2 and channel_axis(job.root) else weight",
-        "weight = weight.T if weight.ndim == 2 and matmul else weight",
+        "dense-weights-by-inputs", "qfunc.placement.products:products_of",
+        "weight = weight.T if weight.ndim == 2 and channel_axis(root) else weight",
+        'weight = weight.T if weight.ndim == 2 and unit.kind == "matmul" else weight',
         "tests/emulation/test_dense_linear.py::test_the_sum_runs_over_inputs",
     ),
     Mutation(
@@ -90,15 +90,15 @@ EMULATION = (
         INTEGER, case="mul constant",
     ),
     Mutation(
-        "multiplier-without-the-input-scale", "qfunc.emulation.linear:_weighted_sum",
-        "product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()",
-        "product = weight_coding.qparams.scale.double().flatten()",
+        "multiplier-without-the-input-scale", "qfunc.placement.products:products_of",
+        "scale = x.qparams.scale.double() * coding.qparams.scale.double().flatten()",
+        "scale = coding.qparams.scale.double().flatten()",
         INTEGER, case="conv2d",
     ),
     Mutation(
         "bias-left-out", "qfunc.emulation.linear:_weighted_sum",
-        "linear_codes, x.node, x.coding.zero_point, weight_node, fused_bias, ends",
-        "linear_codes, x.node, x.coding.zero_point, weight_node, None, ends",
+        "linear_codes, x.node, zero, weight_node, fused_bias, ends",
+        "linear_codes, x.node, zero, weight_node, None, ends",
         INTEGER, case="linear rank 2",
     ),
     Mutation(

@@ -135,6 +135,7 @@ def test_the_range_is_that_of_all_inputs(size: int, low: int, high: int, bias: i
     sums = [bias + sum(terms) for terms in every]
     if partial:
         sums += [sum(terms) for terms in every] + [bias + sum(t[:n]) for t in every for n in range(size)]
-        assert found[0] <= min(sums) and max(sums) <= found[1]
+        assert found[0] <= min(sums)
+        assert max(sums) <= found[1]
     else:
         assert found == [min(sums), max(sums)]

@@ -65,6 +65,24 @@ def saturate(acc: Tensor, bits: int) -> Tensor:
     return acc.double().clamp(-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
 
 
+def wrap_products(acc: Tensor, a: Tensor, largest: float, bits: int) -> Tensor:
+    """Return `wrap` of a product of tensors a @ b; `largest` bounds a product of two codes, so that short sums fit.
+
+    >>> wrap_products(torch.tensor([[200.0]]), torch.ones(1, 2), 100.0, 8).tolist()
+    [[-56.0]]
+    """
+    return acc if a.shape[-1] * largest < 2.0 ** (bits - 1) else wrap(acc, bits)
+
+
+def saturate_products(acc: Tensor, a: Tensor, largest: float, bits: int) -> Tensor:
+    """Return `saturate` of a product of tensors a @ b; `largest` bounds a product of two codes, so that short sums fit.
+
+    >>> saturate_products(torch.tensor([[200.0]]), torch.ones(1, 2), 100.0, 8).tolist()
+    [[127.0]]
+    """
+    return acc if a.shape[-1] * largest < 2.0 ** (bits - 1) else saturate(acc, bits)
+
+
 def saturate_conv(
     acc: Tensor, x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
     channels: Tensor, bits: int, order: Sequence[str], bias_last: bool, products: int,
