@@ -61,6 +61,7 @@ def _softmax_by_table(job: UnitContext, arithmetic: SoftmaxTable) -> fx.Node:
         job.output.scale,
         zero,
         high,
+        arithmetic.rounding,
         name=job.name,
         result=True,
     )

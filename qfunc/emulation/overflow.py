@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.errors import EmulationError
-from qfunc.numerics.kernels.overflow import (
+from qfunc.numerics.overflow import (
     EXACT_FLOAT64,
     saturate,
     saturate_conv,
@@ -21,8 +21,7 @@ from qfunc.numerics.kernels.overflow import (
     wrap_products,
 )
 from qfunc.ops.node import attribute
-from qfunc.placement.overflow import SumRange, range_of_unit
-from qfunc.placement.products import Products
+from qfunc.placement.products import Products, SumRange, range_of_unit
 from qfunc.specs import SaturatesEachStep, Wraps
 
 

@@ -41,7 +41,8 @@ def wrap(value: int, bits: int) -> int:
     >>> wrap(128, 8), wrap(-129, 8)
     (-128, 127)
     """
-    return (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+    half: int = 1 << bits - 1
+    return (value + half) % (2 * half) - half
 
 
 def saturate(value: int, bits: int) -> int:

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from qfunc.errors import QfuncError
 from qfunc.graph.view import QuantizedModel
-from qfunc.placement.overflow import SumRange, range_of_unit
 from qfunc.placement.partition import Partition
+from qfunc.placement.products import SumRange, accumulator_of, range_of_unit
 from qfunc.specs import Target
-from qfunc.specs.arithmetic.accumulator import accumulator_of
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.quantize import quantize
 
@@ -42,7 +41,7 @@ class OverflowNet(nn.Module):
         with torch.no_grad():
             for output, where in enumerate(positive):
                 self.layer.weight[output] = torch.where(where.expand(shape), 1.0, -1.0) * (0.001 if output == 5 else 1.0)
-            self.layer.bias.copy_(torch.tensor([0.0, 0.0, 1.0, -1.0, 0.5, 0.0]))
+            self.layer.bias = nn.Parameter(torch.tensor([0.0, 0.0, 1.0, -1.0, 0.5, 0.0]))
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:

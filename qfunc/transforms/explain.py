@@ -14,8 +14,8 @@ from qfunc.graph.submodules import outer_model, require_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.encoding import is_integer_encoding
 from qfunc.placement.fusion import FusedGroup, match_fusions
-from qfunc.placement.overflow import range_of_unit
 from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.products import range_of_unit
 from qfunc.placement.rules import GroupRules
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import KeepFloat, PerTensor, Unknown

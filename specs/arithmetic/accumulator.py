@@ -100,14 +100,3 @@ def is_accumulator(instance: Any, attribute: Any, value: Any) -> None:
     if type(value) is not Accumulator and (type(value) is not int or not 8 <= value <= 64):
         wanted = "an Accumulator, or the bits of one that wraps, an int in [8, 64]"
         raise refuse(instance, attribute.name, value, wanted, "Give such a value.")
-
-
-def accumulator_of(arithmetic: object) -> Accumulator | None:
-    """Return the accumulator of an arithmetic, or None if the arithmetic sums exactly.
-
-    >>> from qfunc.specs import Shift
-    >>> accumulator_of(Shift("floor", accumulator=16))
-    Accumulator(16)
-    """
-    held = getattr(arithmetic, "accumulator", None)
-    return Accumulator(held) if type(held) is int else held

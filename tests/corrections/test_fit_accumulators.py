@@ -86,9 +86,7 @@ def test_no_sum_overflows_afterwards(net: str, name: str) -> None:
     emulation = qfunc.emulate(target)(fitted)
     assert not any("held" in n.name for n in emulation.graph.nodes)
     output = [q for q in QuantizedModel(fitted).quantizers if q.module.site.slot == "output"][-1].module.qparams()
-    assert float((emulation(x) - fitted(x)).detach().abs().max()) <= 1.001 * float(
-        output.scale
-    )  # neither does the simulation differ
+    assert float((emulation(x) - fitted(x)).detach().abs().max()) <= 1.001 * float(output.scale)
     after = calibrated.state_dict()
     assert all(torch.equal(v, after[k]) for k, v in before.items())
 

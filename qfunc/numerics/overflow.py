@@ -113,7 +113,8 @@ def saturate_conv(
         window = [
             slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, n, s in zip(position, gaps, size, steps, strict=True)
         ]  # fmt: skip
-        w = chosen[(slice(None), channel, *position)]
+        at: tuple[Any, ...] = (slice(None), channel, *position)
+        w = chosen[at]
         return x[:, first + channel][(slice(None), slice(None), *window)] * w.reshape(-1, *[1] * rank)
 
     positions = list(product(*(range(k) for k in weight.shape[2:])))
@@ -200,7 +201,7 @@ def saturate_matmul(
     left, right = a.double() - zero_a, b.double() - zero_b
     left, right = left[None] if a.ndim == 1 else left, right[:, None] if b.ndim == 1 else right
     terms = (left[..., :, i, None] * right[..., i, None, :] for i in range(a.shape[-1]))
-    shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    shape: Any = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])  # type: ignore[no-untyped-call]
     zero = left.new_zeros(*shape, left.shape[-2], right.shape[-1])
     return _saturating_sum(terms, zero, None, bits, False, products).reshape(acc.shape)
 
