@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from attrs import frozen
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qfunc.corrections.channel_scaling import Layout
 from qfunc.graph.channel_affine import ChannelAffines

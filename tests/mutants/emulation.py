@@ -10,7 +10,7 @@ EMULATION = (
         "modules-called-as-functions", "qfunc.emulation.builder:EmulationBuilder.copy_op",
         "return self.graph.create_node(op.op, op.target, args, kwargs,",
         "return self.graph.create_node(op.op, op.target, args, {},",
-        "tests/emulation/test_own_ops.py", case="a named argument",
+        "tests/emulation/test_own_ops.py::test_an_op_of_any_form_is_emulated_and_verified", case="a named argument",
     ),
     Mutation(
         "accumulators-never-overflow", "qfunc.emulation.overflow:held",
