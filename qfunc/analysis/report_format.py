@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 
-__all__ = ["Section", "fragment", "page", "section", "write_page"]
+__all__ = ["HtmlReport", "Section", "fragment", "page", "section", "write_page"]
 
 
 _STYLE = """
@@ -35,6 +36,27 @@ class Section:
     body: str = ""
 
 
+class HtmlReport(ABC):
+    """The base class of reports with a page: a notebook shows the page, and `save` writes it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def html(self) -> str:
+        """Return a self-contained page."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page.
+
+        Raises:
+            VerifyError: the path is a directory.
+        """
+        return write_page(path, self.html())
+
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
+
+
 def section(title: str, body: str) -> Section:
     """Return a section with an HTML body."""
     return Section(title, body=body)
@@ -53,7 +75,7 @@ def page(title: str, intro: str, sections: Iterable[Section]) -> str:
 
 
 def fragment(text: str) -> str:
-    """Return the body of a page with its style, for `_repr_html_` in a notebook; the style is that of this element alone.
+    """Return the body of a page with its style, for `_repr_html_` in a notebook; the style applies to this element only.
 
     >>> fragment(page("a < b", "Two numbers.", [])).partition("</style>")[2]
     '<h1>a &lt; b</h1><p>Two numbers.</p>\\n</div>'
@@ -102,7 +124,7 @@ def _cell(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], width: int = 160) -> str:
-    """Return a plain-text table; columns of numbers are right-aligned.
+    """Return a plain-text table; columns of numbers are right-aligned, and a last column of text folds at `width`.
 
     >>> print(table(("op", "bits"), [("conv", "8")]))
      op     bits
@@ -117,7 +139,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], width: int = 160) 
     text_table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=True)
     for index, title in enumerate(head):
         numeric = rows and all(_is_number(row[index]) for row in rows)
-        text_table.add_column(title, justify="right" if numeric else "left", no_wrap=True)
+        folds = index == len(head) - 1 and not numeric
+        text_table.add_column(
+            title, justify="right" if numeric else "left", no_wrap=not folds, overflow="fold" if folds else "ellipsis"
+        )
     for row in rows:
         text_table.add_row(*row)
     console = Console(width=width, color_system=None, force_terminal=False)

@@ -15,14 +15,14 @@ from qfunc.frontend.aliasing import VIEWS, Storage, aliasing_error
 from qfunc.frontend.multi_output import output_count, reads_tuple, select_output
 from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
-from qfunc.frontend.source_location import has_module_name, module_stack, source_line
+from qfunc.frontend.source_location import has_module_name, module_stacks, source_line
 from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device
 from qfunc.graph.module import CapturedModule, ensure_submodule, unique_name, with_tensors
 from qfunc.graph.record import NodeInfo, Record, attach
 from qfunc.ops.attention import repeat_heads
 from qfunc.ops.binding import dtype_of
 from qfunc.ops.canonicalize import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, short_name
-from qfunc.ops.creation import casts_nothing, stays
+from qfunc.ops.creation import casts_nothing, only_moves_device
 from qfunc.ops.decompositions import attend
 
 _USE_PURE_OPS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
@@ -62,7 +62,7 @@ class _Builder:
         self.storage = Storage(traced)
         self.facts: dict[str, NodeInfo] = {}
         self.paths: set[str] = set()
-        self.stacks = {n: module_stack(n) for n in traced.nodes}
+        self.stacks = module_stacks(traced)
         self.last = {stack[-1][0]: n for n, stack in self.stacks.items() if n.op.startswith("call") and stack}
 
     def require(self, node: fx.Node) -> None:
@@ -80,6 +80,8 @@ class _Builder:
         if node.op == "placeholder" and str(node.target).startswith("*") and not node.users:
             return  # **kwargs that the forward does not use
         self.env[node] = self._value(node)
+        if node.op in ("placeholder", "get_attr"):
+            return
         source = argument(node, 0, "input", "self")
         if not isinstance(source, fx.Node):
             return
@@ -119,7 +121,7 @@ class _Builder:
             return self._attention(node)
         if (first_term := is_sum_start(node, self.owner)) is not None:
             return self.env[first_term]
-        if casts_nothing(node, name or "") or stays(node, name or ""):
+        if casts_nothing(node, name or "") or only_moves_device(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
         if name == "meshgrid" and (given := meshgrid_arguments(node)) is not None:
             emit = self._emitter(node, self._path(node))

@@ -56,7 +56,7 @@ class Either:
 
 @frozen
 class Through:
-    """A value that matches, perhaps behind ops of these kinds, which do not change it."""
+    """A value that matches, perhaps after ops of these kinds, which do not change it."""
 
     kinds: tuple[str, ...]
     pattern: Any
@@ -95,7 +95,7 @@ class Match:
         """Return the match with one more node."""
         return Match((*self.nodes, node), self.values, (*self.keys, node) if key else self.keys)
 
-    def below(self, top: fx.Node) -> set[fx.Node]:
+    def between(self, top: fx.Node) -> set[fx.Node]:
         """Return the matched nodes from which `top` is computed, and `top`."""
         matched, found, left = set(self.nodes), set[fx.Node](), [top]
         while left:
@@ -199,9 +199,8 @@ class Reader(Protocol):
 class CanonicalReader:
     """Reads captured graphs with the kinds and parameter names of the op vocabulary."""
 
-    def kind(self, node: fx.Node) -> str:
-        """Return the kind in the vocabulary."""
-        return kind_of(node)
+    kind = staticmethod(kind_of)
+    """The kind in the vocabulary."""
 
     def operands(self, node: fx.Node) -> dict[str, Any]:
         """Return the operands by their canonical names; a module has one, "input"."""

@@ -78,10 +78,12 @@ class Partition:
         for quantizer in view.quantizers:
             if quantizer.module.dynamic:
                 require_integers(quantizer)
-        current = {q.path: q.module.qparams() for q in view.quantizers} if qparams is None else dict(qparams)
-        current.update(derived_qparams(view, current))  # training may have changed the scales of the inputs and weights
+        if qparams is None:
+            qparams = {quantizer.path: quantizer.module.qparams() for quantizer in view.quantizers}
+        else:
+            qparams = {**qparams, **derived_qparams(view, qparams)}
         for quantizer in view.quantizers:
-            encoding = self.at_path[quantizer.path] = Encoding(current[quantizer.path], quantizer)
+            encoding = self.at_path[quantizer.path] = Encoding(qparams[quantizer.path], quantizer)
             if quantizer.module.site.slot == "output":
                 self._of_output[quantizer.tensor] = encoding
             for reader in quantizer.readers:
@@ -192,7 +194,7 @@ def _is_constant_value(node: fx.Node, context: Context) -> bool:
 
 def _is_identity(node: fx.Node, context: Context) -> bool:
     # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1
-    op = op_of(node) or context.own(node)
+    op = op_of(node) or context.user_op(node)
     if op is None or op.neutral is None:
         return False
     operands = node.args if context.has(node, Trait.COMMUTATIVE) else node.args[1:]

@@ -113,13 +113,13 @@ def test_a_wrong_accumulator_is_found(name: str) -> None:
     hold, accumulator = WRONG[name]
     target = with_accumulator(accumulator)
     models = overflow_models(target) or overflow_models(with_accumulator(BITS))
-    with pytest.raises(AssertionError, match="law 'emulation_is_the_runtime'"):
+    with pytest.raises(AssertionError, match="law 'emulation_matches_the_runtime'"):
         check_target(target, run=Chip(hold=hold), models=models)
 
 
 def test_the_default_models_reach_overflow() -> None:
     """The drawn networks of random weights come after those that overflow, up to 24 bits."""
-    with pytest.raises(AssertionError, match=r"law 'emulation_is_the_runtime'(.|\n)*OverflowNet\('conv', 82, seed=0\)"):
+    with pytest.raises(AssertionError, match=r"law 'emulation_matches_the_runtime'(.|\n)*OverflowNet\('conv', 82, seed=0\)"):
         check_target(with_accumulator(Accumulator(24, SaturatesAtEnd())), run=Chip(), examples=1)
     assert overflow_models(with_accumulator(32)) == []
 

@@ -10,9 +10,9 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/toolchains/test_nnie.py::test_the_vendor_finds_the_simulation_s_z_of_every_tensor",
     ),
     Mutation(
-        "nnie-groups-have-entries", "qfunc.lowering.toolchains.nnie_table:entries",
-        "and not grouped and",
-        "and",
+        "nnie-groups-have-entries", "qfunc.targets.nnie:nnie",
+        'Rule(CONVS & ~Attr("groups", 1), input=KeepFloat(), weight=KeepFloat()),',
+        "",
         "tests/lowering/toolchains/test_nnie.py::test_upsamples_have_an_entry_more_and_groups_have_none",
     ),
     Mutation(
@@ -53,19 +53,19 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "openvino-forgets-zero-points", "qfunc.lowering.openvino.nodes:_range",
-        "above = scale * (high - zero)",
-        "above = scale * high",
+        "top = scale * (high - zero)",
+        "top = scale * high",
         "tests/lowering/openvino_cpu/test_openvino_lowering.py::test_ranges_of_zero_points",
     ),
     Mutation(
         "tvm-drops-every-clamp", "qfunc.lowering.qlinear.rewrite:_Rewrite._result",
-        "return result if all(self._implied(clamp, quantizer) for clamp in clamps) else None",
+        "return result if all(self._is_implied(clamp, quantizer) for clamp in clamps) else None",
         "return result",
         "tests/lowering/qlinear/test_qlinear.py::test_a_clamp_within_the_codes_stays",
     ),
     Mutation(
-        "tvm-moves-whatever-the-qparams", "qfunc.lowering.qlinear.rewrite:_Rewrite._moved",
-        "any(r is None or not self._same(source, r) for r in results)",
+        "tvm-moves-whatever-the-qparams", "qfunc.lowering.qlinear.rewrite:_Rewrite._move",
+        "any(r is None or not self._same_qparams(source, r) for r in results)",
         "any(r is None for r in results)",
         "tests/lowering/qlinear/test_qlinear.py::test_moves_with_other_qparams_stay",
     ),

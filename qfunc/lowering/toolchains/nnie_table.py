@@ -26,8 +26,7 @@ def entries(model: onnx.ModelProto, nodes: set[str], clips: dict[str, float]) ->
     for node in model.graph.node:
         resized = node.op_type == "Resize"
         inputs = [clips[name] for name in node.input if name in clips]
-        grouped = node.op_type in ("Conv", "ConvTranspose") and any(a.name == "group" and a.i != 1 for a in node.attribute)
-        if inputs and not grouped and node.op_type not in WITHOUT_ENTRY and node.name in nodes:
+        if inputs and node.op_type not in WITHOUT_ENTRY and node.name in nodes:
             table[node.name] = inputs
             if resized:
                 table[f"{node.name}_permute_{upsamples}"] = inputs
