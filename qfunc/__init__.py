@@ -18,6 +18,7 @@ from qfunc.corrections.channel_pairs import equalization_pairs
 from qfunc.corrections.correct_bias import correct_bias
 from qfunc.corrections.correct_bias_analytic import correct_bias_analytic
 from qfunc.corrections.equalize import equalize
+from qfunc.corrections.fit_accumulators import fit_accumulators
 from qfunc.corrections.relu6 import replace_relu6
 from qfunc.corrections.smooth import smooth_quant
 from qfunc.frontend.capture import capture
@@ -60,9 +61,9 @@ __all__ = [
     "BitOpsBudget", "FloatPass", "FoldBatchNorm", "HessianTrace", "LatencyBudget", "OutputMse", "QuantizedPass",
     "SizeBudget", "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass", "calibrate", "capture",
     "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "deploy", "emulate",
-    "equalization_pairs", "equalize", "errors", "estimators", "explain", "fold_batch_norm", "freeze_batch_norm",
-    "functions", "load", "mixed_precision", "parameter_groups", "qdrop", "quantize", "recipes", "recompute_quantized",
-    "reconstruct", "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
+    "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators", "fold_batch_norm",
+    "freeze_batch_norm", "functions", "load", "mixed_precision", "parameter_groups", "qdrop", "quantize", "recipes",
+    "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

@@ -38,6 +38,22 @@ class FloatRow:
     source: str
 
 
+@frozen
+class OverflowRow:
+    """One op whose sums of products may not fit its accumulator, by its weights and the ranges of its codes.
+
+    `channels`: the output channels at risk, "3 of 16".  `largest`: the largest absolute value that one of them can have.
+    A product of two activations has no weights: its row has the length from which a sum may overflow.
+    """
+
+    op: str
+    accumulator: str
+    channels: str
+    largest: str
+    limit: str
+    source: str
+
+
 @frozen(repr=False)
 class Explanation(HtmlReport):
     """The report of `explain`.  `repr` is one line, `print` shows tables, `html` returns a page.
@@ -48,6 +64,7 @@ class Explanation(HtmlReport):
         rules: Rules by their index in the target.
         floats: The ops that compute in float, with reasons.
         misses, unmatched: Fusions and rewrites that almost matched, with reasons.
+        overflows: The ops whose accumulators may overflow, if the model is calibrated.
     """
 
     target: str
@@ -56,17 +73,21 @@ class Explanation(HtmlReport):
     floats: tuple[FloatRow, ...]
     misses: tuple[tuple[str, str, str], ...] = field(default=())
     unmatched: tuple[tuple[str, str, str], ...] = field(default=())
+    overflows: tuple[OverflowRow, ...] = field(default=())
 
     def sections(self) -> tuple[Section, ...]:
-        """Return the tables: quantized tensors, rules, float ops, and fusions and rewrites that almost matched."""
+        """Return the tables: quantized tensors, rules, float ops, overflows, fusions and rewrites that almost matched."""
         names, float_names = [f.name for f in fields(SiteRow) if f.repr], [f.name for f in fields(FloatRow)]
         head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
         rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
         floats = tuple([str(getattr(f, n)) for n in float_names] for f in self.floats)
+        overflow_names = [f.name for f in fields(OverflowRow)]
+        overflows = tuple([str(getattr(r, n)) for n in overflow_names] for r in self.overflows)
         return (
             Section(f"{self.target}: {len(self.sites)} quantized tensors", head, rows),
             Section("rules", ("rule", "selects"), tuple((str(i), text) for i, text in self.rules)),
             Section("in float", tuple(float_names), floats),
+            Section("may overflow", tuple(overflow_names), overflows),
             Section("not fused", ("op", "with", "why"), self.misses),
             Section("not rewritten", ("op", "as", "why"), self.unmatched),
         )

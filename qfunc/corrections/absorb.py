@@ -10,8 +10,7 @@ from torch import fx, nn
 
 from qfunc.corrections.channel_scaling import keeps_constants
 from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equalization, equalization_links, require_links
-from qfunc.corrections.norm_weights import moments, store_norm
-from qfunc.corrections.scalable_ops import Rows
+from qfunc.corrections.scalable_ops import Rows, moments, store_norm
 from qfunc.graph.record import path_of
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import has

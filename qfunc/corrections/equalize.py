@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc.corrections.equalization_graph import Link, capture_for_equalization, equalization_links, require_links
-from qfunc.corrections.norm_weights import moments
 from qfunc.corrections.range_balancing import balancing_factors
-from qfunc.corrections.scalable_ops import Rows
+from qfunc.corrections.scalable_ops import Rows, moments
 from qfunc.errors import SpecError
 from qfunc.ops.node import attribute, kind_of
 

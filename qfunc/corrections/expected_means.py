@@ -18,7 +18,7 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.corrections.channel_scaling import Layout, keeps_means, output_layout
-from qfunc.corrections.norm_weights import moments
+from qfunc.corrections.scalable_ops import moments
 from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import linear_op
 from qfunc.ops.definition import Trait

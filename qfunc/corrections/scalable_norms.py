@@ -8,8 +8,7 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.corrections.channel_scaling import Layout
-from qfunc.corrections.norm_weights import divide_norm
-from qfunc.corrections.scalable_ops import ScalableOps
+from qfunc.corrections.scalable_ops import ScalableOps, divide_norm
 from qfunc.errors import a_or_an
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import path_of

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from attrs import frozen
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qfunc.corrections.channel_scaling import Layout
-from qfunc.corrections.norm_weights import divide_norm
 from qfunc.graph.channel_affine import ChannelAffines
 from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
@@ -140,6 +139,36 @@ class ScalableOps:
 
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def moments(model: fx.GraphModule, norm: fx.Node) -> tuple[Tensor, Tensor]:
+    """Return the deviation |gamma| and the mean beta of a BatchNorm's output, per channel, in float64.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> net = capture()(nn.Sequential(nn.BatchNorm2d(2)))
+    >>> moments(net, next(n for n in net.graph.nodes if n.op == "call_module"))
+    (tensor([1., 1.], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64))
+    """
+    module: Any = model.get_submodule(str(norm.target))
+    one = torch.ones_like(module.running_var, dtype=torch.float64)
+    gamma = one if module.weight is None else module.weight.detach().double().abs()
+    return gamma, 0 * one if module.bias is None else module.bias.detach().double()
+
+
+def divide_norm(module: Any, by: Tensor) -> None:
+    """Divide gamma and beta by one positive number per channel; create them if the norm has none."""
+    gamma = torch.ones_like(by) if module.weight is None else module.weight.detach().double()
+    beta = torch.zeros_like(by) if module.bias is None else module.bias.detach().double()
+    store_norm(module, gamma / by, beta / by)
+
+
+def store_norm(module: Any, gamma: Tensor, beta: Tensor) -> None:
+    """Replace gamma and beta of a BatchNorm that the caller owns."""
+    for name, value in (("weight", gamma), ("bias", beta)):
+        old = getattr(module, name)
+        trained, dtype = (True, module.running_var.dtype) if old is None else (old.requires_grad, old.dtype)
+        setattr(module, name, nn.Parameter(value.to(dtype), requires_grad=trained))
+    module.affine = True
 
 
 __all__ = ["Columns", "ScalableOps", "Rows"]

@@ -8,11 +8,12 @@ from fractions import Fraction
 import torch
 from torch import fx
 
-from qfunc.emulation.context import UnitContext, exponents, operand_codes
+from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.addition import add_by_shifts, add_codes, add_scaled, add_shifted
 from qfunc.ops.node import slots
+from qfunc.placement.products import exponents
 from qfunc.specs import Shift, SumFma, SumScaled, SumShifted
 
 

@@ -53,6 +53,11 @@ class EmulationBuilder:
         """Return a new call_function node."""
         return self.graph.create_node("call_function", function, args, {}, self._name(name, result))
 
+    def copy_op(self, op: fx.Node, inputs: Callable[[fx.Node], fx.Node], name: str, result: bool = False) -> fx.Node:
+        """Return a new node of the same op, be it a function, a method or a module, that reads other inputs."""
+        args, kwargs = fx.map_arg(op.args, inputs), fx.map_arg(op.kwargs, inputs)
+        return self.graph.create_node(op.op, op.target, args, kwargs, self._name(name, result))
+
     def _name(self, name: str, result: bool = False) -> str:
         name = re.sub(r"\W", "_", name)
         while not result and name in self.results:

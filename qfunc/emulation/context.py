@@ -10,7 +10,6 @@ from attrs import field, frozen
 from torch import Tensor, fx
 
 from qfunc.emulation.builder import Codes, EmulationBuilder, Value
-from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.rounding import round_by
 from qfunc.ops.node import slots
@@ -120,24 +119,6 @@ def operand_codes(job: UnitContext) -> tuple[Codes, Codes]:
     """Return the codes of both operands."""
     a, b = (job.codes(n) for _, n in slots(job.root))
     return a, b
-
-
-LARGEST_SHIFT = 40
-"""A longer shift would not fit into 64 bits; scales that differ by more are a mistake."""
-
-
-def exponents(ratio: Tensor, path: str) -> Tensor:
-    """Return log2 of ratios of scales that are powers of two, in int64.
-
-    Raises:
-        EmulationError: a ratio that is no power of two, or not in [2^-40, 2^40].
-    """
-    fraction, exponent = torch.frexp(ratio.double())
-    if not bool((fraction == 0.5).all()) or int((exponent - 1).abs().max()) > LARGEST_SHIFT:
-        do = "Calibrate with power-of-two scales (Scale(power_of_two=True)), and bound them by a Limit."
-        wanted = f"powers of two, 2^-{LARGEST_SHIFT} to 2^{LARGEST_SHIFT} apart"
-        raise EmulationError(where=f"unit {path!r}", found=f"scales by ratios of {ratio.tolist()}", wanted=wanted, do=do)
-    return (exponent - 1).long()
 
 
 def rank_of(node: fx.Node) -> int:

@@ -47,8 +47,7 @@ def _unfit(job: UnitContext, found: str, wanted: str) -> EmulationError:
 def _copy(job: UnitContext, _: Copy) -> fx.Node:
     codes = input_codes(job).node
     source = slots(job.root)[0][1]
-    arguments = fx.map_arg(job.root.args, lambda n: codes if n is source else job.inputs[n.name].node)
-    return job.emitter.call(job.root.target, *arguments, name=job.name, result=True)  # type: ignore[arg-type]
+    return job.emitter.copy_op(job.root, lambda n: codes if n is source else job.inputs[n.name].node, job.name, result=True)
 
 
 def _softmax_by_table(job: UnitContext, arithmetic: SoftmaxTable) -> fx.Node:
@@ -62,19 +61,26 @@ def _softmax_by_table(job: UnitContext, arithmetic: SoftmaxTable) -> fx.Node:
         job.output.scale,
         zero,
         high,
+        arithmetic.rounding,
         name=job.name,
         result=True,
     )
 
 
-def _function(job: UnitContext, arithmetic: FloatKernel) -> Any:
+def _real_value(job: UnitContext, arithmetic: FloatKernel, sources: dict[str, fx.Node], name: str) -> fx.Node:
+    # The op in float: PyTorch's own, or the form of a library.
     if arithmetic.function is None:
-        return job.root.target
-    forms = LIBRARIES.get(arithmetic.function, {})
+        return job.emitter.copy_op(job.root, lambda n: sources[n.name], name)
+    arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
+    return job.emitter.call(_function(job, arithmetic.function), *arguments, name=name)
+
+
+def _function(job: UnitContext, library: str) -> Any:
+    forms = LIBRARIES.get(library, {})
     if job.unit.kind not in forms:
-        computed = {*forms, *(kind for library, kind in pooling.WINDOWS if library == arithmetic.function)}
+        computed = {*forms, *(kind for name, kind in pooling.WINDOWS if name == library)}
         wanted = f"one of the kinds that it computes: {', '.join(sorted(computed))}"
-        raise _unfit(job, f"FloatKernel(function={arithmetic.function!r}) for an op of kind {job.unit.kind!r}", wanted)
+        raise _unfit(job, f"FloatKernel(function={library!r}) for an op of kind {job.unit.kind!r}", wanted)
     return forms[job.unit.kind]
 
 
@@ -85,11 +91,9 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
-    function = _function(job, arithmetic)
-    arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
     if job.output_encoding is None:
-        return apply_bounds(job, job.emitter.call(function, *arguments, name=f"{job.name}_bare"))
-    real = job.emitter.call(function, *arguments, name=f"{job.name}_real")
+        return apply_bounds(job, _real_value(job, arithmetic, sources, f"{job.name}_bare"))
+    real = _real_value(job, arithmetic, sources, f"{job.name}_real")
     zero, low, high = job.range()
     return job.emitter.call(
         quantize_interior, real, job.output.scale, zero, low, high, arithmetic.rounding, arithmetic.division,

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.emulation.context import UnitContext, exponents, operand_codes
-from qfunc.graph.constants import read_attr
+from qfunc.emulation.context import UnitContext, operand_codes
+from qfunc.emulation.overflow import held
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.accumulators import (
     EXACT_FLOAT32,
@@ -30,14 +30,14 @@ from qfunc.numerics.kernels.requantize import (
     requantize_shift,
     requantize_through_real,
 )
-from qfunc.ops.node import attribute, channel_axis, slots
-from qfunc.placement.encoding import Encoding, takes_float_bias
-from qfunc.specs import DerivedQParams, FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, Shift
+from qfunc.ops.node import attribute, slots
+from qfunc.placement.products import Products, exponents, largest_offset, products_of
+from qfunc.specs import FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, Shift
 
-Products = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize
+ProductArithmetic = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize
 
 
-def requantize(job: UnitContext, arithmetic: Products) -> fx.Node:
+def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
     """Return the node of a product unit: its accumulator, then its requantization."""
     acc, product, bias = _accumulator(job, arithmetic)
     path = job.unit.path
@@ -104,7 +104,7 @@ def _multiplier(job: UnitContext, ratio: Tensor, bits: int) -> list[fx.Node]:
 
 
 def _accumulator(job: UnitContext, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:
-    # (exact accumulator, the exact s_x*s_w in float64 shaped for it, float bias or None)
+    # (accumulator, the exact s_x*s_w in float64 shaped for it, float bias or None)
     if job.unit.kind == "mul":
         a, b = operand_codes(job)
         left, right = (
@@ -112,84 +112,52 @@ def _accumulator(job: UnitContext, arithmetic: Any) -> tuple[fx.Node, Tensor, Te
             for i, v in zip(("left", "right"), (a, b), strict=True)
         )
         acc = job.emitter.call(operator.mul, left, right, name=f"{job.name}_product")
-        return acc, a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
-    tensors = dict(slots(job.root))
-    if "weight" not in tensors:
+        return held(job, acc), a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
+    products = products_of(job.partition, job.unit, arithmetic)
+    if products is None:
         a, b = operand_codes(job)
-        largest = math.prod(float(_largest_offset(v.coding)) for v in (a, b))
+        largest = math.prod(float(largest_offset(v.coding)) for v in (a, b))
         acc = job.emitter.call(
             matmul_codes, a.node, a.coding.zero_point, b.node, b.coding.zero_point, largest, name=f"{job.name}_acc"
         )
-        return acc, a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
-    return _weighted_sum(job, tensors, arithmetic)
+        return held(job, acc), a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
+    return _weighted_sum(job, products)
 
 
-def _weighted_sum(job: UnitContext, tensors: dict[str, fx.Node], arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:
-    x, network = job.codes(tensors["input"]), job.partition
-    weight_coding = network.coding(tensors["weight"], job.root)
-    assert weight_coding is not None
-    codes = job.constant_codes(tensors["weight"], weight_coding)
-    weight = (codes - weight_coding.qparams.zero_point.to(codes.dtype)).float()
-    matmul = job.unit.kind == "matmul"
-    weight = weight.T if weight.ndim == 2 and channel_axis(job.root) else weight  # outputs first
-    if weight.ndim != 2 and matmul:
-        weight_node = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
-        largest = float(_largest_offset(x.coding) * weight.abs().max())
-        acc = job.emitter.call(matmul_codes, x.node, x.coding.zero_point, weight_node, 0, largest, name=f"{job.name}_acc")
-        return acc, x.coding.qparams.scale.double() * weight_coding.qparams.scale.double(), None
-    largest, groups = _largest_offset(x.coding), attribute(job.root, "groups") if job.unit.kind == "conv" else 1
+def _weighted_sum(job: UnitContext, products: Products) -> tuple[fx.Node, Tensor, Tensor | None]:
+    x, tensors = job.codes(dict(slots(job.root))["input"]), dict(slots(job.root))
+    weight, zero, name, largest = products.weight, x.coding.zero_point, f"{job.name}_acc", products.largest_offset()
+    weight_node = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
+    if weight.ndim != 2 and job.unit.kind == "matmul":
+        acc = job.emitter.call(
+            matmul_codes, x.node, zero, weight_node, 0, float(largest * weight.abs().max()), name=name
+        )  # fmt: skip
+        return held(job, acc, products), products.scale, None
+    groups = attribute(job.root, "groups") if job.unit.kind == "conv" else 1
+    whole = float(weight.abs().double().flatten(1).sum(1).max()) * largest
     ends = exact_chunks(weight, largest)
     if groups > 1:
-        whole = float(weight.abs().double().flatten(1).sum(1).max()) * largest
         ends = [weight.shape[1]] if whole < EXACT_FLOAT32 else []
-    product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()
-    if weight_coding.qparams.scale.ndim == 0:
-        product = product.reshape(())
-    bias_node, real_bias, bias, fraction_bits = tensors.get("bias"), None, None, 0
-    if bias_node is not None:
-        coding = network.coding(bias_node, job.root)
-        if coding is None:
-            real_bias = read_attr(network.network, bias_node).detach().float()
-        elif not isinstance(coding.quantizer.module.site.value, DerivedQParams) and takes_float_bias(arithmetic):
-            real_bias = coding.quantizer.module(read_attr(network.network, bias_node).detach()).float()
-        else:
-            aligned, fraction_bits = _aligned_bias(job, bias_node, coding, product)
-            bound = float(weight.abs().double().flatten(1).sum(1).max()) * largest + float(aligned.abs().max())
-            small = bound < EXACT_FLOAT32
-            bias = job.emitter.constant(aligned.float() if small else aligned, str(bias_node.target))
-    weight_node = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
-    product, fused_bias = product * 2.0**-fraction_bits, None if fraction_bits else bias
+    bias, fraction_bits = None, products.fraction_bits
+    if products.bias is not None:
+        small = whole + float(products.bias.abs().max()) < EXACT_FLOAT32
+        bias = job.emitter.constant(products.bias.float() if small else products.bias, str(tensors["bias"].target))
+    scale, fused_bias = products.scale * 2.0**-fraction_bits, None if fraction_bits else bias
+    spatial = 0
     if job.unit.kind == "conv_transpose":
         arguments = [attribute(job.root, n) for n in ("stride", "padding", "output_padding", "groups", "dilation")]
-        acc = job.emitter.call(
-            conv_transpose_codes, x.node, x.coding.zero_point, weight_node, fused_bias, *arguments, name=f"{job.name}_acc"
-        )
+        acc = job.emitter.call(conv_transpose_codes, x.node, zero, weight_node, fused_bias, *arguments, name=name)
+        spatial = weight.ndim - 2
     elif job.unit.kind != "conv":
-        acc = job.emitter.call(linear_codes, x.node, x.coding.zero_point, weight_node, fused_bias, ends, name=f"{job.name}_acc")
-        if fraction_bits:
-            acc = job.emitter.call(add_fractional_bias, acc, bias, fraction_bits, 0, name=f"{job.name}_sum")
-        return acc, product, real_bias
+        acc = job.emitter.call(linear_codes, x.node, zero, weight_node, fused_bias, ends, name=name)
     else:
         arguments = [attribute(job.root, n) for n in ("stride", "padding", "dilation")]
-        acc = job.emitter.call(
-            conv_codes, x.node, x.coding.zero_point, weight_node, fused_bias, *arguments, groups, ends, name=f"{job.name}_acc"
-        )
+        acc = job.emitter.call(conv_codes, x.node, zero, weight_node, fused_bias, *arguments, groups, ends, name=name)
+        spatial = weight.ndim - 2
     if fraction_bits:
-        acc = job.emitter.call(add_fractional_bias, acc, bias, fraction_bits, weight.ndim - 2, name=f"{job.name}_sum")
-    shape = (-1, *[1] * (weight.ndim - 2))
-    broadcast = product.reshape(shape) if product.ndim else product
+        acc = job.emitter.call(add_fractional_bias, acc, bias, fraction_bits, spatial, name=f"{job.name}_sum")
+    acc, shape, real_bias = held(job, acc, products), (-1, *[1] * spatial), products.real_bias
+    if not spatial:
+        return acc, scale, real_bias
+    broadcast = scale.reshape(shape) if scale.ndim else scale
     return acc, broadcast, None if real_bias is None else real_bias.reshape(shape)
-
-
-def _aligned_bias(job: UnitContext, node: fx.Node, coding: Encoding, product: Tensor) -> tuple[Tensor, int]:
-    # (codes of the bias at the accumulator's scale s_x*s_w * 2^-n, n): n fractional bits, 0 if the bias needs none.
-    codes = job.constant_codes(node, coding).double()
-    if isinstance(coding.quantizer.module.site.value, DerivedQParams):
-        return codes, 0
-    shift = exponents(coding.qparams.scale.double().flatten() / product, job.unit.path)
-    fraction_bits = max(0, -int(shift.min()))
-    return codes * torch.exp2((shift + fraction_bits).double()), fraction_bits
-
-
-def _largest_offset(coding: Encoding) -> int:
-    return max(coding.format.qmax - coding.zero_point, coding.zero_point - coding.format.qmin)

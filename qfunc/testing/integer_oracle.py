@@ -1,4 +1,4 @@
-"""Oracles of integer kernels in exact rational arithmetic: requantization, fused multiply-adds, fixed point, shifts.
+"""Oracles of integer kernels in exact rational arithmetic: accumulators, requantization, multiply-adds, fixed point.
 
 One accumulator at a time, in Python integers and `fractions.Fraction`; imports neither torch nor numpy.
 """
@@ -33,6 +33,37 @@ def requantize(
     if place == "before":
         return clamp(rounded(float32(v + zero_point), rounding, low), low, high)
     return clamp(rounded(v, rounding, low - zero_point) + zero_point, low, high)
+
+
+def wrap(value: int, bits: int) -> int:
+    """Return an integer as `bits` bits of two's complement hold it: modulo 2^bits.
+
+    >>> wrap(128, 8), wrap(-129, 8)
+    (-128, 127)
+    """
+    half: int = 1 << bits - 1
+    return (value + half) % (2 * half) - half
+
+
+def saturate(value: int, bits: int) -> int:
+    """Return an integer clamped to `bits` bits of two's complement.
+
+    >>> saturate(128, 8), saturate(-129, 8)
+    (127, -128)
+    """
+    return clamp(value, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def saturating_sum(terms: Sequence[int], bits: int, start: int = 0, last: int = 0, together: int = 1) -> int:
+    """Return start + terms + last, each addition clamped; `together` successive terms are added exactly first.
+
+    >>> saturating_sum([100, 100, -100], 8), saturating_sum([100, 100, -100], 8, together=3)
+    (27, 100)
+    """
+    total = saturate(start, bits)
+    for at in range(0, len(terms), together):
+        total = saturate(total + sum(terms[at : at + together]), bits)
+    return saturate(total + last, bits)
 
 
 def fma(a: Number, b: Number, c: Number) -> Fraction:
@@ -117,7 +148,8 @@ def shift_right(value: int, shift: int, rounding: str) -> int:
 
 
 __all__ = [
-    "fixed_multiplier", "fma", "multiplier", "requantize", "scale_fixed", "shift_right", "srdhm", "sum_fma",
+    "fixed_multiplier", "fma", "multiplier", "requantize", "saturate", "saturating_sum", "scale_fixed", "shift_right",
+    "srdhm", "sum_fma", "wrap",
 ]  # fmt: skip
 
 

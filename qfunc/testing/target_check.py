@@ -16,6 +16,7 @@ from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
 from qfunc.testing.laws.artifact import ARTIFACT_LAWS
 from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
+from qfunc.testing.overflow_models import overflow_models
 from qfunc.testing.pipeline import Pipeline
 from qfunc.testing.strategies import small_models
 from qfunc.testing.validate import exemptions, require_broken, require_examples
@@ -53,7 +54,7 @@ def check_target(
     * simulation_is_within_one_code of the emulation, unit by unit, with the emulation's codes as inputs: both round
       the same real number to the nearest code, so they differ by at most one code if the float error of the sum,
       below (K + 4) 2^-24 sum|x w| / s_y for K products, is below one code; the error of the reciprocals of average
-      pools is added;
+      pools is added, and elements whose accumulators overflow are left out;
     * emulates, emulation_matches_the_runtime: equal at the outputs, and at every integer tensor if the runner exposes
       them; unknown_arithmetic_is_refused if it is not public;
     * the artifact: deploys, lowering_is_pure_and_deterministic, artifact_loads, artifact_holds_the_constants,
@@ -63,7 +64,8 @@ def check_target(
     Args:
         target: The hardware.
         run: run(artifact, inputs) -> outputs, a chip or its simulator; None for the target's own runner.
-        models: (module, input) pairs, or a strategy of them; None for `strategies.small_models()`.
+        models: (module, input) pairs, or a strategy of them; None for `strategies.small_models()`, after networks whose
+            sums overflow the accumulators of the target's kernels, if layers of up to 4,096 inputs do.
         examples: The number of models drawn from a strategy.
         settings: Hypothesis settings in place of `examples` derandomized examples.
         exempt: Laws that the target breaks by design, each with the reason: {law: reason}.
@@ -97,6 +99,9 @@ def check_target(
         max_examples=examples, derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=False,
         phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=slow,
     )  # fmt: skip
+    if models is None:
+        for model in overflow_models(target):
+            check(model)
     strategy: SearchStrategy[Model] = small_models() if models is None else models
     chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()
 

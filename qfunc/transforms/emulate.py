@@ -26,8 +26,9 @@ def emulate(target: Target) -> Callable[[Model], Model]:
     """Return a transform from a calibrated model to one that computes what the runtime computes.
 
     Inputs and outputs are float, as in the model. Between units, tensors are integer codes. A unit runs in the
-    arithmetic of the target's kernel, with exact accumulators, if the target has a kernel for it and all its tensors
-    have qparams. Any other unit runs in float, between dequantize and quantize. Neither onnx nor a runtime is imported.
+    arithmetic of the target's kernel if the target has a kernel for it and all its tensors have qparams. Its sums are
+    exact where weights and ranges prove that they fit the kernel's accumulator; elsewhere they wrap or saturate as the
+    accumulator does. Any other unit runs in float, between dequantize and quantize. Neither onnx nor a runtime is imported.
 
     Args:
         target: The hardware that the model was quantized for.

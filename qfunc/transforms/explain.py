@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from torch import Tensor, fx, nn
 
-from qfunc.analysis.explanation import Explanation, FloatRow, SiteRow
+from qfunc.analysis.explanation import Explanation, FloatRow, OverflowRow, SiteRow
 from qfunc.analysis.histogram import Counter, Histogram
 from qfunc.graph.selectors import Context
 from qfunc.graph.stages import require_stage
@@ -14,7 +14,8 @@ from qfunc.graph.submodules import outer_model, require_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.encoding import is_integer_encoding
 from qfunc.placement.fusion import FusedGroup, match_fusions
-from qfunc.placement.partition import Partition
+from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.products import range_of_unit
 from qfunc.placement.rules import GroupRules
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import KeepFloat, PerTensor, Unknown
@@ -22,6 +23,9 @@ from qfunc.specs import KeepFloat, PerTensor, Unknown
 
 def explain(model: nn.Module) -> Explanation:
     """Return the sites of a quantized model, its rules, and its float ops with the reasons.
+
+    Of a calibrated model it also lists the ops whose accumulators may overflow, with the largest sum that weights and
+    ranges allow. In all other ops they prove that no sum overflows.
 
     Returns:
         An `Explanation`: data, and a table when printed.
@@ -51,6 +55,7 @@ def explain(model: nn.Module) -> Explanation:
         (*outside, *(row for e in explanations for row in e.floats)),
         tuple(row for e in explanations for row in e.misses),
         tuple(row for e in explanations for row in e.unmatched),
+        tuple(row for e in explanations for row in e.overflows),
     )
 
 
@@ -77,9 +82,12 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
         rows.append(SiteRow(site.name, site.slot, site.op, fmt, granularity, scale, zero_point, site.rule, source, histogram))
     fused = match_fusions(context, target.fusions)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
+    overflows: tuple[OverflowRow, ...] = ()
     if public and all(q.module.ready and is_integer_encoding(q) for q in view.quantizers):
-        units = Partition(view, target).float_units
-        float_ops = {u.path: (nodes[u.group.root.name], u.reason) for u in units}
+        partition = Partition(view, target)
+        float_ops = {u.path: (nodes[u.group.root.name], u.reason) for u in partition.float_units}
+        rows_of_units = (_overflow(partition, unit, context) for unit in partition.units)
+        overflows = tuple(row for row in rows_of_units if row is not None)
     else:
         quantized = {q.module.site.op for q in view.quantizers}
         roots = [g.root for g in fused.groups if context.kind(g.root) not in target.commuting]
@@ -92,7 +100,24 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
     unfused = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in fused.misses)
     used = sorted({r.rule for r in rows if r.rule >= 0})
     rules = tuple((i, repr(target.rules[i].select)) for i in used)
-    return Explanation(target.name, tuple(rows), rules, floats, (*record.unfolded, *unfused), record.unmatched)
+    misses = (*record.unfolded, *unfused)
+    return Explanation(target.name, tuple(rows), rules, floats, misses, record.unmatched, overflows)
+
+
+_LONG_SUM = 2**15
+"""A product of two activations is listed if a sum of so many products may overflow: its length is not in the graph."""
+
+
+def _overflow(partition: Partition, unit: Unit, context: Context) -> OverflowRow | None:
+    sums = range_of_unit(partition, unit)
+    if sums is None or not bool(sums.at_risk.any()) or (sums.per_product and sums.safe_length >= _LONG_SUM):
+        return None
+    risky = f"{int(sums.at_risk.sum())} of {sums.at_risk.numel()}"
+    channels = f"all, from {sums.safe_length + 1} products on" if sums.per_product else risky
+    source = context.fact(unit.group.root).source
+    return OverflowRow(
+        unit.path, repr(sums.accumulator), channels, f"{sums.largest:.0f}", str(2 ** (sums.bits - 1) - 1), source
+    )
 
 
 _BYPASSED = "its quantizers were bypassed"

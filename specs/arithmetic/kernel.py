@@ -32,7 +32,6 @@ from qfunc.specs.arithmetic.requantization import (
     SumScaled,
     SumShifted,
     Unknown,
-    ZeroPointShifts,
 )
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import ClampImplied, Condition, NoZeroPoint, SameQParams
@@ -40,7 +39,7 @@ from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
-    | SoftmaxTable | ZeroPointShifts | Copy | Unknown | SumScaled
+    | SoftmaxTable | Copy | Unknown | SumScaled
     | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
     | QuantizeLanes
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, tuple_of
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of, refuse, tuple_of
 from qfunc.specs._values import readable
 
 
@@ -197,7 +197,7 @@ class QuantizeLanes:
 @readable
 @frozen
 class SoftmaxTable:
-    """softmax over codes by a table of e[i] = round(exp((i - 255) * s_x) * `peak` / n), summed exactly.
+    """softmax over codes by a table of float32 exponentials, summed in order: y = R(e_i * floor(1/s_y) / sum(e)) + z.
 
     Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc.
 
@@ -205,5 +205,4 @@ class SoftmaxTable:
     SoftmaxTable()
     """
 
-    peak: float = field(default=2147483647.0, validator=number(positive=True))
     rounding: str = field(default="half_even", validator=_rounding)

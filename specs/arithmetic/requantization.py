@@ -1,8 +1,9 @@
 """Arithmetic: how one unit of a runtime turns exact integer accumulators into codes.
 
 A closed set of parametrised values, each implemented once.  Notation: x the input codes minus their zero
-point, acc the exact sum of products, s_x s_w s_y the scales, z the output's zero point, M = s_x*s_w/s_y,
-R the rounding; every result is then clamped to the codes of the output.
+point, acc the sum of products, s_x s_w s_y the scales, z the output's zero point, M = s_x*s_w/s_y,
+R the rounding; every result is then clamped to the codes of the output.  acc is exact unless it needs more bits than
+its `accumulator` has; the accumulator is that of products, not of means and of sums of two tensors.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from attrs import field, frozen
 
 from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of, refuse, text
 from qfunc.specs._values import readable
+from qfunc.specs.arithmetic.accumulator import Accumulator, canonical, is_accumulator
 
 _rounding = one_of(ROUNDINGS)
 
@@ -43,7 +45,7 @@ class FloatMultiplier:
     zero_point: str = field(default="after", validator=one_of(("after", "before")))
     fma: bool = field(default=False, validator=instance_of(bool))
     float_bias: bool = field(default=False, validator=instance_of(bool))
-    accumulator: int = field(default=32, validator=integer(16, 64))
+    accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
 
 
 @readable
@@ -63,7 +65,7 @@ class FloatRequantize:
     rounding: str = field(default="half_even", validator=_rounding)
     fma: bool = field(default=False, validator=instance_of(bool))
     division: bool = field(default=True, validator=instance_of(bool))
-    accumulator: int = field(default=32, validator=integer(16, 64))
+    accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
     reciprocals: bool = field(default=False, validator=instance_of(bool))
 
 
@@ -84,7 +86,7 @@ class FixedPoint:
 
     steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
     bits: int = field(default=31, validator=integer(7, 31))
-    accumulator: int = field(default=32, validator=integer(16, 64))
+    accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
 
 
 @readable
@@ -103,7 +105,7 @@ class Shift:
     """
 
     rounding: str = field(validator=_rounding)
-    accumulator: int = field(default=32, validator=integer(16, 64))
+    accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
 
 
 @readable
@@ -191,21 +193,6 @@ class FloatKernel:
     division: bool = field(default=True, validator=instance_of(bool))
     zero_point: str = field(default="after", validator=one_of(("after", "before")))
     function: str | None = field(default=None, validator=_own_function)
-
-
-@readable
-@frozen
-class ZeroPointShifts:
-    """acc = sum(x*w) + (arg_x*sum(x) >> shift_x) + (arg_w*sum(w) >> shift_w): no subtraction of zero points.
-
-    Source: nncase kernels/k210.
-
-    >>> ZeroPointShifts()
-    ZeroPointShifts()
-    """
-
-    accumulator: int = field(default=36, validator=integer(16, 64))
-    rounding: str = field(default="floor", validator=_rounding)
 
 
 @readable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Hold = Callable[[Array, Any], Array]
 F32 = np.float32
 
 
@@ -16,11 +18,12 @@ class Chip:
     """Runs a chain of convolutions, max pools, a global average and Gemm on integers.
 
     `bug`: "" or "ties" (half away from zero), "zero point" (added before rounding), "scale" (that of input
-    and output exchanged in global averages).
+    and output exchanged in global averages).  `hold`: what its accumulator makes of the products of one sum, in the order
+    input channel, kernel row, kernel column, along the last axis of an array, and of the bias; None: the exact sum.
     """
 
-    def __init__(self, bug: str = "") -> None:
-        self.bug = bug
+    def __init__(self, bug: str = "", hold: Hold | None = None) -> None:
+        self.bug, self.hold = bug, hold
 
     def __call__(self, artifact: Any, inputs: Any) -> list[Array]:
         """The outputs of a model.onnx for one batch."""
@@ -62,11 +65,19 @@ class Chip:
             :, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]
         ]
         parts = zip(np.split(windows, groups, 1), np.split(k, groups, 0), strict=True)
+        if self.hold is not None:
+            terms = [np.einsum("nchwij,ocij->nohwcij", p, v) for p, v in parts]
+            products = np.concatenate(terms, 1).reshape(*windows.shape[:1], len(k), *windows.shape[2:4], -1)
+            acc = self.hold(products, 0 if b is None else b[1].reshape(1, -1, 1, 1))
+            return "sum", acc, (s * t).astype(F32).reshape(1, -1, 1, 1), 0
         acc = np.concatenate([np.einsum("nchwij,ocij->nohw", p, v) for p, v in parts], 1)
         acc = acc if b is None else acc + b[1].reshape(1, -1, 1, 1)
         return "sum", acc, (s * t).astype(F32).reshape(1, -1, 1, 1), 0
 
     def Gemm(self, _: Any, x: Any, w: Any, b: Any = None) -> Any:
+        if self.hold is not None:
+            acc = self.hold((x[1] - x[3])[:, None] * w[1][None], 0 if b is None else b[1])
+            return "sum", acc, (x[2] * w[2]).astype(F32), 0
         acc = (x[1] - x[3]) @ w[1].T
         return "sum", acc if b is None else acc + b[1], (x[2] * w[2]).astype(F32), 0
 

@@ -58,7 +58,7 @@ CORRECTIONS = (
         "tests/corrections/test_other_corrections.py::test_smoothed",
     ),
     Mutation(
-        "a-bias-of-the-norm-stays", "qfunc.corrections.norm_weights:divide_norm",
+        "a-bias-of-the-norm-stays", "qfunc.corrections.scalable_ops:divide_norm",
         "store_norm(module, gamma / by, beta / by)",
         "store_norm(module, gamma / by, beta)",
         "tests/corrections/test_float_laws.py::test_each_op_stays",

@@ -3,12 +3,61 @@
 from mutants.mutation import Mutation
 
 INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
+NARROW = "tests/conformance/test_narrow_accumulators.py::test_a_right_chip_passes"
 
 EMULATION = (
     Mutation(
-        "dense-weights-by-inputs", "qfunc.emulation.linear:_weighted_sum",
-        "weight = weight.T if weight.ndim == 2 and channel_axis(job.root) else weight",
-        "weight = weight.T if weight.ndim == 2 and matmul else weight",
+        "modules-called-as-functions", "qfunc.emulation.builder:EmulationBuilder.copy_op",
+        "return self.graph.create_node(op.op, op.target, args, kwargs,",
+        "return self.graph.create_node(op.op, op.target, args, {},",
+        "tests/emulation/test_own_ops.py::test_an_op_of_any_form_is_emulated_and_verified", case="a named argument",
+    ),
+    Mutation(
+        "accumulators-never-overflow", "qfunc.emulation.overflow:held",
+        "if sums is None or not bool(sums.at_risk.any()):",
+        "if True:",
+        NARROW, case="wraps",
+    ),
+    Mutation(
+        "saturation-at-the-end-only", "qfunc.emulation.overflow:held",
+        'if isinstance(overflow, SaturatesEachStep) and job.unit.kind != "mul":',
+        "if False:",
+        NARROW, case="saturates each step",
+    ),
+    Mutation(
+        "wraps-one-bit-late", "qfunc.numerics.overflow:wrap",
+        "half = 2.0 ** (bits - 1)",
+        "half = 2.0**bits",
+        "tests/numerics/test_narrow_sums.py::test_the_end_wraps_or_saturates",
+    ),
+    Mutation(
+        "the-bias-comes-last", "qfunc.numerics.overflow:_saturating_sum",
+        "total = zero if bias is None or bias_last else",
+        "total = zero if True else",
+        "tests/numerics/test_narrow_sums.py::test_convolutions_clamp_each_step",
+    ),
+    Mutation(
+        "transposed-kernels-are-not-mirrored", "qfunc.numerics.overflow:_ordered",
+        'at = positions[::-1] if "mirrored" in order else positions',
+        "at = positions",
+        "tests/numerics/test_narrow_sums.py::test_convolutions_clamp_each_step",
+    ),
+    Mutation(
+        "ranges-without-the-bias", "qfunc.numerics.overflow:range_of_sums",
+        "if bias is None:",
+        "if True:",
+        "tests/numerics/test_narrow_sums.py::test_the_range_is_that_of_all_inputs",
+    ),
+    Mutation(
+        "all-channels-narrowed", "qfunc.corrections.fit_accumulators:_factor",
+        "torch.where(sums.at_risk, largest.clamp(min=1 + 2.0**-8), torch.ones_like(largest))",
+        "largest.clamp(min=1 + 2.0**-8)",
+        "tests/corrections/test_fit_accumulators.py::test_only_the_channels_at_risk_change",
+    ),
+    Mutation(
+        "dense-weights-by-inputs", "qfunc.placement.products:products_of",
+        "weight = weight.T if weight.ndim == 2 and channel_axis(root) else weight",
+        'weight = weight.T if weight.ndim == 2 and unit.kind == "matmul" else weight',
         "tests/emulation/test_dense_linear.py::test_the_sum_runs_over_inputs",
     ),
     Mutation(
@@ -90,15 +139,15 @@ EMULATION = (
         INTEGER, case="mul constant",
     ),
     Mutation(
-        "multiplier-without-the-input-scale", "qfunc.emulation.linear:_weighted_sum",
-        "product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()",
-        "product = weight_coding.qparams.scale.double().flatten()",
+        "multiplier-without-the-input-scale", "qfunc.placement.products:products_of",
+        "scale = x.qparams.scale.double() * coding.qparams.scale.double().flatten()",
+        "scale = coding.qparams.scale.double().flatten()",
         INTEGER, case="conv2d",
     ),
     Mutation(
         "bias-left-out", "qfunc.emulation.linear:_weighted_sum",
-        "linear_codes, x.node, x.coding.zero_point, weight_node, fused_bias, ends",
-        "linear_codes, x.node, x.coding.zero_point, weight_node, None, ends",
+        "linear_codes, x.node, zero, weight_node, fused_bias, ends",
+        "linear_codes, x.node, zero, weight_node, None, ends",
         INTEGER, case="linear rank 2",
     ),
     Mutation(

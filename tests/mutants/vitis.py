@@ -6,15 +6,15 @@ CODES = "tests/lowering/toolchains/test_vitis.py::test_every_code_is_that_of_shi
 
 VITIS = (
     Mutation(
-        "bias-without-its-own-scale", "qfunc.emulation.linear:_aligned_bias",
+        "bias-without-its-own-scale", "qfunc.placement.products:_aligned_bias",
         "return codes * torch.exp2((shift + fraction_bits).double()), fraction_bits",
         "return codes * torch.exp2((0 * shift + fraction_bits).double()), fraction_bits",
         CODES,
     ),
     Mutation(
         "bits-behind-the-point-not-shifted-away", "qfunc.emulation.linear:_weighted_sum",
-        "product, fused_bias = product * 2.0**-fraction_bits, None if fraction_bits else bias",
-        "product, fused_bias = product * 1.0, None if fraction_bits else bias",
+        "scale, fused_bias = products.scale * 2.0**-fraction_bits, None if fraction_bits else bias",
+        "scale, fused_bias = products.scale * 1.0, None if fraction_bits else bias",
         CODES,
     ),
     Mutation(
@@ -24,9 +24,9 @@ VITIS = (
         "tests/lowering/toolchains/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
     ),
     Mutation(
-        "weights-keep-their-zero-point", "qfunc.emulation.linear:_weighted_sum",
-        "weight = (codes - weight_coding.qparams.zero_point.to(codes.dtype)).float()",
-        "weight = (codes - 0 * weight_coding.qparams.zero_point.to(codes.dtype)).float()",
+        "weights-keep-their-zero-point", "qfunc.placement.products:products_of",
+        "weight = (codes - coding.qparams.zero_point.to(codes.dtype)).float()",
+        "weight = (codes - 0 * coding.qparams.zero_point.to(codes.dtype)).float()",
         "tests/lowering/qlinear/test_onnx_qnn.py",
     ),
     Mutation(

@@ -22,6 +22,7 @@ ALLOWED = {
     "qfunc/passes/fuse_norms.py": "the spellings of a mean in a norm",
     "qfunc/passes/match_epsilon_guards.py": "ops with a pole or an infinite slope at 0",
     "qfunc/passes/match_masks.py": "ops that leave a low value low",
+    "qfunc/placement/products.py": "ops with an accumulator, of those that its arithmetic computes",
     "qfunc/placement/shift_limits.py": "names of limits",
     "qfunc/testing": "names of roundings, and networks to draw",
     "qfunc/estimators": "names of roundings",

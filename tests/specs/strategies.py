@@ -70,7 +70,6 @@ from qfunc.specs import (
     Tie,
     Unknown,
     ZeroPoint,
-    ZeroPointShifts,
 )  # fmt: skip
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.legality import never_an_op
@@ -163,7 +162,7 @@ arithmetics = st.one_of(
     st.builds(SumShifted, st.integers(0, 31), steps, st.integers(9, 32), st.none() | st.integers(1, 64)),
     st.builds(SumScaled, roundings),
     st.builds(AveragePool, roundings, st.just(()) | st.just((((3, 3), 7, 6),))),
-    st.builds(SoftmaxTable, positive, roundings),
+    st.builds(SoftmaxTable, roundings),
     st.builds(AverageCodes, roundings),
     st.builds(FixedBits, roundings, st.integers(1, 30)),
     st.builds(FixedPointLanes, steps, steps, st.integers(1, 16)),
@@ -176,7 +175,6 @@ arithmetics = st.one_of(
         roundings,
         function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
-    st.just(ZeroPointShifts()),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )

@@ -102,7 +102,7 @@ IMPOSSIBLE = [
     lambda: AveragePool("half_up", (((0, 3), 7, 6),)),
     lambda: AveragePool("half_up", (((3, 3), 7, 6), ((3, 3), 8, 6))),
     lambda: AveragePool("half_up", (((3, 3), 7, True),)),
-    lambda: SoftmaxTable(0.0),
+    lambda: SoftmaxTable("up"),
     lambda: FloatKernel("int8"),
     lambda: FloatKernel(function="exp"),
     lambda: Unknown(""),

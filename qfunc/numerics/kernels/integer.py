@@ -160,7 +160,9 @@ def horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     return value
 
 
-def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, high: int) -> Tensor:
+def softmax_codes(
+    codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, high: int, rounding: str = "half_even"
+) -> Tensor:
     """Return the uint8 codes of softmax, computed with a table of exponentials: see `specs.SoftmaxTable`.
 
     e_i = t[q_i - max(q) + 255],  t[i] = float32(exp((i - 255) * s_x + c)),  c = max(0, ln(FLT_MAX / n) - 5),
@@ -179,7 +181,7 @@ def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
     total = torch.zeros_like(e[0])
     for term in e:
         total += term
-    y = torch.round(e * torch.floor(1 / torch.tensor(scale, dtype=torch.float32)) / total)
+    y = round_by(e * torch.floor(1 / torch.tensor(scale, dtype=torch.float32)) / total, rounding, -zero_point)
     return (torch.where(torch.isinf(y), 0.0, y) + zero_point).clamp(max=high).movedim(0, dim)
 
 

@@ -25,9 +25,8 @@ from torch import Tensor, fx, nn
 
 from qfunc.corrections.channel_scaling import output_layout
 from qfunc.corrections.equalization_graph import Link, equalization_links
-from qfunc.corrections.norm_weights import moments
 from qfunc.corrections.scalable_norms import ScalableNorm
-from qfunc.corrections.scalable_ops import Rows
+from qfunc.corrections.scalable_ops import Rows, moments
 from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import before, linear_op
 from qfunc.ops.definition import Trait

@@ -1,0 +1,88 @@
+"""Emulate accumulators that are too narrow for some of a unit's sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.emulation.context import UnitContext, operand_codes
+from qfunc.errors import EmulationError
+from qfunc.numerics.overflow import (
+    EXACT_FLOAT64,
+    saturate,
+    saturate_conv,
+    saturate_conv_transpose,
+    saturate_linear,
+    saturate_matmul,
+    saturate_products,
+    wrap,
+    wrap_products,
+)
+from qfunc.ops.node import attribute
+from qfunc.placement.products import Products, SumRange, range_of_unit
+from qfunc.specs import SaturatesEachStep, Wraps
+
+
+def held(job: UnitContext, acc: fx.Node, products: Products | None = None) -> fx.Node:
+    """Return the node of an accumulator as its width holds it; the exact one itself if no sum can overflow.
+
+    Raises:
+        EmulationError: sums that may overflow, and that float64 does not hold.
+    """
+    sums = range_of_unit(job.partition, job.unit, products)
+    if sums is None or not bool(sums.at_risk.any()):
+        return acc
+    if sums.largest >= EXACT_FLOAT64:
+        do = "Use fewer bits for the input, the weight or the bias."
+        raise EmulationError(
+            where=f"unit {job.unit.path!r}", found=f"sums up to {sums.largest:.4g}", wanted="sums below 2^53", do=do
+        )
+    overflow, name = sums.accumulator.overflow, f"{job.name}_held"
+    if isinstance(overflow, SaturatesEachStep) and job.unit.kind != "mul":
+        return _held_each_step(job, acc, products, sums, overflow, name)
+    if sums.per_product:
+        function = wrap_products if isinstance(overflow, Wraps) else saturate_products
+        return job.emitter.call(function, acc, operand_codes(job)[0].node, sums.largest, sums.bits, name=name)
+    return job.emitter.call(wrap if isinstance(overflow, Wraps) else saturate, acc, sums.bits, name=name)
+
+
+def _held_each_step(
+    job: UnitContext, acc: fx.Node, products: Products | None, sums: SumRange, overflow: SaturatesEachStep, name: str
+) -> fx.Node:
+    if products is None:
+        a, b = operand_codes(job)
+        return job.emitter.call(
+            saturate_matmul, acc, a.node, a.coding.zero_point, b.node, b.coding.zero_point, sums.largest, sums.bits,
+            overflow.products, name=name,
+        )  # fmt: skip
+    x = next(job.codes(n) for s, n in job.partition.slots(job.root) if s == "input")
+    path = job.unit.path
+    weight = job.emitter.constant((products.weight * 2.0**products.fraction_bits).contiguous(), f"{path}.terms")
+    if job.unit.kind == "matmul" and products.weight.ndim != 2:
+        largest = float(products.largest_offset() * products.weight.abs().max())
+        return job.emitter.call(
+            saturate_matmul, acc, x.node, x.coding.zero_point, weight, 0, largest, sums.bits, overflow.products, name=name
+        )
+    bias = None if products.bias is None else job.emitter.constant(products.bias, f"{path}.start")
+    steps: list[Any] = [
+        job.emitter.constant(_indices(sums.at_risk), f"{path}.channels"), sums.bits, list(overflow.order),
+        overflow.bias == "last", overflow.products,
+    ]  # fmt: skip
+    if job.unit.kind == "conv":
+        arguments = [attribute(job.root, n) for n in ("stride", "padding", "dilation")]
+        return job.emitter.call(saturate_conv, acc, x.node, x.coding.zero_point, weight, bias, *arguments, *steps, name=name)
+    if job.unit.kind == "conv_transpose":
+        arguments = [attribute(job.root, n) for n in ("stride", "padding", "output_padding", "groups", "dilation")]
+        return job.emitter.call(
+            saturate_conv_transpose, acc, x.node, x.coding.zero_point, weight, bias, *arguments, *steps, name=name
+        )
+    return job.emitter.call(saturate_linear, acc, x.node, x.coding.zero_point, weight, bias, *steps, name=name)
+
+
+def _indices(chosen: Tensor) -> Tensor:
+    return torch.nonzero(chosen).flatten()
+
+
+__all__ = ["held"]

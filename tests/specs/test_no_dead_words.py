@@ -1,0 +1,89 @@
+"""Every class and every field of the specs is read by code outside of them: no word of a target does nothing."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from pathlib import Path
+
+import attrs
+import pytest
+
+import qfunc.specs
+from qfunc.specs.arithmetic.kernel import ARITHMETIC
+
+ROOT = Path(qfunc.__file__).parent
+OUTSIDE = sorted(p for p in ROOT.rglob("*.py") if not {"specs", "targets"} & {*p.relative_to(ROOT).parts})
+CLASSES = {
+    name: kind for name in qfunc.specs.__all__ if isinstance(kind := getattr(qfunc.specs, name), type) and attrs.has(kind)
+}
+FOR_READERS = {
+    ("Target", "source"): "printed: the documents that a description follows",
+    ("Runtime", "version"): "printed: the versions whose arithmetic is described",
+    ("Runtime", "cpu"): "printed: the processors whose arithmetic is described",
+    ("Runtime", "kernels"): "printed: the library whose arithmetic is described",
+}
+"""Fields that only people read, with what they are for."""
+
+
+@lru_cache(None)
+def reads(path: Path) -> tuple[frozenset[str], frozenset[tuple[str, str | int]], frozenset[str]]:
+    """The attributes that a file reads, the fields of classes that its patterns bind, and the names that it mentions."""
+    attributes, patterns, names = set[str](), set[tuple[str, str | int]](), set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            attributes.add(node.attr)
+            names.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            attributes.add(node.value)  # getattr(arithmetic, "rounding")
+        elif isinstance(node, ast.MatchClass):
+            kind = node.cls.attr if isinstance(node.cls, ast.Attribute) else node.cls.id  # type: ignore[attr-defined]
+            bound = [(i, p) for i, p in enumerate(node.patterns)] + list(zip(node.kwd_attrs, node.kwd_patterns, strict=True))
+            patterns |= {(kind, at) for at, p in bound if not (isinstance(p, ast.MatchAs) and p.name is None)}
+    return frozenset(attributes), frozenset(patterns), frozenset(names)
+
+
+SHARED = {
+    name
+    for name in (f.name for kind in CLASSES.values() for f in attrs.fields(kind))
+    if sum(name in {f.name for f in attrs.fields(kind)} for kind in CLASSES.values()) > 1
+}
+
+
+def is_read(kind: type, index: int, name: str) -> bool:
+    """Return True if a file reads the field: as an attribute, or by a pattern of the class.
+
+    A name that several classes have counts for an arithmetic only in files that mention this arithmetic.
+    """
+    for path in OUTSIDE:
+        attributes, patterns, names = reads(path)
+        if (kind.__name__, index) in patterns or (kind.__name__, name) in patterns:
+            return True
+        if name in attributes and (name not in SHARED or kind not in ARITHMETIC or kind.__name__ in names):
+            return True
+    return False
+
+
+MARKERS = [n for n, kind in CLASSES.items() if not attrs.fields(kind) and n not in ("SaturatesAtEnd",)]
+"""Classes that hold no values: code must ask for them by name; `SaturatesAtEnd` is the rest after two others."""
+
+
+@pytest.mark.parametrize("name", [*MARKERS, *(kind.__name__ for kind in ARITHMETIC)])
+def test_code_reads_the_class(name: str) -> None:
+    assert any(name in reads(path)[2] for path in OUTSIDE), f"no code reads specs.{name}"
+
+
+FIELDS = [(name, i, f.name) for name, kind in CLASSES.items() for i, f in enumerate(attrs.fields(kind)) if f.init]
+
+
+@pytest.mark.parametrize(("name", "index", "field"), FIELDS, ids=lambda v: str(v))
+def test_code_reads_the_field(name: str, index: int, field: str) -> None:
+    assert is_read(CLASSES[name], index, field) or (name, field) in FOR_READERS, f"no code reads {name}.{field}"
+
+
+def test_the_printed_fields_are_printed() -> None:
+    for (name, field), reason in FOR_READERS.items():
+        assert reason.startswith("printed: ")
+        assert field in (Path(qfunc.specs.__file__).parent / "datasheet.py").read_text(), (name, field)
