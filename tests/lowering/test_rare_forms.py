@@ -1,0 +1,129 @@
+"""Forms of ops that networks rarely have: each file loads, and the runtime computes the float network to a few LSB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import QfuncError
+from qfunc.specs import Target
+
+NHWC = (targets.litert, targets.litert_reference, targets.executorch_xnnpack)
+CHANNELS_LAST = (*NHWC, targets.tosa)
+
+
+class Net(nn.Module):
+    """A function of a module's parts and its input."""
+
+    def __init__(self, function: Callable[[Any, Tensor], Any], **parts: nn.Module | Tensor) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
+
+    def forward(self, x: Tensor) -> Any:
+        """The function's value."""
+        return self.function(self, x)
+
+
+def calibrated(model: nn.Module, target: Target, *shape: int, example: bool = False) -> tuple[Any, list[Tensor]]:
+    """Return (the calibrated model, batches of 2, 3 and 1 examples, of which calibration saw the first)."""
+    torch.manual_seed(0)
+    batches = [torch.randn(n, *shape) for n in (2, 3, 1)]
+    quantized = qfunc.quantize(target, (batches[0],))(model.eval()) if example else qfunc.quantize(target)(model.eval())
+    return qfunc.calibrate(batches, progress=False)(quantized), batches
+
+
+def require_right(model: nn.Module, target: Target, *shape: int, steps: float = 8.0) -> None:
+    """Require that the runtime equals the emulation, and is near the float network."""
+    runner = target.runtime.runner
+    if runner.missing():
+        pytest.skip(runner.missing())
+    quantized, batches = calibrated(model, target, *shape)
+    report = qfunc.verify(target)(quantized, batches)
+    assert report.verdict.startswith("bit-exact"), report
+    artifact = qfunc.deploy(target)(quantized)
+    for batch in batches:
+        wanted = [value.detach() for value in as_list(model(batch))]
+        for found, value in zip(runner.run(artifact, [batch]), wanted, strict=True):
+            lsb = max(float(value.max() - value.min()), 1e-6) / 255
+            assert (torch.as_tensor(found) - value).abs().max() <= steps * lsb
+
+
+def as_list(value: Any) -> Sequence[Tensor]:
+    """Return tensors as a list."""
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+def refusal(model: nn.Module, target: Target, *shape: int) -> str:
+    """Return the message with which quantize or deploy refuses a model."""
+    if target.runtime.runner.missing():
+        pytest.skip(target.runtime.runner.missing())
+    with pytest.raises(QfuncError) as raised:
+        qfunc.deploy(target)(calibrated(model, target, *shape)[0])
+    return str(raised.value)
+
+
+def conv(inputs: int = 3, outputs: int = 4) -> nn.Conv2d:
+    """Return a convolution that keeps the size."""
+    return nn.Conv2d(inputs, outputs, 3, padding=1)
+
+
+@pytest.mark.parametrize("target", [*NHWC, targets.ncnn], ids=lambda t: t.name)
+def test_glu_is_split_in_halves(target):
+    require_right(Net(lambda s, x: F.glu(s.conv(x), 1), conv=conv()), target, 3, 6, 5, steps=16)
+    require_right(Net(lambda s, x: F.glu(s.fc(x)), fc=nn.Linear(6, 8)), target, 5, 6, steps=16)
+
+
+PADS = [(-1, -1, -1, -1), (-1, 2, 0, -1), (0, -2), (1, 0, -1, 0), (-1, 0, 0, 0, 1, -1)]
+
+
+@pytest.mark.parametrize("pads", PADS, ids=str)
+@pytest.mark.parametrize("target", [*NHWC, targets.ncnn], ids=lambda t: t.name)
+def test_negative_pads_cut(target, pads):
+    require_right(Net(lambda s, x: (F.pad(x, pads), F.pad(s.conv(x), pads)), conv=conv()), target, 3, 6, 5)
+
+
+@pytest.mark.parametrize("pads", PADS, ids=str)
+def test_negative_pads_of_codes_cut_in_tosa(pads):
+    require_right(Net(lambda s, x: F.pad(s.conv(x), pads), conv=conv()), targets.tosa, 3, 6, 5)
+
+
+MOVES = {
+    "max_pool": lambda x: F.max_pool2d(x, 2),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "pool of a pool": lambda x: F.max_pool2d(F.avg_pool2d(x, 2), 1),
+    "slice": lambda x: F.max_pool2d(x, 2)[:, 1:],
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+@pytest.mark.parametrize("target", [*CHANNELS_LAST, targets.ncnn], ids=lambda t: t.name)
+def test_a_moved_input_is_flattened_in_the_model_s_order(target, move):
+    def forward(net, x):
+        moved = move(x)
+        return net.head(moved.reshape(moved.size(0), -1))
+
+    columns = move(torch.zeros(1, 3, 6, 8)).numel()
+    require_right(Net(forward, head=nn.Linear(columns, 5)), target, 3, 6, 8)
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 3), (3, 5, 7), (1, 3, 3), (7, 5)], ids=str)
+def test_ncnn_reads_inputs_of_any_size(shape):
+    model = Net(lambda s, x: (F.relu(x), F.pad(x, (0, 1)), s.fc(x)), fc=nn.Linear(shape[-1], 4))
+    require_right(model, targets.ncnn, *shape)
+
+
+@pytest.mark.parametrize("target", [*NHWC, targets.ncnn], ids=lambda t: t.name)
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_indices_that_a_model_computes_are_refused(target, name):
+    message = refusal(Net(lambda s, x: getattr(s.conv(x), name)(1), conv=conv()), target, 3, 6, 5)
+    do = "Return or compute it outside of the deployed model."
+    assert message == f"tensor '{name}': found int64 values, wanted float32. {do}"
