@@ -127,3 +127,32 @@ def test_indices_that_a_model_computes_are_refused(target, name):
     message = refusal(Net(lambda s, x: getattr(s.conv(x), name)(1), conv=conv()), target, 3, 6, 5)
     do = "Return or compute it outside of the deployed model."
     assert message == f"tensor '{name}': found int64 values, wanted float32. {do}"
+
+
+@pytest.mark.parametrize("token", [(1, 1, 6), (1, 6), (6,)], ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("target", NHWC, ids=lambda t: t.name)
+def test_a_token_is_expanded_to_any_batch(target, token, count):
+    def forward(net, x):
+        return net.fc(torch.cat([net.token.expand(x.shape[0], count, -1), x], 1))
+
+    require_right(Net(forward, token=torch.randn(token), fc=nn.Linear(6, 4)), target, 5, 6)
+
+
+def test_a_token_beside_indices_is_refused():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.token, self.fc = nn.Embedding(9, 6), nn.Parameter(torch.randn(1, 1, 6)), nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.fc(torch.cat([self.token.expand(x.shape[0], -1, -1), self.embedding(x)], 1))
+
+    x = torch.randint(0, 9, (2, 5))
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.litert)(Words().eval()))
+    with pytest.raises(QfuncError) as raised:
+        qfunc.deploy(targets.litert)(model)
+    do = "Add the tensor to one of the batch: broadcasting expands it."
+    wanted = "a float32 input"
+    found = "a tensor expanded to the batch of a model without float32 inputs"
+    assert str(raised.value) == f"op 'expand': found {found}, wanted {wanted}. {do}"

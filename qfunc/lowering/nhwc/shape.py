@@ -10,7 +10,7 @@ import onnx
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.linear import flattened
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import copies
+from qfunc.lowering.qdq_reader import REAL, copies
 
 
 def axis_at(axis: int, held: NhwcTensor) -> int:
@@ -198,11 +198,50 @@ def expand(step: OpContext) -> None:
     """BROADCAST_TO."""
     step.on_codes(0, same=True)
     x = step.writer.plain(step.input())
-    if step.source.varies(step.output) is not None and len(x.shape) != len(step.shape):
+    shared, added = step.source.varies(step.node.input[0]) is None, len(step.shape) - len(x.shape)
+    if added and not shared:
         raise step.refuse("axes in front of the batch", "the batch first", "Unsqueeze behind the batch.")
+    if added:
+        wide = (*[1] * added, *x.shape)
+        x = step.reshaped(x, wide, step.inner("wide", wide, x))
+    if step.file.batched and shared and step.source.varies(step.output) == 0:
+        x = _of_each_example(step, x)
     factors = [1 if a == b else b for a, b in zip(x.shape, step.shape, strict=True)]
     held = step.file.integers(factors, f"{step.name}.multiples")
     step.file.operator("TILE", [x, held], [step.result(step.shape)], "TileOptions")
+
+
+def _of_each_example(step: OpContext, x: NhwcTensor) -> NhwcTensor:
+    # A tensor that is the same for all examples, once for each example: 0 for each example, plus the tensor.
+    batch, real = _zeros(step, len(x.shape)), step.writer.real(x)
+    made = step.writer.make(f"{step.name}.examples.real", x.shape, None)
+    step.file.operator("ADD", [batch, real], [made], "AddOptions", fusedActivationFunction="NONE")
+    if x.qparams is None:
+        return made
+    codes = step.inner("examples", x.shape, x)
+    step.file.operator("QUANTIZE", [made], [codes], "QuantizeOptions")
+    return codes
+
+
+def _zeros(step: OpContext, rank: int) -> NhwcTensor:
+    # [N, 1, ..., 1], computed from an input: min(x, 0), then max(., 0), which is 0 for an infinite x, too.
+    name = next((i.name for i in step.source.graph.input if step.source.varies(i.name) == 0), None)
+    given = step.writer.tensors[name] if name is not None else None
+    if given is None or step.source.kind(str(name)) != REAL:
+        found = "a tensor expanded to the batch of a model without float32 inputs"
+        raise step.refuse(found, "a float32 input", "Add the tensor to one of the batch: broadcasting expands it.")
+    shape, begin = [1] * len(given.shape), [0] * len(given.shape)
+    x = step.writer.make(f"{step.name}.first", shape, None)
+    inputs = [
+        step.file.integers(v, f"{step.name}.first_{n}") for n, v in (("begin", begin), ("end", shape), ("strides", shape))
+    ]
+    step.file.operator("STRIDED_SLICE", [given, *inputs], [x], "StridedSliceOptions", beginMask=1, endMask=1)
+    zero = step.file.tensor(f"{step.name}.zero", (1,), value=np.zeros(1, np.float32))
+    for op in ("MINIMUM", "MAXIMUM"):
+        made = step.writer.make(f"{step.name}.{op.lower()}", shape, None)
+        step.file.operator(op, [x, zero], [made], "MaximumMinimumOptions")
+        x = made
+    return step.reshaped(x, [1] * rank, step.writer.make(f"{step.name}.zeros", [1] * rank, None))
 
 
 __all__ = ["axis_at", "concat", "cut", "expand", "pad", "reshape", "resize", "sliced", "split", "transpose"]

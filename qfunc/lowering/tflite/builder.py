@@ -51,7 +51,7 @@ _ENUMS = {"padding": "Padding", "fusedActivationFunction": "ActivationFunctionTy
 class TfliteBuilder:
     """One subgraph, whose tensors and operators are in the order of the calls."""
 
-    lowering, any_padding = "TfliteLowering", False
+    lowering, any_padding, batched = "TfliteLowering", False, True
     hard_swish_ratio: float | None = 128.0  # the kernel's 16-bit multiplier is at most 1
 
     def __init__(self) -> None:
