@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
-from qfunc.specs import Target
+from qfunc.specs import PerTensor, Target, edit
 
 NHWC = (targets.litert, targets.litert_reference, targets.executorch_xnnpack)
 CHANNELS_LAST = (*NHWC, targets.tosa)
@@ -156,3 +157,33 @@ def test_a_token_beside_indices_is_refused():
     wanted = "a float32 input"
     found = "a tensor expanded to the batch of a model without float32 inputs"
     assert str(raised.value) == f"op 'expand': found {found}, wanted {wanted}. {do}"
+
+
+PRODUCTS = {
+    "linear": lambda: nn.Linear(9, 5),
+    "conv": lambda: nn.Conv2d(4, 6, 3),
+    "depthwise": lambda: nn.Conv2d(4, 4, 3, groups=4),
+    "two filters a channel": lambda: nn.Conv2d(4, 8, 3, groups=4),
+    "grouped": lambda: nn.Conv2d(4, 8, 3, groups=2, bias=False),
+    "transposed": lambda: nn.ConvTranspose2d(4, 6, 2, 2),
+    "norm": lambda: nn.BatchNorm2d(4),
+}
+
+
+@pytest.mark.parametrize("make", PRODUCTS.values(), ids=PRODUCTS)
+@pytest.mark.parametrize("target", NHWC, ids=lambda t: t.name)
+def test_weights_have_one_scale(target, make):
+    one = edit.weights(granularity=PerTensor())(target)
+    require_right(Net(lambda s, x: s.product(x), product=make()), one, 4, 9, 9)
+
+
+@pytest.mark.parametrize("target", NHWC, ids=lambda t: t.name)
+@pytest.mark.parametrize("make", [lambda: nn.Linear(4, 5), lambda: nn.Conv2d(4, 5, 1)], ids=["linear", "conv"])
+def test_a_multiplier_that_xnnpack_does_not_load_is_refused(target, make):
+    product = make()
+    with torch.no_grad():
+        product.weight.zero_()
+        product.bias.fill_(1e-9)
+    message = refusal(Net(lambda s, x: s.product(x), product=product), target, 4, *[4] * (product.weight.ndim - 2 or 1))
+    wanted = r"tensor 'product.codes(.nhwc)?': found s_x \* s_w / s_y of [0-9.e+]+, wanted one below 2\^8. Calibrate on .*"
+    assert re.fullmatch(wanted, message), message
