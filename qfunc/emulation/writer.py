@@ -103,7 +103,9 @@ class _Emulation:
         # The input of a float op: if its edge has a quantizer, the dequantized codes.
         value = self.values[producer.name]
         coding = self.partition.coding(producer, reader)
-        if coding is None or self._is_real_tuple(producer):
+        if self._is_real_tuple(producer):
+            return value.node
+        if coding is None:
             return self.emitter.real(value, producer.name)
         if producer.op == "get_attr":
             return self._constant(producer, coding.quantizer.path)
