@@ -15,6 +15,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
 from qfunc.specs import PerTensor, Target, edit
+from qfunc.transforms.verification import _in_model_order
 
 NHWC = (targets.litert, targets.litert_reference, targets.executorch_xnnpack)
 CHANNELS_LAST = (*NHWC, targets.tosa)
@@ -42,11 +43,17 @@ def calibrated(model: nn.Module, target: Target, *shape: int, example: bool = Fa
     return qfunc.calibrate(batches, progress=False)(quantized), batches
 
 
+def runner_of(target: Target) -> Any:
+    """Return the runner of a target; skip the test if its package is missing."""
+    runner = target.runtime.runner
+    if missing := getattr(runner, "missing", str)():
+        pytest.skip(missing)
+    return runner
+
+
 def require_right(model: nn.Module, target: Target, *shape: int, steps: float = 8.0) -> None:
     """Require that the runtime equals the emulation, and is near the float network."""
-    runner = target.runtime.runner
-    if runner.missing():
-        pytest.skip(runner.missing())
+    runner = runner_of(target)
     quantized, batches = calibrated(model, target, *shape)
     report = qfunc.verify(target)(quantized, batches)
     assert report.verdict.startswith("bit-exact"), report
@@ -65,8 +72,7 @@ def as_list(value: Any) -> Sequence[Tensor]:
 
 def refusal(model: nn.Module, target: Target, *shape: int) -> str:
     """Return the message with which quantize or deploy refuses a model."""
-    if target.runtime.runner.missing():
-        pytest.skip(target.runtime.runner.missing())
+    runner_of(target)
     with pytest.raises(QfuncError) as raised:
         qfunc.deploy(target)(calibrated(model, target, *shape)[0])
     return str(raised.value)
@@ -185,5 +191,59 @@ def test_a_multiplier_that_xnnpack_does_not_load_is_refused(target, make):
         product.weight.zero_()
         product.bias.fill_(1e-9)
     message = refusal(Net(lambda s, x: s.product(x), product=product), target, 4, *[4] * (product.weight.ndim - 2 or 1))
-    wanted = r"tensor 'product.codes(.nhwc)?': found s_x \* s_w / s_y of [0-9.e+]+, wanted one below 2\^8. Calibrate on .*"
+    wanted = (
+        r"tensor 'product(.inner)?.codes(.nhwc)?': found s_x \* s_w / s_y of [0-9.e+]+, wanted one below 2\^8. Calibrate on .*"
+    )
     assert re.fullmatch(wanted, message), message
+
+
+def test_ncnn_squares_negative_values():
+    require_right(Net(lambda s, x: (x**2, s.conv(x) ** 2.0), conv=conv()), targets.ncnn, 3, 6, 5, steps=16)
+    message = refusal(Net(lambda s, x: s.conv(x) ** 3, conv=conv()), targets.ncnn, 3, 6, 5)
+    wanted = "2 or a fraction: ncnn's power of negative values is NaN"
+    assert message == f"op 'pow': found a power of 3, wanted {wanted}. Multiply."
+
+
+def test_examples_are_joined_along_the_axis_of_the_batch():
+    def forward(net, x):
+        n, length, _ = x.shape
+        q, k, v = net.qkv(x).view(n, length, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        return q @ k.transpose(-1, -2), v, net.qkv(x).view(n, length, 3, 8).permute(2, 0, 1, 3)
+
+    target = targets.executorch_xnnpack
+    runner_of(target)
+    report = qfunc.verify(target)(*calibrated(Net(forward, qkv=nn.Linear(8, 24)), target, 5, 8))
+    assert report.verdict.startswith("bit-exact: 0 of "), report
+    assert not report.float_units
+
+
+def test_a_wrong_example_is_not_joined_right():
+    value = torch.arange(24.0).reshape(3, 2, 4)
+    joined = torch.cat([value[:, i : i + 1] for i in range(2)])
+    assert torch.equal(_in_model_order(joined, value, 2), value)
+    assert not torch.equal(_in_model_order(joined.flip(0), value, 2), value)
+    assert torch.equal(_in_model_order(torch.cat([value, value]), value, 2), value)
+    assert _in_model_order(torch.cat([value, value + 1]), value, 2).shape == (6, 2, 4)
+
+
+EDITS = {
+    "signed": edit.activations(signed=True),
+    "symmetric": edit.activations(symmetric=True),
+    "4 bits": edit.activations(bits=4),
+}
+
+
+@pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
+def test_parts_of_a_split_have_codes_without_an_integer_kernel(change):
+    def forward(net, x):
+        a, b = net.conv(x).chunk(2, 1)
+        first, _ = torch.split(torch.cat([x, x], 1), 3, 1)
+        return a * b.sigmoid(), first
+
+    require_right(Net(forward, conv=conv()), change(targets.onnxruntime), 3, 6, 5, steps=64)
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones"])
+def test_a_size_among_separate_sizes_is_traced(name):
+    model = Net(lambda s, x: s.fc(torch.cat([getattr(torch, name)(x.shape[0], 1, 6), x], 1)), fc=nn.Linear(6, 4))
+    require_right(model, targets.onnxruntime, 5, 6)
