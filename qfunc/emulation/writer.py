@@ -12,7 +12,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.module import CapturedModule
 from qfunc.graph.record import attach
 from qfunc.graph.stages import require_stage
-from qfunc.ops.node import slots
+from qfunc.ops.node import returns_several, slots
 from qfunc.placement.encoding import require_codes
 from qfunc.placement.partition import Partition, Unit
 from qfunc.placement.shift_limits import require_limits
@@ -77,11 +77,16 @@ class _Emulation:
             for node in unit.group.nodes:
                 copy = self.emitter.graph.node_copy(node, lambda n, node=node: self._real(n, node))  # type: ignore[misc]
                 self.values[node.name] = Real(copy)
-        if output is not None and not unit.integer:
+        # Of several results, as a split returns them, each has its codes where it is read.
+        if output is not None and not unit.integer and not returns_several(unit.group.output):
             self.values[last] = Codes(self.emitter.codes(self.values[last], output, f"{last}_codes"), output)
 
     def _activations(self, node: fx.Node, unit: Unit) -> list[fx.Node]:
-        return [p for s, p in slots(node) if s == "input" and p not in unit.group.nodes and self.partition.coding(p, node)]
+        read = [p for s, p in slots(node) if s == "input" and p not in unit.group.nodes and not self._is_real_tuple(p)]
+        return [p for p in read if self.partition.coding(p, node)]
+
+    def _is_real_tuple(self, producer: fx.Node) -> bool:
+        return returns_several(producer) and isinstance(self.values.get(producer.name), Real)
 
     def _codes(self, producer: fx.Node, reader: fx.Node) -> Codes:
         coding = self.partition.coding(producer, reader)
@@ -98,6 +103,8 @@ class _Emulation:
         # The input of a float op: if its edge has a quantizer, the dequantized codes.
         value = self.values[producer.name]
         coding = self.partition.coding(producer, reader)
+        if self._is_real_tuple(producer):
+            return value.node
         if coding is None:
             return self.emitter.real(value, producer.name)
         if producer.op == "get_attr":

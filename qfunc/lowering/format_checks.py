@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Int
+
+if TYPE_CHECKING:
+    from qfunc.lowering.qdq_reader import QdqModel
 
 
 def require(site: QuantizedTensor, fits: bool, found: str, wanted: str, do: str) -> None:
@@ -69,6 +72,17 @@ def require_input(name: str, dtype: Any, varies: int | None) -> None:
         raise DeployError(where=f"input {name!r}", found=f"examples along axis {varies}", wanted="axis 0", do=do)
 
 
+def require_real(source: QdqModel, name: str) -> None:
+    """Raise if the model computes a tensor of indices or truth values: such tensors are not written.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    if name in source.producers and not source.is_real(name):
+        found, do = f"{source.element_type(name)} values", "Return or compute it outside of the deployed model."
+        raise DeployError(where=f"tensor {name!r}", found=found, wanted="float32", do=do)
+
+
 def format_error(site: QuantizedTensor, tensor: str, found: str, wanted: str, do: str) -> DeployError:
     """Return the error of a format that cannot represent a site."""
     return DeployError(where=f"{site.role} {tensor!r}", found=found, wanted=wanted, do=do)
@@ -111,5 +125,5 @@ def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> Non
 
 __all__ = [
     "format_error", "require", "require_input", "require_int8", "require_integers", "require_one_scale", "require_per_tensor",
-    "require_symmetric",
+    "require_real", "require_symmetric",
 ]  # fmt: skip

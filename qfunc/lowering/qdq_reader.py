@@ -71,6 +71,10 @@ class QdqModel:
         """Return ONNX's number of a tensor's element type."""
         return self._types[0][name][0]
 
+    def element_type(self, name: str) -> str:
+        """Return the name of a tensor's element type, as numpy has it."""
+        return str(helper.tensor_dtype_to_np_dtype(self.kind(name)))
+
     def shape(self, name: str, node: str) -> tuple[int, ...]:
         """Return the shape of one example.
 

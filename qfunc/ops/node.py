@@ -75,6 +75,12 @@ def has(node: fx.Node, trait: Trait) -> bool:
     return trait in traits(node)
 
 
+def returns_several(node: fx.Node) -> bool:
+    """Return True if a node returns several tensors, such as a split."""
+    op = op_of(node)
+    return op is not None and op.results is None
+
+
 def slots(node: fx.Node) -> list[tuple[str, fx.Node]]:
     """Return the tensors that an op reads, as (slot, producer): slots "input", "weight" and "bias", in order.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 
 from qfunc.graph.data_movement import only_moves_codes
-from qfunc.ops.node import op_of, slots
+from qfunc.ops.node import returns_several, slots
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 
 
@@ -25,7 +25,7 @@ def wrong_predictions(partition: Partition, actual: Mapping[str, str], compared:
             if not partition.is_removable(unit):
                 yield f"{unit.path}: predicted {predicted}, but the runtime has no such op"
         elif state is None:
-            if unit.integer and not _has_several_values(unit):
+            if unit.integer and not returns_several(unit.group.root):  # its values are compared where they are read
                 yield f"{unit.path}: predicted integer, but its codes are not in the artifact"
         elif unit.integer != (state == "integer") and not (state == "integer" and _moves_before_quantizer(partition, unit)):
             yield f"{unit.path}: predicted {predicted}, but the runtime runs it as {state}"
@@ -39,12 +39,6 @@ def _state(unit: Unit, actual: Mapping[str, str], coded: bool) -> str | None:
     if unit.integer and not coded:  # without codes at its output, the op is found by its own name or that of its rows
         names = [unit.path, f"{unit.path}.rows", *names]
     return next((actual[n] for n in names if n in actual), None)
-
-
-def _has_several_values(unit: Unit) -> bool:
-    # The values of a split are compared where they are read.
-    op = op_of(unit.group.root)
-    return op is not None and op.results is None
 
 
 def _moves_before_quantizer(partition: Partition, unit: Unit) -> bool:

@@ -69,6 +69,9 @@ class Verification:
     def _batch(self, leaves: list[Tensor], simulated: list[Tensor], where: str) -> None:
         outputs, codes = self._run(leaves, where)
         runtime = [torch.as_tensor(v) for v in outputs]
+        if isinstance(self.runner, Runner) and len(runtime) == len(simulated):
+            pairs = zip(runtime, simulated, strict=True)
+            runtime = [_in_model_order(v, value, _examples(leaves)) if v.shape != value.shape else v for v, value in pairs]
         if [tuple(v.shape) for v in runtime] != [tuple(v.shape) for v in simulated]:
             found, wanted = [list(v.shape) for v in runtime], [list(v.shape) for v in simulated]
             do = "Return the outputs in the model's order."
@@ -104,11 +107,12 @@ class Verification:
     def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor]) -> list[Tensor]:
         assert self.emulation is not None
         # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
-        forced = _TeacherForced(self.emulation, self.codings, codes)
+        examples = _examples(leaves)
+        forced = _TeacherForced(self.emulation, self.codings, codes, examples)
 
         def compare(name: str, value: Any) -> None:
             path, _ = self.codings[name]
-            self._tally(path, "codes").add(value, _memory_order(codes[f"{path}.codes"], value), 1.0)
+            self._tally(path, "codes").add(value, _in_model_order(codes[f"{path}.codes"], value, examples), 1.0)
 
         with torch.inference_mode():
             arguments = with_fixed_arguments(self.emulation, leaves)
@@ -195,9 +199,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
 class _TeacherForced(fx.Interpreter):
     """Run the emulation with each tensor of codes replaced by the runtime's, and store both in `pairs`."""
 
-    def __init__(self, emulation: fx.GraphModule, codings: dict[str, tuple[str, Encoding]], codes: dict[str, Any]) -> None:
+    def __init__(
+        self, emulation: fx.GraphModule, codings: dict[str, tuple[str, Encoding]], codes: dict[str, Any], examples: int
+    ) -> None:
         super().__init__(emulation)
-        self.codings, self.codes = codings, codes
+        self.codings, self.codes, self.examples = codings, codes, examples
         self.pairs: list[tuple[str, Tensor, Tensor]] = []
 
     def run_node(self, n: fx.Node) -> Any:
@@ -205,14 +211,28 @@ class _TeacherForced(fx.Interpreter):
         if n.name not in self.codings:
             return value
         path, _ = self.codings[n.name]
-        actual = _memory_order(self.codes[f"{path}.codes"], value).float()
+        actual = _in_model_order(self.codes[f"{path}.codes"], value, self.examples).float()
         self.pairs.append((path, value, actual))
         return actual
 
 
-def _memory_order(codes: Any, like: Tensor) -> Tensor:
-    # Return codes in the shape of the model.  A runtime that takes one example a call does not merge axes with the batch.
-    tensor = torch.from_numpy(codes)
+def _examples(leaves: list[Tensor]) -> int:
+    return max(len(leaves[0]), 1) if leaves and leaves[0].ndim else 1
+
+
+def _in_model_order(value: Any, like: Tensor, examples: int) -> Tensor:
+    # Return a tensor in the shape of the model.  A runtime that takes one example a call joins them along the first axis,
+    # also where the batch of the model is another axis, or where no example changes the tensor.
+    tensor = torch.as_tensor(value)
+    if tensor.shape == like.shape or tensor.ndim == 0 or tensor.shape[0] % examples:
+        return tensor.reshape(like.shape) if tensor.numel() == like.numel() else tensor
+    each = tensor.split(len(tensor) // examples)
+    shape, wanted = list(each[0].shape), list(like.shape)
+    axes = [i for i in range(len(shape)) if wanted == [*shape[:i], shape[i] * examples, *shape[i + 1 :]]]
+    if axes:
+        return torch.cat(each, axes[0])
+    if each[0].numel() == like.numel() and all(_same(each[0], e) for e in each[1:]):
+        return each[0].reshape(like.shape)
     return tensor.reshape(like.shape) if tensor.numel() == like.numel() else tensor
 
 

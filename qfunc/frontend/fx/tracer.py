@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
@@ -22,11 +23,16 @@ from qfunc.ops.opset import MODULE_KINDS
 _USE_EXPORT = "Give example_inputs=(...,), so that the model is captured by torch.export."
 
 
+_OF_SIZES = (torch.zeros, torch.ones)
+"""Functions that reject the proxy of a size among separate sizes before torch.fx can record the call."""
+
+
 class Tracer(fx.Tracer):
     """Trace through torch.nn, except the leaves of the op vocabulary and of the given classes."""
 
     def __init__(self, leaves: frozenset[type[nn.Module]]) -> None:
-        super().__init__()
+        super().__init__(autowrap_functions=_OF_SIZES)
+        self._autowrap_search.append(torch)  # torch.fx searches the globals of the forward and these modules
         self.record_stack_traces = True
         self.proxy_buffer_attributes = True
         self.leaves = leaves

@@ -31,6 +31,21 @@ def binary(op: int, reverse: int) -> Callable[[OpContext], None]:
     return write
 
 
+def power(step: OpContext) -> None:
+    """Squares, and powers by a number: BinaryOp is NaN for a base below 0.
+
+    Raises:
+        DeployError: a whole exponent other than 2, of which bases below 0 have a power.
+    """
+    exponent = step.constant_input(1)
+    number = float(exponent.real.reshape(())) if exponent is not None and exponent.value.size == 1 else 0.5
+    if number == 2:
+        return step.write_result("UnaryOp", step.input(), p0=4)
+    if number == int(number):
+        raise step.refuse(f"a power of {number:g}", "2 or a fraction: ncnn's power of negative values is NaN", "Multiply.")
+    return binary(6, 9)(step)
+
+
 def _operand(step: OpContext, index: int, rank: int) -> Blob:
     held = step.constant_input(index)
     if held is None:
@@ -115,4 +130,4 @@ def _weighted(step: OpContext, kind: str, slope: Array) -> None:
     step.keep(made)
 
 
-__all__ = ["axis_of", "binary", "clip", "elu", "gelu", "hard_sigmoid", "leaky_relu", "prelu", "softmax", "unary"]
+__all__ = ["axis_of", "binary", "clip", "elu", "gelu", "hard_sigmoid", "leaky_relu", "power", "prelu", "softmax", "unary"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qfunc.lowering.ncnn.elementwise import binary, clip, elu, gelu, hard_sigmoid, leaky_relu, prelu, softmax, unary
+from qfunc.lowering.ncnn.elementwise import binary, clip, elu, gelu, hard_sigmoid, leaky_relu, power, prelu, softmax, unary
 from qfunc.lowering.ncnn.linear import conv, deconv, gemm, matmul
 from qfunc.lowering.ncnn.pooling import average_pool, global_average_pool, max_pool, reduced
 from qfunc.lowering.ncnn.shape import concat, pad, reshape, resize, sliced, split, transpose
@@ -13,7 +13,7 @@ from qfunc.lowering.ncnn.writer import OpContext
 WRITERS: dict[str, Callable[[OpContext], None]] = {
     "Conv": conv, "ConvTranspose": deconv, "Gemm": gemm, "MatMul": matmul,
     "Add": binary(0, 0), "Sub": binary(1, 7), "Mul": binary(2, 2), "Div": binary(3, 8), "Max": binary(4, 4),
-    "Min": binary(5, 5), "Pow": binary(6, 9),
+    "Min": binary(5, 5), "Pow": power,
     "MaxPool": max_pool, "AveragePool": average_pool, "GlobalAveragePool": global_average_pool,
     "ReduceMean": reduced(3), "ReduceSum": reduced(0),
     "Relu": unary("ReLU"), "Clip": clip, "LeakyRelu": leaky_relu, "PRelu": prelu, "Elu": elu, "Gelu": gelu,

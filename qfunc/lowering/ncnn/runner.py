@@ -120,7 +120,8 @@ class Opened:
             extractor.set_light_mode(False)
             held = [b[place] if b.ndim > 1 else b[place : place + 1] for b in batches]
             for i, array in enumerate(held):
-                extractor.input(f"in{i}", self.ncnn.Mat(np.ascontiguousarray(array)))
+                # A clone has the memory of ncnn, whose channels begin at multiples of 16 bytes, as its layers assume.
+                extractor.input(f"in{i}", self.ncnn.Mat(np.ascontiguousarray(array)).clone())
             names = [(f"out{i}", 0) for i in range(count)] + [(n, 1) for n in codes]
             found.append([np.array(extractor.extract(n, kind)[1])[None] for n, kind in names])
         return [np.concatenate(each) for each in zip(*found, strict=True)]

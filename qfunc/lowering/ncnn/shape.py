@@ -75,9 +75,9 @@ def sliced(step: OpContext) -> None:
 def split(step: OpContext) -> None:
     """A Crop for each part."""
     x, axis, start = step.input(), axis_of(step, int(step.attribute("axis", 0))), 0
-    for index, length in enumerate(int(n) for n in step.constant(1)):
-        name = str(step.node.output[index])
-        step.keep(_cut(step, x, {axis: (start, start + length)}, name), name)
+    for output in map(str, step.node.output):
+        length = step.source.shape(output, step.node.name)[int(step.attribute("axis", 0))]
+        step.keep(_cut(step, x, {axis: (start, start + length)}, output), output)
         start += length
 
 
@@ -108,6 +108,15 @@ def pad(step: OpContext) -> None:
     pads = [int(p) for p in step.constant(1)]
     rank, kept = len(pads) // 2, len(x.shape)
     before, after = pads[rank - kept : rank], pads[2 * rank - kept :]
+    # A negative pad cuts. ncnn's Padding has pads of at least 0.
+    cuts = {
+        i: (max(-b, 0), n + min(a, 0)) for i, (b, a, n) in enumerate(zip(before, after, x.shape, strict=True)) if min(b, a) < 0
+    }
+    before, after = [max(p, 0) for p in before], [max(p, 0) for p in after]
+    if cuts:
+        x = _cut(step, x, cuts, f"{step.output}.cut" if any((*before, *after)) else step.output)
+        if not any((*before, *after)):
+            return step.keep(x)
     places = {1: ((2, 3),), 2: ((0, 1), (2, 3)), 3: ((7, 8), (0, 1), (2, 3)), 4: ((7, 8), (7, 8), (0, 1), (2, 3))}[kept]
     parameters: dict[int, float] = {
         n: p for pair, *both in zip(places, before, after, strict=True) for n, p in zip(pair, both, strict=True)
@@ -116,7 +125,7 @@ def pad(step: OpContext) -> None:
         raise step.refuse("padded channels of a volume", "padded height, width and depth", "Pad images.")
     number = 0.0 if value is None else float(value)
     parameters |= {4: modes[mode], 5: number}
-    step.keep(step.file.layer("Padding", [x], step.output, step.shape, dict(sorted(parameters.items()))))
+    return step.keep(step.file.layer("Padding", [x], step.output, step.shape, dict(sorted(parameters.items()))))
 
 
 def resize(step: OpContext) -> None:

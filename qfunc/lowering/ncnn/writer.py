@@ -10,6 +10,7 @@ import onnx
 from attrs import frozen
 
 from qfunc.errors import DeployError
+from qfunc.lowering.format_checks import require_real
 from qfunc.lowering.ncnn.builder import Blob, NcnnBuilder, floats, reciprocal, sizes
 from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, QParams, copies, dequantized, walk
 
@@ -67,8 +68,14 @@ class Writer:
         self.blobs[name] = self.file.layer("Input", [], f"in{place}", shape, sizes(shape))
 
     def blob(self, name: str) -> Blob:
-        """Return the blob of a tensor; a constant becomes a blob when it is first read."""
+        """Return the blob of a tensor; a constant becomes a blob when it is first read.
+
+        Raises:
+            DeployError: indices or truth values that the model computes.
+        """
         if name not in self.blobs:
+            if name not in self.constants:
+                require_real(self.source, name)
             self.blobs[name] = self.file.constant(name, np.atleast_1d(self.constants[name].real))
         return self.blobs[name]
 

@@ -30,6 +30,9 @@ def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | Non
     name = f"{step.name}.bias"
     if len(step.node.input) > 2:
         value, qparams = step.array(2)
+        # XNNPACK has no convolution of a bias with a scale a channel and a weight with one scale.
+        if qparams is not None and weight is not None and len(weight.scale) == 1 and len(set(qparams.scale)) == 1:
+            qparams = QParams(qparams.scale[:1], qparams.zero_point[:1])
         return step.file.tensor(step.node.input[2].removesuffix(".real"), value.shape, qparams, value=value)
     if not step.codes or weight is None or x.qparams is None:
         return step.file.tensor(name, (channels,), value=np.zeros(channels, np.float32))

@@ -10,7 +10,7 @@ import onnx
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.linear import flattened
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import copies
+from qfunc.lowering.qdq_reader import REAL, copies
 
 
 def axis_at(axis: int, held: NhwcTensor) -> int:
@@ -96,8 +96,11 @@ def sliced(step: OpContext) -> None:
     cut(step, x, cuts)
 
 
-def cut(step: OpContext, x: NhwcTensor, cuts: dict[int, tuple[int, int, int]]) -> None:
-    """The entries from, to and in steps of, for axes of a tensor as it lies; all of the other axes."""
+def cut(step: OpContext, x: NhwcTensor, cuts: dict[int, tuple[int, int, int]], inner: str = "") -> NhwcTensor:
+    """Return the entries from, to and in steps of, for axes of a tensor as it lies; all of the other axes.
+
+    They are the op's result, or a tensor inside the op if `inner` is its name.
+    """
     rank = len(x.shape)
     ranges = {a: range(*slice(*c).indices(x.shape[a])) for a, c in cuts.items() if a or c[2] != 1 or c[:2] != (0, 2**62)}
     begin, stop, stride, open_ = [0] * rank, [0] * rank, [1] * rank, (1 << rank) - 1
@@ -107,18 +110,19 @@ def cut(step: OpContext, x: NhwcTensor, cuts: dict[int, tuple[int, int, int]]) -
     ends = open_ | sum(1 << a for a, r in ranges.items() if r.stop < 0)
     shape = [len(ranges[a]) if a in ranges else n for a, n in enumerate(x.shape)]
     inputs = [step.file.integers(v, f"{step.name}.{n}") for v, n in ((begin, "begin"), (stop, "end"), (stride, "strides"))]
-    made = step.result(shape, last=x.last)
+    made = step.inner(inner, shape, x, last=x.last) if inner else step.result(shape, last=x.last)
     step.file.operator("STRIDED_SLICE", [x, *inputs], [made], "StridedSliceOptions", beginMask=open_, endMask=ends)
+    return made
 
 
 def split(step: OpContext) -> None:
     """A STRIDED_SLICE for each part."""
-    lengths, start = [int(n) for n in step.constant(1)], 0
-    for index, length in enumerate(lengths):
+    axis, start = int(step.attribute("axis", 0)), 0
+    for index in range(len(step.node.output)):
         part = OpContext(step.writer, step.node, index)
         part.on_codes(0, same=True)
-        x = part.input()
-        cut(part, x, {axis_at(int(step.attribute("axis", 0)), x): (start, start + length, 1)})
+        x, length = part.input(), part.shape[axis]
+        cut(part, x, {axis_at(axis, x): (start, start + length, 1)})
         start += length
 
 
@@ -151,10 +155,20 @@ def pad(step: OpContext) -> None:
     pairs = [[0, 0] for _ in range(rank)]
     for axis in range(rank):
         pairs[axis_at(axis, x)] = [pads[axis], pads[rank + axis]]
+    # A negative pad cuts. TFLite, XNNPACK and TOSA have pads of at least 0.
+    cuts = {
+        a: (max(-b, 0), n + min(e, 0), 1) for a, ((b, e), n) in enumerate(zip(pairs, x.shape, strict=True)) if min(b, e) < 0
+    }
+    pairs = [[max(p, 0) for p in pair] for pair in pairs]
+    if cuts:
+        x = cut(step, x, cuts, "cut" if any(map(any, pairs)) else "")
+        if not any(map(any, pairs)):
+            return
     inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
     made = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
     if mode == "reflect":
-        return step.file.operator("MIRROR_PAD", inputs, [made], "MirrorPadOptions", mode="REFLECT")
+        step.file.operator("MIRROR_PAD", inputs, [made], "MirrorPadOptions", mode="REFLECT")
+        return
     if number:
         inputs.append(step.file.tensor(f"{step.name}.value", (1,), value=np.array([number], np.float32)))
     step.file.operator("PADV2" if number else "PAD", inputs, [made], "PadV2Options" if number else "PadOptions")
@@ -184,11 +198,50 @@ def expand(step: OpContext) -> None:
     """BROADCAST_TO."""
     step.on_codes(0, same=True)
     x = step.writer.plain(step.input())
-    if step.source.varies(step.output) is not None and len(x.shape) != len(step.shape):
+    shared, added = step.source.varies(step.node.input[0]) is None, len(step.shape) - len(x.shape)
+    if added and not shared:
         raise step.refuse("axes in front of the batch", "the batch first", "Unsqueeze behind the batch.")
+    if added:
+        wide = (*[1] * added, *x.shape)
+        x = step.reshaped(x, wide, step.inner("wide", wide, x))
+    if step.file.batched and shared and step.source.varies(step.output) == 0:
+        x = _of_each_example(step, x)
     factors = [1 if a == b else b for a, b in zip(x.shape, step.shape, strict=True)]
     held = step.file.integers(factors, f"{step.name}.multiples")
     step.file.operator("TILE", [x, held], [step.result(step.shape)], "TileOptions")
+
+
+def _of_each_example(step: OpContext, x: NhwcTensor) -> NhwcTensor:
+    # A tensor that is the same for all examples, once for each example: 0 for each example, plus the tensor.
+    batch, real = _zeros(step, len(x.shape)), step.writer.real(x)
+    made = step.writer.make(f"{step.name}.examples.real", x.shape, None)
+    step.file.operator("ADD", [batch, real], [made], "AddOptions", fusedActivationFunction="NONE")
+    if x.qparams is None:
+        return made
+    codes = step.inner("examples", x.shape, x)
+    step.file.operator("QUANTIZE", [made], [codes], "QuantizeOptions")
+    return codes
+
+
+def _zeros(step: OpContext, rank: int) -> NhwcTensor:
+    # [N, 1, ..., 1], computed from an input: min(x, 0), then max(., 0), which is 0 for an infinite x, too.
+    name = next((i.name for i in step.source.graph.input if step.source.varies(i.name) == 0), None)
+    given = step.writer.tensors[name] if name is not None else None
+    if given is None or step.source.kind(str(name)) != REAL:
+        found = "a tensor expanded to the batch of a model without float32 inputs"
+        raise step.refuse(found, "a float32 input", "Add the tensor to one of the batch: broadcasting expands it.")
+    shape, begin = [1] * len(given.shape), [0] * len(given.shape)
+    x = step.writer.make(f"{step.name}.first", shape, None)
+    inputs = [
+        step.file.integers(v, f"{step.name}.first_{n}") for n, v in (("begin", begin), ("end", shape), ("strides", shape))
+    ]
+    step.file.operator("STRIDED_SLICE", [given, *inputs], [x], "StridedSliceOptions", beginMask=1, endMask=1)
+    zero = step.file.tensor(f"{step.name}.zero", (1,), value=np.zeros(1, np.float32))
+    for op in ("MINIMUM", "MAXIMUM"):
+        made = step.writer.make(f"{step.name}.{op.lower()}", shape, None)
+        step.file.operator(op, [x, zero], [made], "MaximumMinimumOptions")
+        x = made
+    return step.reshaped(x, [1] * rank, step.writer.make(f"{step.name}.zeros", [1] * rank, None))
 
 
 __all__ = ["axis_at", "concat", "cut", "expand", "pad", "reshape", "resize", "sliced", "split", "transpose"]

@@ -39,11 +39,13 @@ class Builder(Protocol):
     Attributes:
         lowering: The name of the lowering, for messages.
         any_padding: An image may have any padding around it, so that no separate op writes it.
+        batched: The file takes batches of any size, and not one example.
         hard_swish_ratio: The largest s_x / s_y that HARD_SWISH on codes takes, or None.
     """
 
     lowering: str
     any_padding: bool
+    batched: bool
     hard_swish_ratio: float | None
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from qfunc.errors import DeployError
+from qfunc.lowering.format_checks import require_real
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
 from qfunc.lowering.qdq_reader import QdqModel, QParams, dequantized, walk
 
@@ -72,8 +73,13 @@ class Writer:
         return tensor
 
     def tensor(self, name: str) -> NhwcTensor:
-        """Return the tensor of that name in ONNX; constants are stored when they are first read."""
+        """Return the tensor of that name in ONNX; constants are stored when they are first read.
+
+        Raises:
+            DeployError: indices or truth values that the model computes.
+        """
         if name not in self.tensors:
+            require_real(self.source, name)
             array = np.asarray(self.source.constants[name], np.float32)
             self.tensors[name] = self.file.tensor(name, array.shape, value=array)
         return self.tensors[name]
@@ -94,7 +100,7 @@ class Writer:
             self.tensors[node.output[0]] = tensor
             return
         real = self.real(tensor)
-        result = self.make(node.output[0], real.shape, qparams, last=real.last)
+        result = self.make(node.output[0], real.shape, qparams, last=real.last, order=real.order)
         self.file.operator("QUANTIZE", [real], [result], "QuantizeOptions")
         self.tensors[node.output[0]] = result
 

@@ -12,6 +12,7 @@ from qfunc.errors import DeployError
 from qfunc.graph.module import unique_name
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
+from qfunc.lowering.xnnpack.constraints import require_multiplier
 
 __all__ = ["TfliteBuilder", "schema"]
 
@@ -48,10 +49,14 @@ _ENUMS = {"padding": "Padding", "fusedActivationFunction": "ActivationFunctionTy
 """Field of an operator's options -> the enum that has its values."""
 
 
+_MULTIPLIED = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+"""Products that XNNPACK takes from the interpreter, and then refuses if their multiplier is too large."""
+
+
 class TfliteBuilder:
     """One subgraph, whose tensors and operators are in the order of the calls."""
 
-    lowering, any_padding = "TfliteLowering", False
+    lowering, any_padding, batched = "TfliteLowering", False, True
     hard_swish_ratio: float | None = 128.0  # the kernel's 16-bit multiplier is at most 1
 
     def __init__(self) -> None:
@@ -99,7 +104,13 @@ class TfliteBuilder:
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
     ) -> None:
-        """Write one operator; `options` is the name of its table, `fields` has numbers and names of enum values."""
+        """Write one operator; `options` is the name of its table, `fields` has numbers and names of enum values.
+
+        Raises:
+            DeployError: the scales of a product on codes that XNNPACK, LiteRT's default, does not load.
+        """
+        if op in _MULTIPLIED:
+            require_multiplier(inputs[0], inputs[1], outputs[0])
         operator = self.schema.OperatorT()
         operator.opcodeIndex = self._code(op)
         operator.inputs = np.array([t.index for t in inputs], np.int32)

@@ -38,7 +38,7 @@ class TosaBuilder:
         ops: The writer of each operator of TFLite, by its name (`tosa/ops.py`).
     """
 
-    lowering, any_padding = "TosaLowering", True
+    lowering, any_padding, batched = "TosaLowering", True, False
     hard_swish_ratio: float | None = None
 
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:

@@ -30,7 +30,7 @@ class XnnpackBuilder:
         ops: The writer of each operator of TFLite, by its name (`xnnpack/ops.py`).
     """
 
-    lowering, any_padding = "XnnpackLowering", True
+    lowering, any_padding, batched = "XnnpackLowering", True, False
     hard_swish_ratio: float | None = None
 
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:

@@ -25,7 +25,7 @@ OPERATORS: dict[str, Callable[..., Array]] = {
 class Computed:
     """A file whose operators NumPy computes as they are written, in float32, on one input."""
 
-    lowering, any_padding, hard_swish_ratio = "Computed", True, None
+    lowering, any_padding, batched, hard_swish_ratio = "Computed", True, False, None
 
     def __init__(self, given: Array) -> None:
         self.given, self.values = given, list[Array | None]()
