@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor, fx, nn
 
@@ -58,17 +60,48 @@ def dtypes_of(model: fx.GraphModule, node: fx.Node) -> set[torch.dtype]:
     return {dtype for n in node.all_input_nodes for dtype in dtypes_of(model, n)}
 
 
-def store(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, old: fx.Node | None, trained: bool) -> fx.Node:
-    """Store a tensor: replace the one that `old` reads if it has no other reader; otherwise add a new attribute.
+class AttributeNodes:
+    """The get_attr nodes of a graph by path; the graph is read once, at the first use."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+
+    @cached_property
+    def _by_path(self) -> dict[str, list[fx.Node]]:
+        found: dict[str, list[fx.Node]] = {}
+        for node in self.graph.nodes:
+            if node.op == "get_attr":
+                found.setdefault(str(node.target), []).append(node)
+        return found
+
+    def others(self, node: fx.Node) -> int:
+        """Return the number of users that other nodes with the path of a node have; erased nodes have none."""
+        return sum(len(n.users) for n in self._by_path.get(str(node.target), ()) if n is not node)
+
+
+def replace(
+    model: fx.GraphModule, before: fx.Node, old: fx.Node, value: Tensor, trained: bool, nodes: AttributeNodes
+) -> fx.Node:
+    """Replace the tensor that `old` reads if it has no other reader; otherwise store a new one.
 
     Returns:
         The node that reads the tensor: `old`, or a new node inserted before `before`.
     """
+    path = str(old.target)
+    if len(old.users) + nodes.others(old) != 1:
+        return store(model, before, path, value, trained)
     owner, _, name = path.rpartition(".")
-    readers = [u for n in model.graph.nodes if n.op == "get_attr" and n.target == path for u in n.users]
-    if old is not None and len(readers) == 1:
-        setattr(model.get_submodule(owner), name, nn.Parameter(value, requires_grad=trained))
-        return old
+    setattr(model.get_submodule(owner), name, nn.Parameter(value, requires_grad=trained))
+    return old
+
+
+def store(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, trained: bool) -> fx.Node:
+    """Store a tensor as a new attribute at a path, with the first numeric suffix that is not taken.
+
+    Returns:
+        The node that reads it, inserted before `before`.
+    """
+    owner, _, name = path.rpartition(".")
     unused, count = name, 0
     while getattr(model.get_submodule(owner), unused, None) is not None:
         count += 1

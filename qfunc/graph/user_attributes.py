@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Set
+from itertools import accumulate
 from typing import Any
 
 from attrs import evolve
@@ -29,6 +30,7 @@ def copy_user_attributes(made: fx.GraphModule, owner: nn.Module, ran: Set[str] =
     memo: dict[int, Any] = {}
     pairs: list[tuple[nn.Module, nn.Module]] = []
     unused_modules: list[tuple[str, nn.Module]] = []
+    used = {prefix for one in ran for prefix in accumulate(one.split("."), "{}.{}".format)}
     for path, module in owner.named_modules(remove_duplicate=False):
         counterpart, origin = _get(made, path), origin_of(module)
         if ORIGIN not in vars(module):
@@ -36,7 +38,7 @@ def copy_user_attributes(made: fx.GraphModule, owner: nn.Module, ran: Set[str] =
         if counterpart is made:
             vars(made)[ORIGIN] = origin
             add_user_members(made)
-        elif counterpart is None and ran and _is_unused(path, module, ran):
+        elif counterpart is None and ran and _is_unused(path, module, used):
             unused_modules.append((path, module))
             continue
         elif counterpart is None or type(counterpart) in (nn.Module, ModuleShell):
@@ -73,10 +75,9 @@ def _copy_unused(unused: nn.Module, holder: nn.Module, name: str, memo: dict[int
         vars(holder)[name] = copied
 
 
-def _is_unused(path: str, module: nn.Module, ran: Set[str]) -> bool:
+def _is_unused(path: str, module: nn.Module, used: Set[str]) -> bool:
     # Unused in the forward and without tensors, so it is not a float copy of a part of the graph.
-    used = any(one == path or one.startswith(f"{path}.") for one in ran)
-    return not used and not any(True for _ in module.parameters()) and not any(True for _ in module.buffers())
+    return path not in used and not any(True for _ in module.parameters()) and not any(True for _ in module.buffers())
 
 
 def _insert_shell(made: nn.Module, path: str, twin: nn.Module | None, origin: Origin) -> nn.Module:

@@ -16,7 +16,7 @@ from torch import fx, nn
 
 from qfunc.errors import SpecError
 from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
-from qfunc.graph.constants import value_of
+from qfunc.graph.constants import AttributeNodes, value_of
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context, matches
@@ -67,6 +67,7 @@ class _Folding:
     def __init__(self, model: fx.GraphModule, target: Target | None) -> None:
         self.model, self.norms = model, ChannelAffines(model)
         self.joining = SharedConstants(model, self.norms.constant)
+        self.attributes = AttributeNodes(model.graph)
         self.context = Context(model, () if target is None else target.ops)
         own = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
         self.own, self.kinds = own, () if target is None else tuple(op.kind for op in target.ops)
@@ -96,7 +97,7 @@ class _Folding:
 
     def _behind(self, node: fx.Node) -> bool:
         # Whether something behind an op was folded into it; there may be more.
-        op, readers = linear_op(self.model, node), list(node.users)
+        op, readers = linear_op(self.model, node, self.attributes), list(node.users)
         for reader in readers:
             step, norm = self._step(node, reader), self.norms.at(reader)
             if step is None and norm is None:
@@ -120,7 +121,7 @@ class _Folding:
     def _before(self, node: fx.Node, norm: ChannelAffine) -> bool:
         # Whether a norm was folded into the op that alone reads it.
         readers = list(node.users)
-        op = linear_op(self.model, readers[0]) if len(readers) == 1 else None
+        op = linear_op(self.model, readers[0], self.attributes) if len(readers) == 1 else None
         if op is None or [s for s, n in slots(op.node) if n is node] != ["input"]:
             return False
         if not self._fits(op, node, norm, op.inputs):

@@ -58,7 +58,7 @@ def _stored(network: fx.GraphModule, node: fx.Node, slot: str, value: Tensor) ->
         owner, _, above = owner.rpartition(".")
         word = f"{above}_{word}"
     trained = value.is_floating_point() and any(p.requires_grad for p in network.parameters())
-    reader = store(network, node, f"{owner}.{slot}_of_{word}".lstrip("."), value, None, trained)
+    reader = store(network, node, f"{owner}.{slot}_of_{word}".lstrip("."), value, trained)
     path = str(reader.target)
     network.graph.erase_node(reader)
     return path

@@ -110,9 +110,8 @@ def _each_violation(plan: Plan, target: Target) -> Iterator[Violation]:
             for slot, producer in plan.context.slots(node):
                 if producer not in group.nodes and (placed := check.read_by(node, producer)):
                     yield from check.tensor(group, (node,), slot, placed)
-        for placed in plan.placed:
-            if placed.tensor is group.output and placed.site.slot == "output":
-                yield from check.tensor(group, group.nodes, "output", placed)
+        for placed in check.outputs.get(group.output, ()):
+            yield from check.tensor(group, group.nodes, "output", placed)
 
 
 class _Check:
@@ -121,6 +120,10 @@ class _Check:
         self.overridden = any(o.bits for o in target.overrides)
         self.refused: dict[tuple[Scheme, bool], str] = {}
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
+        self.outputs: dict[fx.Node, list[PlacedSite]] = {}
+        for placed in plan.placed:
+            if placed.site.slot == "output":
+                self.outputs.setdefault(placed.tensor, []).append(placed)
 
     def read_by(self, reader: fx.Node, tensor: fx.Node) -> PlacedSite | None:
         """Return the site whose value a reader gets as a tensor, directly or after ops that only move codes."""

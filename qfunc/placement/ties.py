@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -23,21 +23,29 @@ def with_shared_algorithms(sites: Sequence[Site]) -> list[Site]:
 
     Tied tensors share parameters, and two different functions have no parameters in common.
     """
-    leaders = [leader_of(site, sites) for site in sites]
+    members = tie_members(sites)
+    leaders = [leader_of(site, members) for site in sites]
     pairs = zip(sites, leaders, strict=True)
     return [s if s is leader else evolve(s, estimator=leader.estimator, function=leader.function) for s, leader in pairs]
 
 
-def leader_of(site: Site, sites: Sequence[Site]) -> Site:
-    """Return the site that gives a site its estimator and function.
+def tie_members(sites: Sequence[Site]) -> dict[str | None, list[Site]]:
+    """Return sites by the names of their ties, in their order."""
+    members: dict[str | None, list[Site]] = {}
+    for site in sites:
+        members.setdefault(site.tie, []).append(site)
+    return members
+
+
+def leader_of(site: Site, members: Mapping[str | None, Sequence[Site]]) -> Site:
+    """Return the site that gives a site its estimator and function, of those of its tie in `members`.
 
     If the tie's leader is "input", this is the first site of the tie, else the last, its output.  It is the site itself
     if it has no tie, if the hardware dictates its scale, or if the leader has another scheme.
     """
     if site.tie is None:
         return site
-    members = [s for s in sites if s.tie == site.tie]
-    leader = members[0 if site.leader == "input" else -1]
+    leader = members[site.tie][0 if site.leader == "input" else -1]
     return leader if isinstance(site.value, Scheme) and site.value == leader.value else site
 
 
@@ -71,4 +79,4 @@ def _share(leader: FakeQuantize, module: FakeQuantize) -> None:
         tensors[name] = tensor
 
 
-__all__ = ["leader_of", "tie_parameters", "with_shared_algorithms"]
+__all__ = ["leader_of", "tie_members", "tie_parameters", "with_shared_algorithms"]
