@@ -3,97 +3,19 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
-from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.record import NodeInfo, Record, record_of
+from qfunc.graph.context import Context, arguments
+from qfunc.graph.signs import non_negative
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, channel_axis, has, is_constant, kind_of, op_of, slots
-from qfunc.ops.opset import traits_of
+from qfunc.ops.node import attribute, is_constant, kind_of, op_of
 from qfunc.specs import selectors as s
-from qfunc.specs.target import OpKind
 
-
-@frozen
-class Context:
-    """A graph, the user-defined ops, and the root of each node's fused group.
-
-    It is for one analysis of a graph: the record and the kinds of nodes are read once.
-    """
-
-    model: fx.GraphModule
-    ops: tuple[OpKind, ...] = ()
-    roots: dict[fx.Node, fx.Node] = field(factory=dict)
-    record: Record | None = field(init=False, eq=False, repr=False)
-    _kinds: dict[fx.Node, str] = field(factory=dict, init=False, eq=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "record", record_of(self.model))
-
-    def fact(self, node: fx.Node) -> NodeInfo:
-        """Return where the node comes from; a constant's path is its attribute."""
-        record = self.record
-        found = record.facts.get(node.name) if record else None
-        found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
-        return evolve(found, path=self.path(found.path)) if record and record.within else found
-
-    def path(self, own: str) -> str:
-        """Return the user's path for a path in the graph's model, which may be a part of an outer module."""
-        return self.record.path(own) if self.record else own
-
-    def own(self, node: fx.Node) -> OpKind | None:
-        """Return the user's record of a node, or None."""
-        spelling = _qualified(self.model, node) if self.ops else ""
-        return next((own for own in self.ops if spelling in own.spellings), None)
-
-    def kind(self, node: fx.Node) -> str:
-        """Return the node's kind; the user's own kinds come first."""
-        if node not in self._kinds:
-            own = self.own(node)
-            self._kinds[node] = kind_of(node) if own is None else own.kind
-        return self._kinds[node]
-
-    def has(self, node: fx.Node, trait: Trait) -> bool:
-        """Return True if a node has a trait; a user's op has its own and those of the kind that it behaves like."""
-        own = self.own(node)
-        return has(node, trait) if own is None else trait in own.traits | traits_of(own.behaves_like or own.kind)
-
-    def slots(self, node: fx.Node) -> list[tuple[str, fx.Node]]:
-        """Return the tensors that an op reads, as (slot, producer), in order."""
-        own = self.own(node)
-        if own is None or op_of(node) is not None:
-            return slots(node)
-        found: list[tuple[str, fx.Node]] = []
-        for name, value in arguments(own, node):
-            slot = own.slot(name) if name in own.parameters else "input"
-            tensors: list[fx.Node] = []
-            fx.map_arg(value, tensors.append)
-            for tensor in tensors if slot else ():
-                given = "weight" if is_constant(tensor) else "input"
-                found.append((given if slot == "operand" else str(slot), tensor))
-        return found
-
-    def channel_axis(self, node: fx.Node) -> int:
-        """Return the axis of an op's weight that runs over output channels."""
-        own = self.own(node)
-        return channel_axis(node) if own is None or op_of(node) is not None else own.weight_axis
-
-
-def arguments(own: OpKind, node: fx.Node) -> list[tuple[str, Any]]:
-    """Return the arguments of a user's op by the names of its parameters; those beyond them have the name ""."""
-    return [*zip_longest(own.parameters[: len(node.args)], node.args, fillvalue=""), *node.kwargs.items()]
-
-
-def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
-    target: Any = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
-    if isinstance(target, str):
-        return target
-    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', getattr(target, '__name__', ''))}"
+__all__ = ["Context", "arguments", "attributes", "constant_shape", "matches", "names_one_op", "non_negative"]
 
 
 def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
@@ -123,9 +45,9 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.AnyInput(producer):
             return any(matches(producer, context.roots.get(n, n), context) for n in node.all_input_nodes)
         case s.First():
-            return not any(_is_layer(n, context) for n in _reach(node, "all_input_nodes"))
+            return not context.follows_layer(node)
         case s.Last():
-            return not any(_is_layer(n, context) for n in _reach(node, "users"))
+            return not context.precedes_layer(node)
         case s.NonNegative():
             return non_negative(node, context)
         case s.GraphInput():
@@ -199,50 +121,6 @@ def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
         return None
     owner, _, name = str(node.target).rpartition(".")
     return tuple(getattr(node.graph.owning_module.get_submodule(owner), name).shape)
-
-
-def non_negative(node: fx.Node, context: Context) -> bool:
-    """Return True if the graph proves that a tensor has no negative value."""
-    if context.has(node, Trait.NON_NEGATIVE):
-        return True
-    match kind_of(node):
-        case "clip":
-            return (attribute(node, "min") or -1) >= 0 or attribute(node, "min") == 0
-        case "pad" if attribute(node, "mode") == "constant":
-            return (attribute(node, "value") or 0) >= 0 and non_negative(attribute(node, "input"), context)
-        case "pad":
-            return non_negative(attribute(node, "input"), context)
-        case "resize":  # bicubic weights are negative beyond the neighbours
-            return attribute(node, "mode") != "bicubic" and non_negative(attribute(node, "input"), context)
-    if not context.has(node, Trait.KEEPS_SIGN):
-        return False
-    op = op_of(node)
-    if op is None:
-        own = context.own(node)
-        given: list[Any] = [n for slot, n in context.slots(node) if slot == "input"]
-        given += [] if own is None else [v for n, v in arguments(own, node) if own.slot(n) in ("input", "operand")]
-    else:
-        read = [v for n, v in zip(op.parameters, node.args, strict=True) if op.slots.get(n) in ("input", "operand")]
-        given = [entry for v in read for entry in (v if isinstance(v, list | tuple) else (v,))]
-    tensors = [v for v in given if isinstance(v, fx.Node)]
-    numbers = [v for v in given if isinstance(v, int | float)]
-    return all(v >= 0 for v in numbers) and bool(tensors) and all(non_negative(n, context) for n in tensors)
-
-
-def _is_layer(node: fx.Node, context: Context) -> bool:
-    # A matmul is not a layer: in attention it multiplies activations.
-    return context.has(node, Trait.WEIGHTED) or context.has(node, Trait.RECURRENT)
-
-
-def _reach(node: fx.Node, direction: str) -> set[fx.Node]:
-    seen: set[fx.Node] = set()
-    stack = list(getattr(node, direction))
-    while stack:
-        current = stack.pop()
-        if current not in seen:
-            seen.add(current)
-            stack += getattr(current, direction)
-    return seen
 
 
 def names_one_op(selector: Any) -> bool:

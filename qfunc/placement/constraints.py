@@ -120,6 +120,11 @@ class _Check:
         self.overridden = any(o.bits for o in target.overrides)
         self.refused: dict[tuple[Scheme, bool], str] = {}
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
+        self.sizes: set[fx.Node] = set()  # sizes, and arithmetic on sizes, which the hardware never runs
+        for node in plan.context.model.graph.nodes:
+            kind, inputs = kind_of(node), node.all_input_nodes
+            if kind == "size" or (kind == "unknown" and inputs and self.sizes.issuperset(inputs)):
+                self.sizes.add(node)
         self.outputs: dict[fx.Node, list[PlacedSite]] = {}
         for placed in plan.placed:
             if placed.site.slot == "output":
@@ -135,7 +140,7 @@ class _Check:
         return self.read[tensor, reader]
 
     def op(self, group: FusedGroup, node: fx.Node) -> Iterator[Violation]:
-        if _is_size(node):
+        if node in self.sizes:
             return
         # An op with float input and float output runs elsewhere, on purpose.
         if self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output"):
@@ -188,12 +193,6 @@ class _Check:
 
     def _path(self, node: fx.Node) -> str:
         return self.context.fact(node).path
-
-
-def _is_size(node: fx.Node) -> bool:
-    # A size, or arithmetic on sizes, which the hardware never runs.
-    kind = kind_of(node)
-    return kind == "size" or (kind == "unknown" and bool(node.all_input_nodes) and all(map(_is_size, node.all_input_nodes)))
 
 
 def _attribute_names(select: Selector) -> Iterator[str]:

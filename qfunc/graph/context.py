@@ -1,0 +1,120 @@
+"""A graph as selectors read it: its record, the kinds of its nodes and the user-defined ops."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+from attrs import evolve, field, frozen
+from torch import fx
+
+from qfunc.graph.record import NodeInfo, Record, record_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import channel_axis, has, is_constant, kind_of, op_of, slots
+from qfunc.ops.opset import traits_of
+from qfunc.specs.target import OpKind
+
+
+@frozen
+class Context:
+    """A graph, the user-defined ops, and the root of each node's fused group.
+
+    It is for one analysis of a graph: the record and the kinds of nodes are read once.
+    """
+
+    model: fx.GraphModule
+    ops: tuple[OpKind, ...] = ()
+    roots: dict[fx.Node, fx.Node] = field(factory=dict)
+    record: Record | None = field(init=False, eq=False, repr=False)
+    signs: dict[fx.Node, bool] = field(factory=dict, init=False, eq=False, repr=False)
+    """The nodes of which `non_negative` was computed."""
+    _kinds: dict[fx.Node, str] = field(factory=dict, init=False, eq=False, repr=False)
+    _layers: dict[str, set[fx.Node]] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "record", record_of(self.model))
+
+    def fact(self, node: fx.Node) -> NodeInfo:
+        """Return where the node comes from; a constant's path is its attribute."""
+        record = self.record
+        found = record.facts.get(node.name) if record else None
+        found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
+        return evolve(found, path=self.path(found.path)) if record and record.within else found
+
+    def path(self, own: str) -> str:
+        """Return the user's path for a path in the graph's model, which may be a part of an outer module."""
+        return self.record.path(own) if self.record else own
+
+    def own(self, node: fx.Node) -> OpKind | None:
+        """Return the user's record of a node, or None."""
+        spelling = _qualified(self.model, node) if self.ops else ""
+        return next((own for own in self.ops if spelling in own.spellings), None)
+
+    def kind(self, node: fx.Node) -> str:
+        """Return the node's kind; the user's own kinds come first."""
+        if node not in self._kinds:
+            own = self.own(node)
+            self._kinds[node] = kind_of(node) if own is None else own.kind
+        return self._kinds[node]
+
+    def has(self, node: fx.Node, trait: Trait) -> bool:
+        """Return True if a node has a trait; a user's op has its own and those of the kind that it behaves like."""
+        own = self.own(node)
+        return has(node, trait) if own is None else trait in own.traits | traits_of(own.behaves_like or own.kind)
+
+    def slots(self, node: fx.Node) -> list[tuple[str, fx.Node]]:
+        """Return the tensors that an op reads, as (slot, producer), in order."""
+        own = self.own(node)
+        if own is None or op_of(node) is not None:
+            return slots(node)
+        found: list[tuple[str, fx.Node]] = []
+        for name, value in arguments(own, node):
+            slot = own.slot(name) if name in own.parameters else "input"
+            tensors: list[fx.Node] = []
+            fx.map_arg(value, tensors.append)
+            for tensor in tensors if slot else ():
+                given = "weight" if is_constant(tensor) else "input"
+                found.append((given if slot == "operand" else str(slot), tensor))
+        return found
+
+    def follows_layer(self, node: fx.Node) -> bool:
+        """Return True if a layer is computed before a node and the node depends on it."""
+        if "before" not in self._layers:
+            found = self._layers["before"] = set[fx.Node]()
+            for each in self.model.graph.nodes:
+                if any(n in found or self._is_layer(n) for n in each.all_input_nodes):
+                    found.add(each)
+        return node in self._layers["before"]
+
+    def precedes_layer(self, node: fx.Node) -> bool:
+        """Return True if a layer depends on a node."""
+        if "after" not in self._layers:
+            found = self._layers["after"] = set[fx.Node]()
+            for each in reversed(self.model.graph.nodes):
+                if any(n in found or self._is_layer(n) for n in each.users):
+                    found.add(each)
+        return node in self._layers["after"]
+
+    def _is_layer(self, node: fx.Node) -> bool:
+        # A matmul is not a layer: in attention it multiplies activations.
+        return self.has(node, Trait.WEIGHTED) or self.has(node, Trait.RECURRENT)
+
+    def channel_axis(self, node: fx.Node) -> int:
+        """Return the axis of an op's weight that runs over output channels."""
+        own = self.own(node)
+        return channel_axis(node) if own is None or op_of(node) is not None else own.weight_axis
+
+
+def arguments(own: OpKind, node: fx.Node) -> list[tuple[str, Any]]:
+    """Return the arguments of a user's op by the names of its parameters; those beyond them have the name ""."""
+    return [*zip_longest(own.parameters[: len(node.args)], node.args, fillvalue=""), *node.kwargs.items()]
+
+
+def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
+    target: Any = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+    if isinstance(target, str):
+        return target
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', getattr(target, '__name__', ''))}"
+
+
+__all__ = ["Context", "arguments"]
