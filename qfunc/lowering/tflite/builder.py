@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.graph.module import unique_name
+from qfunc.graph.unique_names import UniqueNames
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
 
@@ -60,15 +60,14 @@ class TfliteBuilder:
         self.operators: list[Any] = []
         self.buffers: list[Any] = [self.schema.BufferT()]
         self.codes: list[Any] = []
-        self.names: set[str] = set()
+        self.names = UniqueNames()
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
         """Return a new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's, `dtype` that of
         neither codes nor float32."""
         made = self.schema.TensorT()
-        unique = unique_name(name, self.names)
-        self.names.add(unique)
+        unique = self.names.fresh(name)
         made.name, made.shape, made.hasRank, made.buffer = unique.encode(), np.array(shape, np.int32), True, 0
         dtype = np.dtype(dtype or (np.float32 if qparams is None else np.int8)) if value is None else value.dtype
         made.type = getattr(self.schema.TensorType, _TYPES[dtype])

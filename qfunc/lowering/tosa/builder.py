@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.graph.module import unique_name
+from qfunc.graph.unique_names import UniqueNames
 from qfunc.lowering.flatbuffer import Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
@@ -44,7 +44,7 @@ class TosaBuilder:
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:
         self.ops = ops
         self.count = 0
-        self.names: set[str] = set()
+        self.names = UniqueNames()
         self.real: dict[int, str] = {}  # the inputs of the model
         self.stands: dict[int, NhwcTensor] = {}  # by a tensor of real values: the codes that stand for them
         self.moved: dict[int, tuple[str, list[NhwcTensor], dict[str, Any]]] = {}  # by a tensor of real values: how it was moved
@@ -74,9 +74,7 @@ class TosaBuilder:
         return made
 
     def _unique(self, name: str) -> str:
-        unique = unique_name(name, self.names)
-        self.names.add(unique)
-        return unique
+        return self.names.fresh(name)
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
         """Return a constant that is no tensor of the graph: shapes, axes, pads."""
