@@ -40,24 +40,38 @@ def computable(graph: fx.Graph) -> set[fx.Node]:
 
 def value_of(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor:
     """Return the value of a computable node, with floating-point constants in float64; `known` caches values."""
-    if node in known:
-        return known[node]
+    pending = [node]
+    while pending:  # without recursion, because chains may be long
+        current = pending[-1]
+        unknown = [n for n in current.all_input_nodes if n not in known]
+        if current not in known and unknown:
+            pending += unknown
+            continue
+        pending.pop()
+        if current not in known:
+            known[current] = _computed(model, current, known)
+    return known[node]
+
+
+def _computed(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor:
     if node.op == "get_attr":
         tensor = read_attr(model, node).detach()
-        known[node] = tensor.double() if tensor.is_floating_point() else tensor
-    else:
-        op = op_of(node)
-        assert op is not None
-        with torch.no_grad():
-            known[node] = op.call(*fx.map_arg(node.args, lambda n: value_of(model, n, known)))
-    return known[node]
+        return tensor.double() if tensor.is_floating_point() else tensor
+    op = op_of(node)
+    assert op is not None
+    with torch.no_grad():
+        value: Tensor = op.call(*fx.map_arg(node.args, known.__getitem__))
+    return value
 
 
 def dtypes_of(model: fx.GraphModule, node: fx.Node) -> set[torch.dtype]:
     """Return the dtypes of the constants from which a node is computed."""
-    if node.op == "get_attr":
-        return {read_attr(model, node).dtype}
-    return {dtype for n in node.all_input_nodes for dtype in dtypes_of(model, n)}
+    pending, seen = [node], {node}
+    while pending:
+        inputs = [n for n in pending.pop().all_input_nodes if n not in seen]
+        seen.update(inputs)
+        pending += inputs
+    return {read_attr(model, n).dtype for n in seen if n.op == "get_attr"}
 
 
 class AttributeNodes:

@@ -56,6 +56,7 @@ def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.
     if record is not None:
         names = {n.name for n in model.graph.nodes}
         kept = {k: v for k, v in record.facts.items() if k in names}
+        kept |= {conv: record.facts[norm] for conv, norm in folding.convs.items() if norm in record.facts}
         unfolded = (*record.unfolded, *dict.fromkeys(folding.misses))
         attach(model, evolve(record, facts=kept, rank_two=(*record.rank_two, *folding.linears), unfolded=unfolded))
     return model
@@ -72,6 +73,7 @@ class _Folding:
         own = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
         self.own, self.kinds = own, () if target is None else tuple(op.kind for op in target.ops)
         self.linears: list[str] = []
+        self.convs: dict[str, str] = {}  # the name of a new conv -> that of its BatchNorm
         self.misses: list[tuple[str, str, str]] = []
 
     def run(self) -> None:
@@ -191,9 +193,7 @@ class _Folding:
             weight, bias = (self.model.graph.get_attr(f"{path}.{n}") for n in ("weight", "bias"))
             args = (node.args[0], weight, bias, 1, 0, 1, norm.factor.numel())
             conv = self.model.graph.call_function(torch.conv2d, args)
-        record = record_of(self.model)
-        if record is not None and node.name in record.facts:
-            attach(self.model, evolve(record, facts={**record.facts, conv.name: record.facts[node.name]}))
+        self.convs[conv.name] = node.name
         self._absorb(conv, (node,))
 
     def _module(self, node: fx.Node) -> nn.Module | None:
