@@ -22,7 +22,7 @@ import qfunc
 from qfunc import targets
 
 PACKAGE = str(Path(qfunc.__file__).parent)
-DEPTHS = 3, 6, 12
+DEPTHS = 2, 4, 8
 
 
 class Count:
