@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from attrs import field, fields, frozen
 
 from qfunc.analysis.histogram import Histogram
-from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
+from qfunc.analysis.report_format import HtmlReport, Section, page, section, table
 from qfunc.analysis.svg_plots import histogram_plot
 
 
@@ -42,7 +39,7 @@ class FloatRow:
 
 
 @frozen(repr=False)
-class Explanation:
+class Explanation(HtmlReport):
     """The report of `explain`.  `repr` is one line, `print` shows tables, `html` returns a page.
 
     Attributes:
@@ -79,22 +76,11 @@ class Explanation:
 
     def __str__(self) -> str:
         """Return the tables as text."""
-        shown = [s for s in self.sections() if s.rows]
-        return "\n\n".join(f"{s.title}\n{table(s.head, s.rows, 220)}" for s in shown)
+        sections = [s for s in self.sections() if s.rows]
+        return "\n\n".join(f"{s.title}\n{table(s.head, s.rows, 220)}" for s in sections)
 
     def html(self) -> str:
         """Return the tables as one page, and a histogram of each weight with its clipping range."""
-        drawn = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
+        plots = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
         intro = "Each tensor and its rule. `compare` plots activations and quantization errors."
-        return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", drawn)))
-
-    def _repr_html_(self) -> str:
-        return fragment(self.html())
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page.
-
-        Raises:
-            VerifyError: the path is a directory.
-        """
-        return write_page(path, self.html())
+        return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", plots)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 
-__all__ = ["Section", "fragment", "page", "section", "write_page"]
+__all__ = ["HtmlReport", "Section", "fragment", "page", "section", "write_page"]
 
 
 _STYLE = """
@@ -35,6 +36,27 @@ class Section:
     body: str = ""
 
 
+class HtmlReport(ABC):
+    """The base class of reports with a page: a notebook shows the page, and `save` writes it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def html(self) -> str:
+        """Return a self-contained page."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page.
+
+        Raises:
+            VerifyError: the path is a directory.
+        """
+        return write_page(path, self.html())
+
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
+
+
 def section(title: str, body: str) -> Section:
     """Return a section with an HTML body."""
     return Section(title, body=body)
@@ -53,7 +75,7 @@ def page(title: str, intro: str, sections: Iterable[Section]) -> str:
 
 
 def fragment(text: str) -> str:
-    """Return the body of a page with its style, for `_repr_html_` in a notebook; the style is that of this element alone.
+    """Return the body of a page with its style, for `_repr_html_` in a notebook; the style applies to this element only.
 
     >>> fragment(page("a < b", "Two numbers.", [])).partition("</style>")[2]
     '<h1>a &lt; b</h1><p>Two numbers.</p>\\n</div>'

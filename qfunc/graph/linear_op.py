@@ -86,22 +86,22 @@ class LinearOp:
     def put(self, weight: Tensor, bias: Tensor | None) -> None:
         """Replace the weight and bias (None: keep the bias), rounded once to the op's dtype.
 
-        A tensor with other readers is kept for them.
+        If a tensor has other readers, they keep the old one.
         """
         spec = op_of(self.node)
         assert spec is not None
         weight_node, bias_node = self.constants
-        held, path = self.stored, model_path(weight_node)
-        turned = self._swap_in_out(weight, self.groups) if self.kind == "conv_transpose" else weight
-        trained = held.requires_grad
+        old, weight_path = self.stored, model_path(weight_node)
+        stored = self._swap_in_out(weight, self.groups) if self.kind == "conv_transpose" else weight
+        trained = old.requires_grad
         new: dict[str, Any] = {
-            "weight": replace(self.model, self.node, weight_node, turned.to(held.dtype), trained, self.attributes)
+            "weight": replace(self.model, self.node, weight_node, stored.to(old.dtype), trained, self.attributes)
         }
         if bias is not None and bias_node is not None:
-            new["bias"] = replace(self.model, self.node, bias_node, bias.to(held.dtype), trained, self.attributes)
+            new["bias"] = replace(self.model, self.node, bias_node, bias.to(old.dtype), trained, self.attributes)
         elif bias is not None:
-            place = path.removesuffix("weight") + "bias"
-            new["bias"] = store(self.model, self.node, place, bias.to(held.dtype), trained)
+            bias_path = weight_path.removesuffix("weight") + "bias"
+            new["bias"] = store(self.model, self.node, bias_path, bias.to(old.dtype), trained)
         self.node.args = tuple(new.get(name, a) for name, a in zip(spec.parameters, self.node.args, strict=True))
 
     @staticmethod

@@ -83,9 +83,9 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     """
     op = op_of(node)
     if op is None:
-        own = None if context is None else context.own(node)
-        named = [] if own is None else [(n, v) for n, v in arguments(own, node) if n and not isinstance(v, fx.Node)]
-        window = {} if own is None or own.spatial is None else {"spatial": own.spatial}
+        user_op = None if context is None else context.user_op(node)
+        named = [] if user_op is None else [(n, v) for n, v in arguments(user_op, node) if n and not isinstance(v, fx.Node)]
+        window = {} if user_op is None or user_op.spatial is None else {"spatial": user_op.spatial}
         return {n: _plain(v) for n, v in named} | window
     plain = {n: _plain(v) for n, v in zip(op.parameters, node.args, strict=True) if not isinstance(v, fx.Node)}
     if op.kind == "avg_pool":
@@ -102,8 +102,8 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
         out = shape[0] if op.kind == "conv" else shape[1] * plain["groups"]
         plain |= {"kernel": tuple(shape[2:]), "depthwise": plain["groups"] > 1 and shape[1] == 1, "out_channels": out}
     if op.kind == "matmul":
-        given = zip(op.parameters, node.args, strict=True)
-        plain["constant"] = next((n for n, v in given if isinstance(v, fx.Node) and constant_shape(v) is not None), None)
+        operands = zip(op.parameters, node.args, strict=True)
+        plain["constant"] = next((n for n, v in operands if isinstance(v, fx.Node) and constant_shape(v) is not None), None)
     if op.kind == "mul":
         plain["square"] = node.args[0] is node.args[1]
     return plain

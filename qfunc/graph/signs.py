@@ -47,9 +47,9 @@ def _conditions(node: fx.Node, context: Context) -> list[Any]:
         return [False]
     op = op_of(node)
     if op is None:
-        own = context.own(node)
+        user_op = context.user_op(node)
         given: list[Any] = [n for slot, n in context.slots(node) if slot == "input"]
-        given += [] if own is None else [v for n, v in arguments(own, node) if own.slot(n) in ("input", "operand")]
+        given += [] if user_op is None else [v for n, v in arguments(user_op, node) if user_op.slot(n) in ("input", "operand")]
     else:
         read = [v for n, v in zip(op.parameters, node.args, strict=True) if op.slots.get(n) in ("input", "operand")]
         given = [entry for v in read for entry in (v if isinstance(v, list | tuple) else (v,))]

@@ -26,46 +26,46 @@ class Checkpoint:
     """The directory of one reconstruction: one file per unit, and an index that identifies the reconstruction.
 
     Args:
-        place: The directory, new or of a reconstruction of the same model, method and batches; None stores nothing.
-        belongs: Digests or texts of everything that the units depend on, by name.
+        directory: The directory, new or of a reconstruction of the same model, method and batches; None stores nothing.
+        digests: Digests or texts of everything that the units depend on, by name.
     Raises:
         CalibrationError: the directory has other files, or units of another reconstruction.
     """
 
-    def __init__(self, place: str | os.PathLike[str] | None, belongs: Mapping[str, str]) -> None:
-        self.place = None if place is None else Path(place)
-        if self.place is None:
+    def __init__(self, directory: str | os.PathLike[str] | None, digests: Mapping[str, str]) -> None:
+        self.directory = None if directory is None else Path(directory)
+        if self.directory is None:
             return
-        self.place.mkdir(parents=True, exist_ok=True)
-        index = self.place / _INDEX
-        files = sorted(p.name for p in self.place.iterdir() if not p.name.startswith("."))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        index = self.directory / _INDEX
+        files = sorted(p.name for p in self.directory.iterdir() if not p.name.startswith("."))
         if not index.is_file():
             if files:
                 self._refuse(f"other files ({', '.join(files[:3])})", "an empty directory, or one written with resume=")
-            _write(index, (json.dumps(dict(belongs), indent=1, sort_keys=True) + "\n").encode())
+            _write(index, (json.dumps(dict(digests), indent=1, sort_keys=True) + "\n").encode())
             return
         try:
             stored = dict(json.loads(index.read_text()))
         except ValueError:
             stored = {}
-        for word, digest in belongs.items():
-            if stored.get(word) != digest:
-                self._refuse(f"units of another {word}", f"those of this {word}")
+        for name, digest in digests.items():
+            if stored.get(name) != digest:
+                self._refuse(f"units of another {name}", f"those of this {name}")
 
     def _refuse(self, found: str, wanted: str) -> None:
         do = "Use another directory."
-        raise CalibrationError(where=f"reconstruct, resume={str(self.place)!r}", found=found, wanted=wanted, do=do)
+        raise CalibrationError(where=f"reconstruct, resume={str(self.directory)!r}", found=found, wanted=wanted, do=do)
 
     def read(self, number: int) -> Optimized | None:
         """Return the result of unit `number`, or None if it is not stored."""
-        path = None if self.place is None else self._path(number)
+        path = None if self.directory is None else self._path(number)
         if path is None or not path.is_file():
             return None
         try:
             tensors = load_file(path)
         except SafetensorError as e:
             do = "Delete that file; its unit is then reconstructed again."
-            where = f"reconstruct, resume={str(self.place)!r}"
+            where = f"reconstruct, resume={str(self.directory)!r}"
             raise CalibrationError(
                 where=where, found=f"{path.name}, which is damaged ({e})", wanted="valid files", do=do
             ) from e
@@ -73,8 +73,8 @@ class Checkpoint:
         return Optimized({k: t.bool() for k, t in up.items()}, {k: Affine(scale[k], zero[k]) for k in scale})
 
     def write(self, number: int, result: Optimized, metadata: Mapping[str, str]) -> None:
-        """Store a unit atomically."""
-        if self.place is None:
+        """Write the result of unit `number` atomically."""
+        if self.directory is None:
             return
         tensors = {f"up:{path}": up.to(torch.uint8) for path, up in result.up.items()}
         tensors |= {f"scale:{path}": q.scale for path, q in result.qparams.items()}
@@ -83,8 +83,8 @@ class Checkpoint:
         _write(self._path(number), to_bytes(copies, dict(metadata)))
 
     def _path(self, number: int) -> Path:
-        assert self.place is not None
-        return self.place / f"unit-{number:04}.safetensors"
+        assert self.directory is not None
+        return self.directory / f"unit-{number:04}.safetensors"
 
 
 def _write(path: Path, content: bytes) -> None:
