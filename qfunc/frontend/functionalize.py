@@ -17,9 +17,9 @@ from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stack, source_line
 from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device
+from qfunc.graph.constants import UniqueNames
 from qfunc.graph.module import CapturedModule, ensure_submodule, with_tensors
 from qfunc.graph.record import NodeInfo, Record, attach
-from qfunc.graph.unique_names import UniqueNames
 from qfunc.ops.attention import repeat_heads
 from qfunc.ops.binding import dtype_of
 from qfunc.ops.canonicalize import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, short_name

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, fx, nn
 
-from qfunc.graph.constants import read_attr
+from qfunc.graph.constants import UniqueNames, read_attr
 from qfunc.graph.module import CapturedModule, in_evaluation_mode
 from qfunc.graph.record import attach, record_of
-from qfunc.graph.unique_names import UniqueNames
 from qfunc.ops.node import attribute
 from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
 from qfunc.quantizers.fake_quantize import FakeQuantize

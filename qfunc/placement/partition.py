@@ -89,9 +89,9 @@ class Partition:
                 self._of_output[quantizer.tensor] = encoding
             for reader in quantizer.readers:
                 self._at_edge[quantizer.tensor, reader] = encoding
-        self._shared: dict[fx.Node, Encoding | None] = {}
+        self._shared: dict[str, Encoding | None] = {}
         for node in self.network.graph.nodes:  # in order, because an op that only moves codes has those of its input
-            self._shared[node] = self._shared_coding(node)
+            self._shared[node.name] = self._shared_coding(node)
         self.units = tuple(self._unit(g) for g in groups.groups)
 
     def coding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
@@ -100,7 +100,7 @@ class Partition:
 
     def output_coding(self, node: fx.Node) -> Encoding | None:
         """Return the encoding of a node's value that all readers share: its own site's, or that of a site before them."""
-        return self._shared[node]
+        return self._shared[node.name]
 
     def _shared_coding(self, node: fx.Node) -> Encoding | None:
         if node.name in self._of_output:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from qfunc.errors import DeployError
-from qfunc.graph.unique_names import UniqueNames
+from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.specs import Int

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.graph.unique_names import UniqueNames
+from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.flatbuffer import Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
