@@ -124,7 +124,7 @@ def _cell(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], width: int = 160) -> str:
-    """Return a plain-text table; columns of numbers are right-aligned.
+    """Return a plain-text table; columns of numbers are right-aligned, and a last column of text folds at `width`.
 
     >>> print(table(("op", "bits"), [("conv", "8")]))
      op     bits
@@ -139,7 +139,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], width: int = 160) 
     text_table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=True)
     for index, title in enumerate(head):
         numeric = rows and all(_is_number(row[index]) for row in rows)
-        text_table.add_column(title, justify="right" if numeric else "left", no_wrap=True)
+        folds = index == len(head) - 1 and not numeric
+        text_table.add_column(
+            title, justify="right" if numeric else "left", no_wrap=not folds, overflow="fold" if folds else "ellipsis"
+        )
     for row in rows:
         text_table.add_row(*row)
     console = Console(width=width, color_system=None, force_terminal=False)

@@ -15,7 +15,7 @@ from qfunc.frontend.aliasing import VIEWS, Storage, aliasing_error
 from qfunc.frontend.multi_output import output_count, reads_tuple, select_output
 from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
-from qfunc.frontend.source_location import has_module_name, module_stack, source_line
+from qfunc.frontend.source_location import has_module_name, module_stacks, source_line
 from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device
 from qfunc.graph.constants import UniqueNames
 from qfunc.graph.module import CapturedModule, ensure_submodule, with_tensors
@@ -63,7 +63,7 @@ class _Builder:
         self.storage = Storage(traced)
         self.facts: dict[str, NodeInfo] = {}
         self.paths = UniqueNames()
-        self.stacks = {n: module_stack(n) for n in traced.nodes}
+        self.stacks = module_stacks(traced)
         self.last = {stack[-1][0]: n for n, stack in self.stacks.items() if n.op.startswith("call") and stack}
 
     def require(self, node: fx.Node) -> None:
@@ -81,6 +81,8 @@ class _Builder:
         if node.op == "placeholder" and str(node.target).startswith("*") and not node.users:
             return  # **kwargs that the forward does not use
         self.env[node] = self._value(node)
+        if node.op in ("placeholder", "get_attr"):
+            return
         source = argument(node, 0, "input", "self")
         if not isinstance(source, fx.Node):
             return

@@ -55,6 +55,14 @@ def is_user_file(file: str) -> bool:
     return not file.startswith((_TORCH, _HERE, "<"))
 
 
+def module_stacks(graph: fx.Graph) -> dict[fx.Node, list[tuple[str, str, str]]]:
+    """Return for each traced node the modules around it, outermost first, as (key, path, qualified class name).
+
+    Each call of a module has a key of its own.
+    """
+    return {node: module_stack(node) for node in graph.nodes}
+
+
 def module_stack(node: fx.Node) -> list[tuple[str, str, str]]:
     """Return (key, path, qualified class name) of the modules around a traced node, outermost first, one key per call."""
     stack = node.meta.get("nn_module_stack") or {}

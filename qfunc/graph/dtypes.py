@@ -12,7 +12,7 @@ from torch import fx, nn
 from qfunc.graph.record import record_of
 from qfunc.graph.selectors import Context
 from qfunc.ops.creation import cast_like
-from qfunc.ops.definition import Op, Trait
+from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, op_of
 
 
@@ -45,14 +45,14 @@ def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeT
     facts = record.facts if record else {}
     integers, positions, fixed = set[fx.Node](), set[fx.Node](), set[fx.Node]()
     for node in network.graph.nodes:
-        fact, op = facts.get(node.name), op_of(node) if node.op == "call_function" else None
-        if (fact is not None and fact.is_integer) or _gives_integers(node, op, integers, context):
+        fact, traits = facts.get(node.name), context.traits(node) if node.op in ("call_function", "call_module") else Trait(0)
+        if (fact is not None and fact.is_integer) or _gives_integers(node, traits, integers):
             integers.add(node)
         if node.op == "get_attr" and not _trains(node):
             fixed.add(node)
-        elif node.op == "call_function" and (node in integers or context.has(node, Trait.CREATES)):
+        elif node.op == "call_function" and (node in integers or Trait.CREATES in traits):
             positions.add(node)
-        elif context.has(node, Trait.POSITION_IF_INPUTS):
+        elif Trait.POSITION_IF_INPUTS in traits:
             tensors = [n for n in node.all_input_nodes if n.target is not torch.Tensor.size]
             known = [n in positions or n in integers for n in tensors]
             if all(k or n in fixed for k, n in zip(known, tensors, strict=True)):
@@ -65,9 +65,12 @@ def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
     return node_types(network).positions
 
 
-def _gives_integers(node: fx.Node, op: Op | None, known: Set[fx.Node], context: Context) -> bool:
-    if context.has(node, Trait.INTEGER_RESULT):
+def _gives_integers(node: fx.Node, traits: Trait, known: Set[fx.Node]) -> bool:
+    if Trait.INTEGER_RESULT in traits:
         return True
+    if not traits & (Trait.CREATES | Trait.POSITION_IF_INPUTS | Trait.INTEGER_IF_INPUTS):
+        return False
+    op = op_of(node) if node.op == "call_function" else None
     if op is not None:
         if op.call is cast_like:
             return attribute(node, "like") in known
@@ -75,7 +78,7 @@ def _gives_integers(node: fx.Node, op: Op | None, known: Set[fx.Node], context: 
             return not attribute(node, "dtype").is_floating_point
         if op.kind == "arange":
             return not any(isinstance(v, float) for v in node.args[:3])
-    if not context.has(node, Trait.INTEGER_IF_INPUTS):
+    if Trait.INTEGER_IF_INPUTS not in traits:
         return False
     named = [("", v) for v in node.all_input_nodes] if op is None else list(zip(op.parameters, node.args, strict=True))
     operands = [v for name, v in named if name not in ("condition", "dim", "index", "indices")]

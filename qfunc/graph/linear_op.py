@@ -57,6 +57,12 @@ class LinearOp:
         return self.stored.ndim - 2
 
     @property
+    def outputs(self) -> int:
+        """The number of output channels."""
+        stored = self.stored
+        return stored.shape[1] * self.groups if self.kind == "conv_transpose" else stored.shape[0]
+
+    @property
     def inputs(self) -> int:
         """The number of input channels."""
         return self.stored.shape[0] if self.kind == "conv_transpose" else self.stored.shape[1] * self.groups
@@ -78,9 +84,7 @@ class LinearOp:
         """Return b in float64, as a copy; zeros if the op has none."""
         _, node = self.constants
         if node is None:
-            stored = self.stored
-            outputs = stored.shape[1] * self.groups if self.kind == "conv_transpose" else stored.shape[0]
-            return torch.zeros(outputs, dtype=torch.float64, device=stored.device)
+            return torch.zeros(self.outputs, dtype=torch.float64, device=self.stored.device)
         return read_attr(self.model, node).detach().to(torch.float64, copy=True)
 
     def put(self, weight: Tensor, bias: Tensor | None) -> None:

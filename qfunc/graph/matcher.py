@@ -197,6 +197,7 @@ def apply_rewrites(
     """
     changed, misses, count = set[fx.Node](), list[NearMiss](), 0
     allowed = None if nodes is None else tuple(nodes)
+    kinds: dict[fx.Node, str] = {}
     for rewrites in stages:
         by_kind: dict[str, list[Rewrite]] = {}
         for rewrite in rewrites:
@@ -205,13 +206,16 @@ def apply_rewrites(
         for node in tuple(graph.nodes) if allowed is None else allowed:
             if not node.op.startswith("call"):  # a match begins at an op
                 continue
-            for rewrite in by_kind.get(reader.kind(node), ()):
+            if node not in kinds:
+                kinds[node] = reader.kind(node)
+            for rewrite in by_kind.get(kinds[node], ()):
                 found = match_rewrite(rewrite, node, reader)
                 if isinstance(found, NearMiss):
                     misses.append(found)
                 elif (replacement := rewrite.replace(found)) is not None:
                     changed.update(found.nodes)
                     put(rewrite.top(found), replacement)
+                    kinds.pop(rewrite.top(found), None)  # it may be another op now
                     count += 1
                     break
     return count, _best_misses(misses, changed)

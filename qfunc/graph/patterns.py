@@ -199,9 +199,8 @@ class Reader(Protocol):
 class CanonicalReader:
     """Reads captured graphs with the kinds and parameter names of the op vocabulary."""
 
-    def kind(self, node: fx.Node) -> str:
-        """Return the kind in the vocabulary."""
-        return kind_of(node)
+    kind = staticmethod(kind_of)
+    """The kind in the vocabulary."""
 
     def operands(self, node: fx.Node) -> dict[str, Any]:
         """Return the operands by their canonical names; a module has one, "input"."""

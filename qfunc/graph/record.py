@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
@@ -12,7 +13,7 @@ from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import channel_axis, has, is_constant, kind_of, op_of, slots
+from qfunc.ops.node import channel_axis, is_constant, kind_of, op_of, slots, traits
 from qfunc.ops.opset import traits_of
 from qfunc.specs import Target
 from qfunc.specs.op_kind import OpKind
@@ -146,6 +147,8 @@ class Context:
     signs: dict[fx.Node, bool] = field(factory=dict, init=False, eq=False, repr=False)
     """The nodes of which `non_negative` was computed."""
     _kinds: dict[fx.Node, str] = field(factory=dict, init=False, eq=False, repr=False)
+    _traits: dict[fx.Node, Trait] = field(factory=dict, init=False, eq=False, repr=False)
+    _slots: dict[fx.Node, tuple[tuple[str, fx.Node], ...]] = field(factory=dict, init=False, eq=False, repr=False)
     _layers: dict[str, set[fx.Node]] = field(factory=dict, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -174,25 +177,23 @@ class Context:
             self._kinds[node] = kind_of(node) if op is None else op.kind
         return self._kinds[node]
 
-    def has(self, node: fx.Node, trait: Trait) -> bool:
-        """Return True if a node has a trait; a user-defined op also has those of the kind in `behaves_like`."""
-        op = self.user_op(node)
-        return has(node, trait) if op is None else trait in op.traits | traits_of(op.behaves_like or op.kind)
+    def traits(self, node: fx.Node) -> Trait:
+        """Return the traits of a node; a user-defined op also has those of the kind in `behaves_like`."""
+        if node not in self._traits:
+            op = self.user_op(node)
+            self._traits[node] = traits(node) if op is None else op.traits | traits_of(op.behaves_like or op.kind)
+        return self._traits[node]
 
-    def slots(self, node: fx.Node) -> list[tuple[str, fx.Node]]:
+    def has(self, node: fx.Node, trait: Trait) -> bool:
+        """Return True if a node has a trait."""
+        return trait in self.traits(node)
+
+    def slots(self, node: fx.Node) -> tuple[tuple[str, fx.Node], ...]:
         """Return the tensors that an op reads, as (slot, producer), in order."""
-        op = self.user_op(node)
-        if op is None or op_of(node) is not None:
-            return slots(node)
-        found: list[tuple[str, fx.Node]] = []
-        for name, value in arguments(op, node):
-            slot = op.slot(name) if name in op.parameters else "input"
-            tensors: list[fx.Node] = []
-            fx.map_arg(value, tensors.append)
-            for tensor in tensors if slot else ():
-                slot_of_operand = "weight" if is_constant(tensor) else "input"
-                found.append((slot_of_operand if slot == "operand" else str(slot), tensor))
-        return found
+        if node not in self._slots:
+            op = self.user_op(node)
+            self._slots[node] = tuple(slots(node) if op is None or op_of(node) is not None else _slots_of(op, node))
+        return self._slots[node]
 
     def follows_layer(self, node: fx.Node) -> bool:
         """Return True if a layer is computed before a node and the node depends on it."""
@@ -220,6 +221,16 @@ class Context:
         """Return the axis of an op's weight that runs over output channels."""
         op = self.user_op(node)
         return channel_axis(node) if op is None or op_of(node) is not None else op.weight_axis
+
+
+def _slots_of(op: OpKind, node: fx.Node) -> Iterator[tuple[str, fx.Node]]:
+    for name, value in arguments(op, node):
+        slot = op.slot(name) if name in op.parameters else "input"
+        tensors: list[fx.Node] = []
+        fx.map_arg(value, tensors.append)
+        for tensor in tensors if slot else ():
+            slot_of_operand = "weight" if is_constant(tensor) else "input"
+            yield slot_of_operand if slot == "operand" else str(slot), tensor
 
 
 def arguments(op: OpKind, node: fx.Node) -> list[tuple[str, Any]]:

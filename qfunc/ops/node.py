@@ -59,6 +59,12 @@ def attribute(node: fx.Node, name: str) -> Any:
     return node.args[op.parameters.index(name)]
 
 
+def traits(node: fx.Node) -> Trait:
+    """Return the traits of a captured node: those of its op or of its kind."""
+    op = op_of(node)
+    return traits_of(kind_of(node)) if op is None else op.traits
+
+
 def has(node: fx.Node, trait: Trait) -> bool:
     """Return True if a captured node has all of these traits.
 
@@ -66,8 +72,7 @@ def has(node: fx.Node, trait: Trait) -> bool:
     >>> [has(n, Trait.NON_NEGATIVE) for n in g.nodes]
     [False, True, False]
     """
-    op = op_of(node)
-    return trait in (traits_of(kind_of(node)) if op is None else op.traits)
+    return trait in traits(node)
 
 
 def slots(node: fx.Node) -> list[tuple[str, fx.Node]]:

@@ -110,12 +110,13 @@ class _Folding:
                 self._miss(node, reader, f"the weight or bias of {node.name!r} is computed, not a parameter")
             elif step is not None:
                 return self._fold_step(op, reader, step)
-            elif norm is not None and self._fits(op, reader, norm, op.bias().numel()):
+            elif norm is not None and self._fits(op, reader, norm, op.outputs):
                 self._fold_norm(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
                 return True
         if op is None or len(readers) != 1:
             return False
-        norm = self.norms.chain_after(node, op.bias().numel(), op.spatial, op.stored.dtype)
+        stored = op.stored
+        norm = self.norms.chain_after(node, op.outputs, stored.ndim - 2, stored.dtype)
         if norm is not None:
             self._fold_norm(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
         return norm is not None

@@ -30,6 +30,8 @@ def match_masks(network: fx.GraphModule) -> fx.GraphModule:
     masks: set[fx.Node] = set()  # nodes whose values mask others
     changed = False
     for node in network.graph.nodes:
+        if not node.op.startswith("call"):
+            continue
         kind = kind_of(node)
         if node in positions:
             low = any(isinstance(v, int | float) and not isinstance(v, bool) and v <= LOW for v in _numbers(node))

@@ -62,17 +62,19 @@ class SharedConstants:
                 groups.setdefault(self.bases[op][at], []).append(op)
             left = {n: group[0] for group in groups.values() for n in self._numbered(group, slot, leaders)}
             for op in ops:
-                op.replace_input_with(attribute(op, slot), attribute(leaders[op], slot))
+                if leaders[op] is not op:
+                    op.replace_input_with(attribute(op, slot), attribute(leaders[op], slot))
             for node, op in left.items():
                 self._leave(node, read_attr(self.model, attribute(op, slot)))
 
     def _numbered(self, ops: list[fx.Node], slot: str, leaders: dict[fx.Node, fx.Node]) -> list[fx.Node]:
         # The places that are left when the leaders have theirs, in the order of the graph.
-        holders = sorted((attribute(op, slot) for op in ops), key=lambda n: (len(str(n.target)), str(n.target)))
+        constants = {op: attribute(op, slot) for op in ops}
+        holders = sorted(constants.values(), key=lambda n: (len(str(n.target)), str(n.target)))
         kept = [op for op in ops if leaders[op] is op]
-        values = [read_attr(self.model, attribute(op, slot)) for op in kept]
+        values = [read_attr(self.model, constants[op]) for op in kept]
         for op, holder, value in zip(kept, holders, values, strict=False):
-            op.replace_input_with(attribute(op, slot), holder)
+            op.replace_input_with(constants[op], holder)
             op.prepend(holder)
             owner, name = self._owner(holder.target)
             setattr(owner, name, value)

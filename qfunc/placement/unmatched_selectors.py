@@ -86,20 +86,19 @@ def _selectors(value: Any) -> Iterator[s.Selector]:
             yield from _selectors(getattr(value, each.name))
 
 
-def atoms(selector: Any) -> Iterator[s.Selector]:
-    """Yield the selectors from which a selector is composed.
+def atoms(selector: Any) -> tuple[s.Selector, ...]:
+    """Return the selectors from which a selector is composed.
 
-    >>> list(atoms(s.Op("conv") & ~s.Name("head.*")))
-    [Op('conv'), Name('head.*')]
+    >>> atoms(s.Op("conv") & ~s.Name("head.*"))
+    (Op('conv'), Name('head.*'))
     """
     match selector:
         case s.AllOf(of) | s.AnyOf(of):
-            for one in of:
-                yield from atoms(one)
+            return tuple(leaf for one in of for leaf in atoms(one))
         case s.Not(of) | s.From(of) | s.AnyInput(of):
-            yield from atoms(of)
+            return atoms(of)
         case _:
-            yield selector
+            return (selector,)
 
 
 def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics import Affine, fake_quantize
-from qfunc.numerics._grads import clipped
+from qfunc.numerics._grads import masked_straight_through
 from qfunc.specs import E4M3FN, Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
 from qfunc.testing import oracle
 
@@ -145,10 +145,10 @@ def test_no_mask_is_made_where_no_gradient_is_wanted() -> None:
     mask = lambda seen: made.append(seen) or seen > 0  # type: ignore[func-returns-value]  # noqa: E731
     scale, zero = torch.tensor(1.0), torch.tensor(0.0)
 
-    assert torch.equal(clipped(X, held, mask, scale, zero, None), X * 2)
+    assert torch.equal(masked_straight_through(X, held, mask, scale, zero, None), X * 2)
     assert not made
     x = X.clone().requires_grad_()
-    clipped(x, held, mask, scale, zero, None).sum().backward()
+    masked_straight_through(x, held, mask, scale, zero, None).sum().backward()
     assert [m.tolist() for m in made] == [(X * 3).tolist()]
     assert torch.equal(x.grad, (X > 0).float())  # type: ignore[arg-type]
 

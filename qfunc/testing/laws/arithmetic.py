@@ -59,12 +59,15 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
         # Without inner tensors, the freedom of float units cannot be delimited, so only coarse errors fail.
         good = not report.verdict.startswith("mismatch")
     flips = trial.run.flips if isinstance(trial.run, FlippingRunner) else 0.0
-    good = good or _within_flips(report, flips)
+    good = good or within_flips(report, flips)
     assert good, f"emulation and runtime disagree: {report.verdict}\n{_first(report, trial.calibrated, trial.target)}"
 
 
-def _within_flips(report: Report, flips: float) -> bool:
-    # With the runner's inputs for each unit, a share `flips` of the exact codes may be off by one, and one in 1,000 codes.
+def within_flips(report: Report, flips: float) -> bool:
+    """Return True if, with the runner's inputs for each unit, at most a share `flips` of the exact codes is off by one.
+
+    One of fewer than 1,000 codes may be.
+    """
     alone = report.of("alone")
     exact = [r for r in alone if r.exact]
     few = sum(r.mismatches for r in exact) <= flips * max(sum(r.elements for r in exact), 1000)

