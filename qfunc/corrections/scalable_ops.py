@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from qfunc.corrections.channel_scaling import Layout
 from qfunc.graph.channel_affine import ChannelAffines
-from qfunc.graph.constants import read_attr
+from qfunc.graph.constants import AttributeNodes, read_attr
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.record import path_of
 from qfunc.ops.node import attribute, channel_axis, kind_of
@@ -96,7 +96,7 @@ class ScalableOps:
     """
 
     def __init__(self, model: fx.GraphModule) -> None:
-        self.model = model
+        self.model, self.attributes = model, AttributeNodes(model.graph)
         self.reads: dict[int, int] = {}
         self.calls: dict[str, int] = {}
         for node in model.graph.nodes:
@@ -111,7 +111,7 @@ class ScalableOps:
 
     def weighted(self, node: fx.Node) -> LinearOp | str:
         """Return the op of a node, or the reason why its weight cannot change."""
-        op = linear_op(self.model, node)
+        op = linear_op(self.model, node, self.attributes)
         if op is None or (op.kind == "linear" and channel_axis(node)) or op.stored.dtype not in _FLOATS:
             return f"the weight or bias of {path_of(self.model, node)!r} is computed, not a parameter"
         constants = [n for n in (attribute(node, "weight"), attribute(node, "bias")) if n is not None]

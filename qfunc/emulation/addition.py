@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from fractions import Fraction
 
 import torch
@@ -13,6 +14,7 @@ from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.addition import add_by_shifts, add_codes, add_scaled, add_shifted
 from qfunc.ops.node import slots
+from qfunc.placement.partition import Unit
 from qfunc.placement.products import exponents
 from qfunc.specs import Shift, SumFma, SumScaled, SumShifted
 
@@ -35,19 +37,16 @@ def shares_layout_with_convolution(job: UnitContext) -> bool:
 
     ONNX Runtime stores their images with channels last, which decides the order of some sums.
     """
-    integer_units = {u.group.output.name: u for u in job.partition.units if u.integer}
-    queue, visited = [n for node in job.unit.group.nodes for _, n in slots(node)], set()
-    while queue:
-        node = queue.pop()
-        unit = integer_units.get(node.name)
-        if unit is None or node.name in visited:
-            continue
-        visited.add(node.name)
-        if unit.kind == "conv":
-            return True
-        if unit.kind in _KEEPS_LAYOUT:
-            queue += [n for inner in unit.group.nodes for _, n in slots(inner)]
-    return False
+    return _reads(job.unit, job.emitter.channels_last)
+
+
+def writes_channels_last(unit: Unit, before: Set[str]) -> bool:
+    """Return True if an integer unit writes the layout of a convolution; `before` are the outputs before it that have it."""
+    return unit.integer and (unit.kind == "conv" or (unit.kind in _KEEPS_LAYOUT and _reads(unit, before)))
+
+
+def _reads(unit: Unit, outputs: Set[str]) -> bool:
+    return any(n.name in outputs for node in unit.group.nodes for _, n in slots(node))
 
 
 def sum_shifted(job: UnitContext, arithmetic: SumShifted) -> fx.Node:

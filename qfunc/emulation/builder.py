@@ -39,7 +39,7 @@ class EmulationBuilder:
     """A graph under construction and the module that holds its constants.
 
     The target's kernels choose how tensors are quantized and dequantized.  `results` are names reserved for the results of
-    units.
+    units.  `channels_last` are the outputs of integer units that ONNX Runtime stores as its convolutions write them.
     """
 
     def __init__(self, root: nn.Module, target: Target, results: frozenset[str] = frozenset()) -> None:
@@ -48,6 +48,7 @@ class EmulationBuilder:
         self.quantize_lanes = next((a for a in arithmetics if isinstance(a, QuantizeLanes)), None)
         self.dequantize_sum = next((a for a in arithmetics if isinstance(a, DequantizeSum)), None)
         self.by_channel: dict[str, list[fx.Node]] = {}
+        self.channels_last: set[str] = set()
 
     def call(self, function: Callable[..., Any], *args: Any, name: str, result: bool = False) -> fx.Node:
         """Return a new call_function node."""

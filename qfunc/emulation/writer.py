@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import evolve
 from torch import fx, nn
 
+from qfunc.emulation.addition import writes_channels_last
 from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value
 from qfunc.emulation.context import UnitContext
 from qfunc.emulation.kernels import write
@@ -40,7 +41,7 @@ class _Emulation:
         self.emitter.graph.set_codegen(self.network.graph._codegen)
         self.values: dict[str, Value] = {}
         self.at_edge: dict[tuple[str, str], Codes] = {}
-        self.units = {u.group.output.name: u for u in partition.units}
+        self.units = partition.units_by_output
         self.inside = {n.name for u in partition.units for n in u.group.nodes[:-1]}
 
     def build(self) -> fx.GraphModule:
@@ -72,6 +73,8 @@ class _Emulation:
             inputs: dict[str, Value] = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
             others = {p.name: self.values[p.name] for n in unit.group.nodes for p in n.all_input_nodes if p.name in self.values}
             job = UnitContext(unit, self.partition, self.emitter, others | inputs, output if unit.integer else None)
+            if writes_channels_last(unit, self.emitter.channels_last):
+                self.emitter.channels_last.add(last)
             self.values[last] = Real(write(job)) if job.output_encoding is None else Codes(write(job), job.output_encoding)
         else:
             for node in unit.group.nodes:

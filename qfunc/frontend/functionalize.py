@@ -17,7 +17,8 @@ from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stacks, source_line
 from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device
-from qfunc.graph.module import CapturedModule, ensure_submodule, unique_name, with_tensors
+from qfunc.graph.constants import UniqueNames
+from qfunc.graph.module import CapturedModule, ensure_submodule, with_tensors
 from qfunc.graph.record import NodeInfo, Record, attach
 from qfunc.ops.attention import repeat_heads
 from qfunc.ops.binding import dtype_of
@@ -61,7 +62,7 @@ class _Builder:
         self.env: dict[fx.Node, Any] = {}  # a tuple for torch.meshgrid
         self.storage = Storage(traced)
         self.facts: dict[str, NodeInfo] = {}
-        self.paths: set[str] = set()
+        self.paths = UniqueNames()
         self.stacks = module_stacks(traced)
         self.last = {stack[-1][0]: n for n, stack in self.stacks.items() if n.op.startswith("call") and stack}
 
@@ -239,6 +240,4 @@ class _Builder:
         return self.stacks.get(node, [])
 
     def _unique(self, path: str) -> str:
-        unused = unique_name(path, self.paths)
-        self.paths.add(unused)
-        return unused
+        return self.paths.fresh(path)

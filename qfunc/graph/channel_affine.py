@@ -7,6 +7,7 @@ shift = beta - mean * factor.
 from __future__ import annotations
 
 import inspect
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -56,8 +57,12 @@ class ChannelAffines:
 
     def __init__(self, model: fx.GraphModule) -> None:
         self.model = model
-        self.constant = computable(model.graph)
         self.known: dict[fx.Node, Tensor] = {}
+
+    @cached_property
+    def constant(self) -> set[fx.Node]:
+        """The nodes that depend on constants alone, when they were first asked for."""
+        return computable(self.model.graph)
 
     def at(self, node: fx.Node) -> ChannelAffine | None:
         """Return the affine map of one BatchNorm: a leaf of torch.nn, or a call with constant statistics."""

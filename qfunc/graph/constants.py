@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from itertools import count
+
 import torch
 from torch import Tensor, fx, nn
 
@@ -38,37 +41,82 @@ def computable(graph: fx.Graph) -> set[fx.Node]:
 
 def value_of(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor:
     """Return the value of a computable node, with floating-point constants in float64; `known` caches values."""
-    if node in known:
-        return known[node]
+    pending = [node]
+    while pending:  # without recursion, because chains may be long
+        current = pending[-1]
+        unknown = [n for n in current.all_input_nodes if n not in known]
+        if current not in known and unknown:
+            pending += unknown
+            continue
+        pending.pop()
+        if current not in known:
+            known[current] = _computed(model, current, known)
+    return known[node]
+
+
+def _computed(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor:
     if node.op == "get_attr":
         tensor = read_attr(model, node).detach()
-        known[node] = tensor.double() if tensor.is_floating_point() else tensor
-    else:
-        op = op_of(node)
-        assert op is not None
-        with torch.no_grad():
-            known[node] = op.call(*fx.map_arg(node.args, lambda n: value_of(model, n, known)))
-    return known[node]
+        return tensor.double() if tensor.is_floating_point() else tensor
+    op = op_of(node)
+    assert op is not None
+    with torch.no_grad():
+        value: Tensor = op.call(*fx.map_arg(node.args, known.__getitem__))
+    return value
 
 
 def dtypes_of(model: fx.GraphModule, node: fx.Node) -> set[torch.dtype]:
     """Return the dtypes of the constants from which a node is computed."""
-    if node.op == "get_attr":
-        return {read_attr(model, node).dtype}
-    return {dtype for n in node.all_input_nodes for dtype in dtypes_of(model, n)}
+    pending, seen = [node], {node}
+    while pending:
+        inputs = [n for n in pending.pop().all_input_nodes if n not in seen]
+        seen.update(inputs)
+        pending += inputs
+    return {read_attr(model, n).dtype for n in seen if n.op == "get_attr"}
 
 
-def store(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, old: fx.Node | None, trained: bool) -> fx.Node:
-    """Store a tensor: replace the one that `old` reads if it has no other reader; otherwise add a new attribute.
+class AttributeNodes:
+    """The get_attr nodes of a graph by path; the graph is read once, at the first use."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+
+    @cached_property
+    def _by_path(self) -> dict[str, list[fx.Node]]:
+        found: dict[str, list[fx.Node]] = {}
+        for node in self.graph.nodes:
+            if node.op == "get_attr":
+                found.setdefault(str(node.target), []).append(node)
+        return found
+
+    def others(self, node: fx.Node) -> int:
+        """Return the number of users that other nodes with the path of a node have; erased nodes have none."""
+        return sum(len(n.users) for n in self._by_path.get(str(node.target), ()) if n is not node)
+
+
+def replace(
+    model: fx.GraphModule, before: fx.Node, old: fx.Node, value: Tensor, trained: bool, nodes: AttributeNodes
+) -> fx.Node:
+    """Replace the tensor that `old` reads if it has no other reader; otherwise store a new one.
 
     Returns:
         The node that reads the tensor: `old`, or a new node inserted before `before`.
     """
+    path = str(old.target)
+    if len(old.users) + nodes.others(old) != 1:
+        return store(model, before, path, value, trained)
     owner, _, name = path.rpartition(".")
-    readers = [u for n in model.graph.nodes if n.op == "get_attr" and n.target == path for u in n.users]
-    if old is not None and len(readers) == 1:
-        setattr(model.get_submodule(owner), name, nn.Parameter(value, requires_grad=trained))
-        return old
+    setattr(model.get_submodule(owner), name, nn.Parameter(value, requires_grad=trained))
+    return old
+
+
+def store(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, trained: bool) -> fx.Node:
+    """Store a tensor as a new attribute at a path, with the first numeric suffix that is not taken.
+
+    Returns:
+        The node that reads it, inserted before `before`.
+    """
+    owner, _, name = path.rpartition(".")
     unused, count = name, 0
     while getattr(model.get_submodule(owner), unused, None) is not None:
         count += 1
@@ -76,3 +124,26 @@ def store(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, old:
     setattr(model.get_submodule(owner), unused, nn.Parameter(value, requires_grad=trained))
     with model.graph.inserting_before(before):
         return model.graph.get_attr(f"{owner}.{unused}".lstrip("."))
+
+
+class UniqueNames(set[str]):
+    """The names that are taken.  The time to add one does not depend on the number of names that begin alike.
+
+    >>> names = UniqueNames({"conv"})
+    >>> names.fresh("conv"), names.fresh("conv"), names.fresh("linear")
+    ('conv_1', 'conv_2', 'linear')
+    """
+
+    def __init__(self, names: set[str] | frozenset[str] = frozenset()) -> None:
+        super().__init__(names)
+        self._suffixes: dict[str, int] = {}
+
+    def fresh(self, name: str) -> str:
+        """Return the name, or the name with the first numeric suffix that is not taken; it is taken from now on."""
+        found = name
+        if name in self:
+            suffix = next(i for i in count(self._suffixes.get(name, 1)) if f"{name}_{i}" not in self)
+            self._suffixes[name] = suffix + 1
+            found = f"{name}_{suffix}"
+        self.add(found)
+        return found

@@ -42,10 +42,10 @@ def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeT
     (['gt'], ['float_1', 'gt', 'mul', 'sub'])
     """
     context, record = context or Context(network), record_of(network)
-    facts = record.facts if record else {}
+    facts, traits_of_ops = record.facts if record else {}, context.traits_of_ops()
     integers, positions, fixed = set[fx.Node](), set[fx.Node](), set[fx.Node]()
     for node in network.graph.nodes:
-        fact, traits = facts.get(node.name), context.traits(node) if node.op in ("call_function", "call_module") else Trait(0)
+        fact, traits = facts.get(node.name), traits_of_ops.get(node, Trait(0))
         if (fact is not None and fact.is_integer) or _gives_integers(node, traits, integers):
             integers.add(node)
         if node.op == "get_attr" and not _trains(node):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, fx, nn
 
-from qfunc.graph.constants import read_attr
-from qfunc.graph.module import CapturedModule, in_evaluation_mode, unique_name
+from qfunc.graph.constants import UniqueNames, read_attr
+from qfunc.graph.module import CapturedModule, in_evaluation_mode
 from qfunc.graph.record import attach, record_of
 from qfunc.ops.node import attribute
 from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
@@ -48,17 +48,17 @@ def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
     results = [n for n in model.graph.nodes if n.target is normalized]
     if not results:
         return model
-    fixed: dict[fx.Node, tuple[str, Tensor]] = {}
+    fixed, names = dict[fx.Node, tuple[str, Tensor]](), UniqueNames()
     for result in results:
         op, _, bias, _ = cast(tuple[fx.Node, ...], result.args)
         weight = _folding(attribute(op, "weight"))
         weight_node = weight.all_input_nodes[0]
         if weight_node in fixed:  # a shared module, whose BatchNorm is shared too
             continue
-        path = _free(str(weight_node.target), fixed)
+        path = names.fresh(str(weight_node.target))
         fixed[weight_node] = path, folded_weight(*_values(model, weight.args))
         path = path.removesuffix("weight") + "bias"
-        fixed[bias] = _free(path, fixed), folded_bias(*_values(model, bias.args))
+        fixed[bias] = names.fresh(path), folded_bias(*_values(model, bias.args))
     graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
     graph.set_codegen(model.graph._codegen)
     members: dict[str, Any] = {path: nn.Parameter(value.detach(), requires_grad=False) for path, value in fixed.values()}
@@ -91,10 +91,6 @@ def trained_norms(model: nn.Module) -> list[Any]:
 def _folding(node: fx.Node) -> fx.Node:
     # The node whose arguments are (weight, norm, groups).
     return node.all_input_nodes[0] if node.target is unfolded_weight else node
-
-
-def _free(path: str, taken: dict[fx.Node, tuple[str, Tensor]]) -> str:
-    return unique_name(path, {p for p, _ in taken.values()})
 
 
 def _values(model: fx.GraphModule, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 from torch import Tensor, fx
 
-from qfunc.graph.constants import model_path, read_attr, store
+from qfunc.graph.constants import AttributeNodes, model_path, read_attr, replace, store
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of, op_of
 
@@ -27,6 +27,8 @@ class LinearOp:
 
     model: fx.GraphModule
     node: fx.Node
+    attributes: AttributeNodes = field(default=Factory(lambda op: AttributeNodes(op.model.graph), takes_self=True), repr=False)
+    """The nodes that read the model's tensors: one value for all ops of a pass."""
     kind: str = field(init=False)
     """conv, conv_transpose or linear."""
 
@@ -95,12 +97,15 @@ class LinearOp:
         weight_node, bias_node = self.constants
         old, weight_path = self.stored, model_path(weight_node)
         stored = self._swap_in_out(weight, self.groups) if self.kind == "conv_transpose" else weight
-        bias_path = weight_path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
+        trained = old.requires_grad
         new: dict[str, Any] = {
-            "weight": store(self.model, self.node, weight_path, stored.to(old.dtype), weight_node, old.requires_grad)
+            "weight": replace(self.model, self.node, weight_node, stored.to(old.dtype), trained, self.attributes)
         }
-        if bias is not None:
-            new["bias"] = store(self.model, self.node, bias_path, bias.to(old.dtype), bias_node, old.requires_grad)
+        if bias is not None and bias_node is not None:
+            new["bias"] = replace(self.model, self.node, bias_node, bias.to(old.dtype), trained, self.attributes)
+        elif bias is not None:
+            bias_path = weight_path.removesuffix("weight") + "bias"
+            new["bias"] = store(self.model, self.node, bias_path, bias.to(old.dtype), trained)
         self.node.args = tuple(new.get(name, a) for name, a in zip(spec.parameters, self.node.args, strict=True))
 
     @staticmethod
@@ -110,13 +115,13 @@ class LinearOp:
         return split.reshape(groups * weight.shape[1], weight.shape[0] // groups, *weight.shape[2:]).contiguous()
 
 
-def linear_op(model: fx.GraphModule, node: fx.Node) -> LinearOp | None:
+def linear_op(model: fx.GraphModule, node: fx.Node, attributes: AttributeNodes | None = None) -> LinearOp | None:
     """Return the node as a LinearOp; None unless it is such an op with a constant weight and no computed bias."""
     if not has(node, Trait.WEIGHTED):
         return None
     _, weight, bias, *_ = node.args
     constant = all(w is None or (isinstance(w, fx.Node) and w.op == "get_attr") for w in (weight, bias))
-    return LinearOp(model, node) if constant and weight is not None else None
+    return LinearOp(model, node, attributes or AttributeNodes(model.graph)) if constant and weight is not None else None
 
 
 def after(weight: Tensor, bias: Tensor, factor: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection, Iterator
-from itertools import chain, count
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,17 +18,6 @@ from qfunc.graph.module_shells import ORIGIN, Origin, add_user_members, origin_o
 from qfunc.graph.record import record_of
 from qfunc.graph.state_dict import mismatches
 from qfunc.graph.static_shapes import require_sizes_of_call
-
-__all__ = ["unique_name"]
-
-
-def unique_name(name: str, taken: Collection[str]) -> str:
-    """Return the name, or the name with the first numeric suffix that is not taken.
-
-    >>> unique_name("conv", {"conv", "conv_1"}), unique_name("linear", {"conv"})
-    ('conv_2', 'linear')
-    """
-    return next(n for n in chain((name,), (f"{name}_{i}" for i in count(1))) if n not in taken)
 
 
 class CapturedModule(fx.GraphModule):

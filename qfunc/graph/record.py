@@ -1,13 +1,22 @@
-"""The record of a captured model: facts that its graph does not have, as a frozen value that copies and pickles keep."""
+"""The record of a captured model: facts that its graph does not have, as a frozen value that copies and pickles keep.
+
+`Context` reads it together with the graph.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 from attrs import evolve, field, frozen
 from torch import fx
 
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import channel_axis, is_constant, kind_of, op_of, slots, traits, traits_of_ops
+from qfunc.ops.opset import traits_of
 from qfunc.specs import Target
+from qfunc.specs.op_kind import OpKind
 
 
 @frozen
@@ -122,3 +131,122 @@ def path_of(model: fx.GraphModule, node: fx.Node) -> str:
     fact = record.facts.get(node.name) if record else None
     path = fact.path if fact else str(node.target) if node.op == "get_attr" else node.name
     return record.path(path) if record else path
+
+
+@frozen
+class Context:
+    """A graph, the user-defined ops, and the root of each node's fused group.
+
+    It serves one analysis of a graph, because it reads the record and the kinds of nodes only once.
+    """
+
+    model: fx.GraphModule
+    ops: tuple[OpKind, ...] = ()
+    roots: dict[fx.Node, fx.Node] = field(factory=dict)
+    record: Record | None = field(init=False, eq=False, repr=False)
+    signs: dict[fx.Node, bool] = field(factory=dict, init=False, eq=False, repr=False)
+    """The nodes of which `non_negative` was computed."""
+    _kinds: dict[fx.Node, str] = field(factory=dict, init=False, eq=False, repr=False)
+    _traits: dict[fx.Node, Trait] = field(factory=dict, init=False, eq=False, repr=False)
+    _axes: dict[fx.Node, int] = field(factory=dict, init=False, eq=False, repr=False)
+    _slots: dict[fx.Node, tuple[tuple[str, fx.Node], ...]] = field(factory=dict, init=False, eq=False, repr=False)
+    _layers: dict[str, set[fx.Node]] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "record", record_of(self.model))
+
+    def fact(self, node: fx.Node) -> NodeInfo:
+        """Return the origin of a node; the path of a constant is that of its attribute."""
+        record = self.record
+        found = record.facts.get(node.name) if record else None
+        found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
+        return evolve(found, path=self.path(found.path)) if record and record.within else found
+
+    def path(self, path: str) -> str:
+        """Return the user's path for a path in the graph's model, which may be a part of an outer module."""
+        return self.record.path(path) if self.record else path
+
+    def user_op(self, node: fx.Node) -> OpKind | None:
+        """Return the record of a node's user-defined op, or None."""
+        spelling = _qualified(self.model, node) if self.ops else ""
+        return next((op for op in self.ops if spelling in op.spellings), None)
+
+    def kind(self, node: fx.Node) -> str:
+        """Return the kind of a node; user-defined kinds take precedence."""
+        if node not in self._kinds:
+            op = self.user_op(node)
+            self._kinds[node] = kind_of(node) if op is None else op.kind
+        return self._kinds[node]
+
+    def traits(self, node: fx.Node) -> Trait:
+        """Return the traits of a node; a user-defined op also has those of the kind in `behaves_like`."""
+        if node not in self._traits:
+            op = self.user_op(node)
+            self._traits[node] = traits(node) if op is None else op.traits | traits_of(op.behaves_like or op.kind)
+        return self._traits[node]
+
+    def traits_of_ops(self) -> dict[fx.Node, Trait]:
+        """Return the traits of every op of the graph."""
+        return {n: self.traits(n) for n in self.model.graph.nodes} if self.ops else traits_of_ops(self.model.graph)
+
+    def has(self, node: fx.Node, trait: Trait) -> bool:
+        """Return True if a node has a trait."""
+        return trait in self.traits(node)
+
+    def slots(self, node: fx.Node) -> tuple[tuple[str, fx.Node], ...]:
+        """Return the tensors that an op reads, as (slot, producer), in order."""
+        if node not in self._slots:
+            op = self.user_op(node)
+            self._slots[node] = tuple(slots(node) if op is None or op_of(node) is not None else _slots_of(op, node))
+        return self._slots[node]
+
+    def follows_layer(self, node: fx.Node) -> bool:
+        """Return True if a layer is computed before a node and the node depends on it."""
+        if "before" not in self._layers:
+            found = self._layers["before"] = set[fx.Node]()
+            for each in self.model.graph.nodes:
+                if any(n in found or self._is_layer(n) for n in each.all_input_nodes):
+                    found.add(each)
+        return node in self._layers["before"]
+
+    def precedes_layer(self, node: fx.Node) -> bool:
+        """Return True if a layer depends on a node."""
+        if "after" not in self._layers:
+            found = self._layers["after"] = set[fx.Node]()
+            for each in reversed(self.model.graph.nodes):
+                if any(n in found or self._is_layer(n) for n in each.users):
+                    found.add(each)
+        return node in self._layers["after"]
+
+    def _is_layer(self, node: fx.Node) -> bool:
+        # A matmul is not a layer: in attention it multiplies activations.
+        return self.has(node, Trait.WEIGHTED) or self.has(node, Trait.RECURRENT)
+
+    def channel_axis(self, node: fx.Node) -> int:
+        """Return the axis of an op's weight that runs over output channels."""
+        if node not in self._axes:
+            op = self.user_op(node)
+            self._axes[node] = channel_axis(node) if op is None or op_of(node) is not None else op.weight_axis
+        return self._axes[node]
+
+
+def _slots_of(op: OpKind, node: fx.Node) -> Iterator[tuple[str, fx.Node]]:
+    for name, value in arguments(op, node):
+        slot = op.slot(name) if name in op.parameters else "input"
+        tensors: list[fx.Node] = []
+        fx.map_arg(value, tensors.append)
+        for tensor in tensors if slot else ():
+            slot_of_operand = "weight" if is_constant(tensor) else "input"
+            yield slot_of_operand if slot == "operand" else str(slot), tensor
+
+
+def arguments(op: OpKind, node: fx.Node) -> list[tuple[str, Any]]:
+    """Return the arguments of a user-defined op by parameter name; surplus arguments have the name ""."""
+    return [*zip_longest(op.parameters[: len(node.args)], node.args, fillvalue=""), *node.kwargs.items()]
+
+
+def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
+    target: Any = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+    if isinstance(target, str):
+        return target
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', getattr(target, '__name__', ''))}"

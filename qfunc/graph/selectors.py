@@ -2,109 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
-from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.record import NodeInfo, Record, record_of
+from qfunc.graph.record import Context, arguments
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, channel_axis, is_constant, kind_of, op_of, slots, traits
-from qfunc.ops.opset import traits_of
+from qfunc.ops.node import attribute, is_constant, kind_of, op_of
 from qfunc.specs import selectors as s
-from qfunc.specs.op_kind import OpKind
 
-
-@frozen
-class Context:
-    """A graph, the user-defined ops, and the root of each node's fused group.
-
-    It serves one analysis of a graph, because it reads the record and the kinds of nodes only once.
-    """
-
-    model: fx.GraphModule
-    ops: tuple[OpKind, ...] = ()
-    roots: dict[fx.Node, fx.Node] = field(factory=dict)
-    record: Record | None = field(init=False, eq=False, repr=False)
-    _kinds: dict[fx.Node, str] = field(factory=dict, init=False, eq=False, repr=False)
-    _traits: dict[fx.Node, Trait] = field(factory=dict, init=False, eq=False, repr=False)
-    _slots: dict[fx.Node, tuple[tuple[str, fx.Node], ...]] = field(factory=dict, init=False, eq=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "record", record_of(self.model))
-
-    def fact(self, node: fx.Node) -> NodeInfo:
-        """Return the origin of a node; the path of a constant is that of its attribute."""
-        record = self.record
-        found = record.facts.get(node.name) if record else None
-        found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
-        return evolve(found, path=self.path(found.path)) if record and record.within else found
-
-    def path(self, path: str) -> str:
-        """Return the user's path for a path in the graph's model, which may be a part of an outer module."""
-        return self.record.path(path) if self.record else path
-
-    def user_op(self, node: fx.Node) -> OpKind | None:
-        """Return the record of a node's user-defined op, or None."""
-        spelling = _qualified(self.model, node) if self.ops else ""
-        return next((op for op in self.ops if spelling in op.spellings), None)
-
-    def kind(self, node: fx.Node) -> str:
-        """Return the kind of a node; user-defined kinds take precedence."""
-        if node not in self._kinds:
-            op = self.user_op(node)
-            self._kinds[node] = kind_of(node) if op is None else op.kind
-        return self._kinds[node]
-
-    def traits(self, node: fx.Node) -> Trait:
-        """Return the traits of a node; a user-defined op also has those of the kind in `behaves_like`."""
-        if node not in self._traits:
-            op = self.user_op(node)
-            self._traits[node] = traits(node) if op is None else op.traits | traits_of(op.behaves_like or op.kind)
-        return self._traits[node]
-
-    def has(self, node: fx.Node, trait: Trait) -> bool:
-        """Return True if a node has a trait."""
-        return trait in self.traits(node)
-
-    def slots(self, node: fx.Node) -> tuple[tuple[str, fx.Node], ...]:
-        """Return the tensors that an op reads, as (slot, producer), in order."""
-        if node not in self._slots:
-            op = self.user_op(node)
-            self._slots[node] = tuple(slots(node) if op is None or op_of(node) is not None else _slots_of(op, node))
-        return self._slots[node]
-
-    def channel_axis(self, node: fx.Node) -> int:
-        """Return the axis of an op's weight that runs over output channels."""
-        op = self.user_op(node)
-        return channel_axis(node) if op is None or op_of(node) is not None else op.weight_axis
-
-
-def _slots_of(op: OpKind, node: fx.Node) -> Iterator[tuple[str, fx.Node]]:
-    for name, value in arguments(op, node):
-        slot = op.slot(name) if name in op.parameters else "input"
-        tensors: list[fx.Node] = []
-        fx.map_arg(value, tensors.append)
-        for tensor in tensors if slot else ():
-            slot_of_operand = "weight" if is_constant(tensor) else "input"
-            yield slot_of_operand if slot == "operand" else str(slot), tensor
-
-
-def arguments(op: OpKind, node: fx.Node) -> list[tuple[str, Any]]:
-    """Return the arguments of a user-defined op by parameter name; surplus arguments have the name ""."""
-    return [*zip_longest(op.parameters[: len(node.args)], node.args, fillvalue=""), *node.kwargs.items()]
-
-
-def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
-    target: Any = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
-    if isinstance(target, str):
-        return target
-    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', getattr(target, '__name__', ''))}"
+__all__ = ["Context", "arguments", "attributes", "constant_shape", "matches", "names_one_op", "non_negative"]
 
 
 def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
@@ -134,9 +44,9 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.AnyInput(producer):
             return any(matches(producer, context.roots.get(n, n), context) for n in node.all_input_nodes)
         case s.First():
-            return not any(_is_layer(n, context) for n in _reach(node, "all_input_nodes"))
+            return not context.follows_layer(node)
         case s.Last():
-            return not any(_is_layer(n, context) for n in _reach(node, "users"))
+            return not context.precedes_layer(node)
         case s.NonNegative():
             return non_negative(node, context)
         case s.GraphInput():
@@ -213,48 +123,49 @@ def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
 
 
 def non_negative(node: fx.Node, context: Context) -> bool:
-    """Return True if the graph proves that a tensor has no negative value."""
+    """Return True if the graph proves that a tensor has no negative value.
+
+    Each node is examined once in a context, without recursion, because networks may be deep.
+    """
+    known, pending = context.signs, [node]
+    while pending:
+        current = pending[-1]
+        conditions = [] if current in known else _conditions(current, context)
+        unknown = [n for n in conditions if isinstance(n, fx.Node) and n not in known]
+        failed = any(known.get(n) is False if isinstance(n, fx.Node) else not n for n in conditions)
+        if unknown and not failed:
+            pending.append(unknown[0])
+            continue
+        known.setdefault(current, not failed)
+        pending.pop()
+    return known[node]
+
+
+def _conditions(node: fx.Node, context: Context) -> list[Any]:
+    # Return what must hold so that a tensor is not negative: booleans, and tensors that must not be negative.
     if context.has(node, Trait.NON_NEGATIVE):
-        return True
+        return []
     match kind_of(node):
         case "clip":
-            return (attribute(node, "min") or -1) >= 0 or attribute(node, "min") == 0
+            return [(attribute(node, "min") or -1) >= 0 or attribute(node, "min") == 0]
         case "pad" if attribute(node, "mode") == "constant":
-            return (attribute(node, "value") or 0) >= 0 and non_negative(attribute(node, "input"), context)
+            return [(attribute(node, "value") or 0) >= 0, attribute(node, "input")]
         case "pad":
-            return non_negative(attribute(node, "input"), context)
+            return [attribute(node, "input")]
         case "resize":  # bicubic weights are negative beyond the neighbours
-            return attribute(node, "mode") != "bicubic" and non_negative(attribute(node, "input"), context)
+            return [attribute(node, "mode") != "bicubic", attribute(node, "input")]
     if not context.has(node, Trait.KEEPS_SIGN):
-        return False
+        return [False]
     op = op_of(node)
     if op is None:
         user_op = context.user_op(node)
-        operands: list[Any] = [n for slot, n in context.slots(node) if slot == "input"]
-        if user_op is not None:
-            operands += [v for n, v in arguments(user_op, node) if user_op.slot(n) in ("input", "operand")]
+        given: list[Any] = [n for slot, n in context.slots(node) if slot == "input"]
+        given += [] if user_op is None else [v for n, v in arguments(user_op, node) if user_op.slot(n) in ("input", "operand")]
     else:
         read = [v for n, v in zip(op.parameters, node.args, strict=True) if op.slots.get(n) in ("input", "operand")]
-        operands = [entry for v in read for entry in (v if isinstance(v, list | tuple) else (v,))]
-    tensors = [v for v in operands if isinstance(v, fx.Node)]
-    numbers = [v for v in operands if isinstance(v, int | float)]
-    return all(v >= 0 for v in numbers) and bool(tensors) and all(non_negative(n, context) for n in tensors)
-
-
-def _is_layer(node: fx.Node, context: Context) -> bool:
-    # A matmul is not a layer: in attention it multiplies activations.
-    return context.has(node, Trait.WEIGHTED) or context.has(node, Trait.RECURRENT)
-
-
-def _reach(node: fx.Node, direction: str) -> set[fx.Node]:
-    seen: set[fx.Node] = set()
-    stack = list(getattr(node, direction))
-    while stack:
-        current = stack.pop()
-        if current not in seen:
-            seen.add(current)
-            stack += getattr(current, direction)
-    return seen
+        given = [entry for v in read for entry in (v if isinstance(v, list | tuple) else (v,))]
+    tensors = [v for v in given if isinstance(v, fx.Node)]
+    return [bool(tensors), *(v >= 0 for v in given if isinstance(v, int | float)), *tensors]
 
 
 def names_one_op(selector: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Set
+from itertools import accumulate
 from typing import Any
 
 from attrs import evolve
@@ -29,6 +30,7 @@ def copy_user_attributes(captured: fx.GraphModule, owner: nn.Module, op_paths: S
     memo: dict[int, Any] = {}
     pairs: list[tuple[nn.Module, nn.Module]] = []
     unused_modules: list[tuple[str, nn.Module]] = []
+    used = {prefix for path in op_paths for prefix in accumulate(path.split("."), "{}.{}".format)}
     for path, module in owner.named_modules(remove_duplicate=False):
         counterpart, origin = _get(captured, path), origin_of(module)
         if ORIGIN not in vars(module):
@@ -36,7 +38,7 @@ def copy_user_attributes(captured: fx.GraphModule, owner: nn.Module, op_paths: S
         if counterpart is captured:
             vars(captured)[ORIGIN] = origin
             add_user_members(captured)
-        elif counterpart is None and op_paths and _is_unused(path, module, op_paths):
+        elif counterpart is None and op_paths and _is_unused(path, module, used):
             unused_modules.append((path, module))
             continue
         elif counterpart is None or type(counterpart) in (nn.Module, ModuleShell):
@@ -73,10 +75,9 @@ def _copy_unused(unused: nn.Module, parent: nn.Module, name: str, memo: dict[int
         vars(parent)[name] = copied
 
 
-def _is_unused(path: str, module: nn.Module, op_paths: Set[str]) -> bool:
+def _is_unused(path: str, module: nn.Module, used: Set[str]) -> bool:
     # Unused in the forward and without tensors, so it is not a float copy of a part of the graph.
-    used = any(one == path or one.startswith(f"{path}.") for one in op_paths)
-    return not used and not any(True for _ in module.parameters()) and not any(True for _ in module.buffers())
+    return path not in used and not any(True for _ in module.parameters()) and not any(True for _ in module.buffers())
 
 
 def _insert_shell(captured: nn.Module, path: str, old: nn.Module | None, origin: Origin) -> nn.Module:

@@ -80,8 +80,7 @@ class QuantizedTensor:
 
 def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...]) -> QuantizedTensor:
     """Return the quantized tensor of the quantizer at a path."""
-    nodes = {n.name: n for n in partition.network.graph.nodes}
-    coding = partition.at_path[path]
+    nodes, coding = partition.nodes, partition.at_path[path]
     seat, site = coding.quantizer, coding.quantizer.module.site
     producer = nodes[seat.tensor]
     readers = tuple(partition.paths[nodes[r]] if r in nodes else r for r in seat.readers)

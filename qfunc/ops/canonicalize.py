@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from typing import Any
 
 import torch
@@ -118,12 +119,24 @@ def is_number(node: Any) -> bool:
     >>> [n.name for n in g.nodes if is_number(n)]
     ['size', 'mul', 'getattr_1', 'getitem']
     """
-    if not isinstance(node, fx.Node):
-        return isinstance(node, int | float | slice) or (isinstance(node, list | tuple) and all(map(is_number, node)))
-    name = short_name(node)
-    if name in _SIZES or (name == "getattr" and node.args[1] in ("shape", "ndim")):
-        return True
-    return name in _ARITHMETIC and all(map(is_number, (*node.args, *node.kwargs.values())))
+    # All operands of an op come before theirs: most sums of tensors have an operand that no arithmetic computes.
+    pending, seen = deque([node]), set[fx.Node]()
+    while pending:
+        value = pending.popleft()
+        if isinstance(value, list | tuple):
+            pending.extend(value)
+        elif not isinstance(value, fx.Node):
+            if not isinstance(value, int | float | slice):
+                return False
+        elif value not in seen:
+            seen.add(value)
+            name = short_name(value)
+            if name in _SIZES or (name == "getattr" and value.args[1] in ("shape", "ndim")):
+                continue
+            if name not in _ARITHMETIC:
+                return False
+            pending.extend((*value.args, *value.kwargs.values()))
+    return True
 
 
 def canonical(node: fx.Node) -> Call | None:

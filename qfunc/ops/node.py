@@ -65,6 +65,11 @@ def traits(node: fx.Node) -> Trait:
     return traits_of(kind_of(node)) if op is None else op.traits
 
 
+def traits_of_ops(graph: fx.Graph) -> dict[fx.Node, Trait]:
+    """Return the traits of every op of a captured graph."""
+    return {node: traits(node) for node in graph.nodes if node.op in ("call_function", "call_module")}
+
+
 def has(node: fx.Node, trait: Trait) -> bool:
     """Return True if a captured node has all of these traits.
 

@@ -16,7 +16,7 @@ from torch import fx, nn
 
 from qfunc.errors import SpecError
 from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
-from qfunc.graph.constants import value_of
+from qfunc.graph.constants import AttributeNodes, value_of
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context, matches
@@ -56,6 +56,7 @@ def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.
     if record is not None:
         names = {n.name for n in model.graph.nodes}
         kept = {k: v for k, v in record.facts.items() if k in names}
+        kept |= {conv: record.facts[norm] for conv, norm in folding.convs.items() if norm in record.facts and conv in names}
         unfolded = (*record.unfolded, *dict.fromkeys(folding.misses))
         attach(model, evolve(record, facts=kept, rank_two=(*record.rank_two, *folding.linears), unfolded=unfolded))
     return model
@@ -67,10 +68,12 @@ class _Folding:
     def __init__(self, model: fx.GraphModule, target: Target | None) -> None:
         self.model, self.norms = model, ChannelAffines(model)
         self.joining = SharedConstants(model, self.norms.constant)
+        self.attributes = AttributeNodes(model.graph)
         self.context = Context(model, () if target is None else target.ops)
         steps = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
         self.steps, self.kinds = steps, () if target is None else tuple(op.kind for op in target.ops)
         self.linears: list[str] = []
+        self.convs: dict[str, str] = {}  # the name of a new conv -> that of its BatchNorm
         self.misses: list[tuple[str, str, str]] = []
 
     def run(self) -> None:
@@ -96,7 +99,7 @@ class _Folding:
 
     def _fold_after(self, node: fx.Node) -> bool:
         # Fold one reader into an op; return True if one was folded, since more may follow.
-        op, readers = linear_op(self.model, node), list(node.users)
+        op, readers = linear_op(self.model, node, self.attributes), list(node.users)
         for reader in readers:
             step, norm = self._step(node, reader), self.norms.at(reader)
             if step is None and norm is None:
@@ -121,7 +124,7 @@ class _Folding:
     def _fold_before(self, node: fx.Node, norm: ChannelAffine) -> bool:
         # Fold a norm into its only reader; return True if it was folded.
         readers = list(node.users)
-        op = linear_op(self.model, readers[0]) if len(readers) == 1 else None
+        op = linear_op(self.model, readers[0], self.attributes) if len(readers) == 1 else None
         if op is None or [s for s, n in slots(op.node) if n is node] != ["input"]:
             return False
         if not self._fits(op, node, norm, op.inputs):
@@ -191,9 +194,7 @@ class _Folding:
             weight, bias = (self.model.graph.get_attr(f"{path}.{n}") for n in ("weight", "bias"))
             args = (node.args[0], weight, bias, 1, 0, 1, norm.factor.numel())
             conv = self.model.graph.call_function(torch.conv2d, args)
-        record = record_of(self.model)
-        if record is not None and node.name in record.facts:
-            attach(self.model, evolve(record, facts={**record.facts, conv.name: record.facts[node.name]}))
+        self.convs[conv.name] = node.name
         self._absorb(conv, (node,))
 
     def _module(self, node: fx.Node) -> nn.Module | None:

@@ -58,7 +58,7 @@ def _store(network: fx.GraphModule, node: fx.Node, slot: str, value: Tensor) -> 
         owner, _, prefix = owner.rpartition(".")
         name = f"{prefix}_{name}"
     requires_grad = value.is_floating_point() and any(p.requires_grad for p in network.parameters())
-    reader = store(network, node, f"{owner}.{slot}_of_{name}".lstrip("."), value, None, requires_grad)
+    reader = store(network, node, f"{owner}.{slot}_of_{name}".lstrip("."), value, requires_grad)
     path = str(reader.target)
     network.graph.erase_node(reader)
     return path
@@ -83,14 +83,23 @@ def _constant_nodes(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _value(network: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    if node not in known:
-        if node.op == "get_attr":
-            known[node] = read_attr(network, node).detach()
-        else:
-            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: _value(network, n, known))
-            call: Any = node.target if node.op == "call_function" else getattr(torch.Tensor, str(node.target))
-            with torch.no_grad():
-                known[node] = call(*args, **kwargs)
+    pending = [node]
+    while pending:  # without recursion, because chains may be long
+        current = pending[-1]
+        unknown = [n for n in current.all_input_nodes if n not in known]
+        if current not in known and unknown:
+            pending += unknown
+            continue
+        pending.pop()
+        if current in known:
+            continue
+        if current.op == "get_attr":
+            known[current] = read_attr(network, current).detach()
+            continue
+        args, kwargs = fx.map_arg((current.args, current.kwargs), known.__getitem__)
+        call: Any = current.target if current.op == "call_function" else getattr(torch.Tensor, str(current.target))
+        with torch.no_grad():
+            known[current] = call(*args, **kwargs)
     return known[node]
 
 

@@ -79,8 +79,11 @@ def unfold_batch_norms(network: fx.GraphModule, before: fx.GraphModule, norms: t
             norm = SyncBatchNormStatistics(norm) if isinstance(norm, nn.SyncBatchNorm) else norm
             begin(norm)
             setattr(ensure_submodule(network, owner), name, norm)
-    for each, op, weight, bias in folded:
-        _train(network, each, op, weight, bias)
+    results = {_train(network, each, op, weight, bias).name: op.name for each, op, weight, bias in folded}
+    record = record_of(network)
+    if record is not None:
+        facts = {result: record.facts[op] for result, op in results.items() if op in record.facts}
+        attach(network, evolve(record, facts={**record.facts, **facts}))
     return network
 
 
@@ -100,7 +103,7 @@ def _restore(network: fx.GraphModule, before: fx.GraphModule, path: str | None) 
         setattr(ensure_submodule(network, owner), name, nn.Parameter(held.detach().clone(), requires_grad=held.requires_grad))
 
 
-def _train(network: fx.GraphModule, each: TrainedBatchNorm, op: fx.Node, weight: fx.Node, bias: fx.Node) -> None:
+def _train(network: fx.GraphModule, each: TrainedBatchNorm, op: fx.Node, weight: fx.Node, bias: fx.Node) -> fx.Node:
     spec, graph = op_of(op), network.graph
     assert spec is not None
     quantized_bias = attribute(op, "bias")
@@ -122,9 +125,7 @@ def _train(network: fx.GraphModule, each: TrainedBatchNorm, op: fx.Node, weight:
     with graph.inserting_after(op):
         result = graph.call_function(normalized, (op, norm, bias, quantized_bias))
     op.replace_all_uses_with(result, delete_user_cb=lambda user: user is not result)
-    record = record_of(network)
-    if record is not None and op.name in record.facts:
-        attach(network, evolve(record, facts={**record.facts, result.name: record.facts[op.name]}))
+    return result
 
 
 def unquantized(model: fx.GraphModule, quantizer: fx.Node) -> fx.Node:

@@ -110,9 +110,8 @@ def _each_violation(plan: Plan, target: Target) -> Iterator[Violation]:
             for slot, producer in plan.context.slots(node):
                 if producer not in group.nodes and (placed := check.read_by(node, producer)):
                     yield from check.tensor(group, (node,), slot, placed)
-        for placed in plan.placed:
-            if placed.tensor is group.output and placed.site.slot == "output":
-                yield from check.tensor(group, group.nodes, "output", placed)
+        for placed in check.outputs.get(group.output, ()):
+            yield from check.tensor(group, group.nodes, "output", placed)
 
 
 class _Check:
@@ -121,6 +120,15 @@ class _Check:
         self.overridden = any(o.bits for o in target.overrides)
         self.refused: dict[tuple[Scheme, bool], str] = {}
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
+        self.sizes: set[fx.Node] = set()  # sizes, and arithmetic on sizes, which the hardware never runs
+        for node in plan.context.model.graph.nodes:
+            kind, inputs = kind_of(node), node.all_input_nodes
+            if kind == "size" or (kind == "unknown" and inputs and self.sizes.issuperset(inputs)):
+                self.sizes.add(node)
+        self.outputs: dict[fx.Node, list[PlacedSite]] = {}
+        for placed in plan.placed:
+            if placed.site.slot == "output":
+                self.outputs.setdefault(placed.tensor, []).append(placed)
 
     def read_by(self, reader: fx.Node, tensor: fx.Node) -> PlacedSite | None:
         """Return the site whose value a reader gets as a tensor, directly or after ops that only move codes."""
@@ -132,7 +140,7 @@ class _Check:
         return self.read[tensor, reader]
 
     def op(self, group: FusedGroup, node: fx.Node) -> Iterator[Violation]:
-        if _is_size(node):
+        if node in self.sizes:
             return
         # An op with float input and float output runs elsewhere, on purpose.
         if self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output"):
@@ -185,12 +193,6 @@ class _Check:
 
     def _path(self, node: fx.Node) -> str:
         return self.context.fact(node).path
-
-
-def _is_size(node: fx.Node) -> bool:
-    # A size, or arithmetic on sizes, which the hardware never runs.
-    kind = kind_of(node)
-    return kind == "size" or (kind == "unknown" and bool(node.all_input_nodes) and all(map(_is_size, node.all_input_nodes)))
 
 
 def _attribute_names(select: Selector) -> Iterator[str]:

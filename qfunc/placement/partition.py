@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import field, frozen
@@ -14,10 +15,10 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import is_constant, kind_of, op_of
-from qfunc.placement.derived_scales import derived_qparams
 from qfunc.placement.encoding import Encoding, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
+from qfunc.placement.ties import derived_qparams
 from qfunc.specs import Copy, Int, Kernel, Target
 
 __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
@@ -88,6 +89,9 @@ class Partition:
                 self._of_output[quantizer.tensor] = encoding
             for reader in quantizer.readers:
                 self._at_edge[quantizer.tensor, reader] = encoding
+        self._shared: dict[str, Encoding | None] = {}
+        for node in self.network.graph.nodes:  # in order, because an op that only moves codes has those of its input
+            self._shared[node.name] = self._shared_coding(node)
         self.units = tuple(self._unit(g) for g in groups.groups)
 
     def coding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
@@ -96,6 +100,9 @@ class Partition:
 
     def output_coding(self, node: fx.Node) -> Encoding | None:
         """Return the encoding of a node's value that all readers share: its own site's, or that of a site before them."""
+        return self._shared[node.name]
+
+    def _shared_coding(self, node: fx.Node) -> Encoding | None:
         if node.name in self._of_output:
             return self._of_output[node.name]
         if self.kinds[node] in self.target.commuting and only_moves_codes(node):
@@ -136,11 +143,37 @@ class Partition:
     @property
     def float_units(self) -> tuple[Unit, ...]:
         """The units without an integer kernel, apart from arithmetic on sizes."""
-        return tuple(u for u in self.units if u.reason and not self._on_sizes(u.group.root))
+        return tuple(u for u in self.units if u.reason and u.group.root not in self._sizes)
 
-    def _on_sizes(self, node: fx.Node) -> bool:
-        inputs = node.all_input_nodes
-        return self.kinds[node] == "size" or (bool(inputs) and all(self._on_sizes(n) for n in inputs))
+    @cached_property
+    def _sizes(self) -> set[fx.Node]:
+        # The sizes, and arithmetic on sizes alone.
+        found: set[fx.Node] = set()
+        for node, kind in self.kinds.items():
+            if kind == "size" or (node.all_input_nodes and found.issuperset(node.all_input_nodes)):
+                found.add(node)
+        return found
+
+    @cached_property
+    def _constants(self) -> set[fx.Node]:
+        # Constants, and what is computed from them; sizes and tensors that an op creates read only the size of their input.
+        found: set[fx.Node] = set()
+        for node in self.network.graph.nodes:
+            inputs = node.all_input_nodes
+            own = kind_of(node) == "size" or self.context.has(node, Trait.CREATES) or node.op == "get_attr"
+            if own or (inputs and found.issuperset(inputs)):
+                found.add(node)
+        return found
+
+    @cached_property
+    def units_by_output(self) -> dict[str, Unit]:
+        """The units by the names of their outputs."""
+        return {unit.group.output.name: unit for unit in self.units}
+
+    @cached_property
+    def nodes(self) -> dict[str, fx.Node]:
+        """The nodes of the float network by name."""
+        return {node.name: node for node in self.network.graph.nodes}
 
     def is_removable(self, unit: Unit) -> bool:
         """Return True if a runtime may omit a unit, because the unit changes no code.
@@ -150,7 +183,7 @@ class Partition:
         """
         node = unit.group.root
         moves = unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)
-        if unit.kind == "cast" or moves or _is_constant_value(node, self.context):
+        if unit.kind == "cast" or moves or node in self._constants:
             return True
         if self.context.has(node, Trait.CLAMPS):
             before = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
@@ -183,13 +216,6 @@ class Partition:
 def _number_operands(node: fx.Node, context: Context) -> int:
     # x + 1: a number among the operands has no qparams.
     return sum(isinstance(a, int | float) for a in node.args) if context.has(node, Trait.ARITHMETIC) else 0
-
-
-def _is_constant_value(node: fx.Node, context: Context) -> bool:
-    if kind_of(node) == "size" or context.has(node, Trait.CREATES):  # they read the device and the size of their input only
-        return True
-    inputs = node.all_input_nodes
-    return node.op == "get_attr" or (bool(inputs) and all(_is_constant_value(n, context) for n in inputs))
 
 
 def _is_identity(node: fx.Node, context: Context) -> bool:

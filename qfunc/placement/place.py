@@ -16,19 +16,11 @@ from qfunc.graph.selectors import Context, constant_shape, matches
 from qfunc.ops.node import is_constant
 from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
 from qfunc.placement.rules import GroupRules, algorithm, narrow, with_axis
+from qfunc.placement.site_table import PlacedSite, SiteTable
 from qfunc.placement.ties import with_shared_algorithms
 from qfunc.placement.unmatched_selectors import require_matches
 from qfunc.quantizers.site import Site
 from qfunc.specs import DerivedQParams, FixedQParams, Scheme, Target
-
-
-@frozen
-class PlacedSite:
-    """A site, the node with the value that it quantizes, and the nodes that read the quantized value."""
-
-    site: Site
-    tensor: fx.Node
-    readers: tuple[fx.Node, ...]
 
 
 @frozen
@@ -70,8 +62,9 @@ def _plan(bare: Context, target: Target) -> Plan:
 class _Placement:
     def __init__(self, context: Context, target: Target, groups: FusedGroups, rules: GroupRules) -> None:
         self.context, self.target, self.groups, self.rules = context, target, groups, rules
-        self.by_key: dict[tuple[fx.Node, Any], PlacedSite] = {}
-        self.of_tensor: dict[fx.Node, PlacedSite] = {}
+        self.table = SiteTable()
+        self.of_tensor = self.table.of_output
+        self.group_of = {n: g for g in groups.groups for n in g.nodes}
         self.slots = context.slots
         self.types = node_types(context.model, context)
         self.paths: dict[fx.Node, str] = {}
@@ -87,7 +80,7 @@ class _Placement:
                 self._inputs(group, node)
         self._ties()
         order = {n: i for i, n in enumerate(self.context.model.graph.nodes)}
-        placed = sorted(self.by_key.values(), key=lambda p: order[p.tensor])
+        placed = sorted(self.table, key=lambda p: order[p.tensor])
         return tuple(
             evolve(p, site=site) for p, site in zip(placed, with_shared_algorithms([p.site for p in placed]), strict=True)
         )
@@ -144,7 +137,7 @@ class _Placement:
     def _readers_agree(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
         # Return True if the readers of a tensor without a site, through ops that only move codes, all require this value.
         chain = movement_chain(source, producer)
-        group = {n: g for g in self.groups.groups for n in g.nodes}
+        group = self.group_of
         readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in self.slots(u))]
         values = [self.rules.value(group[u], "input", producer, source)[0] if u in group else None for u in readers]
         return all(len(n.users) == 1 for n in chain[1:]) and all(v == value for v in values)
@@ -160,7 +153,7 @@ class _Placement:
         # A derived bias needs the static scales of the input and of the weight.  With one scale per input channel, the
         # products of a sum have no common scale.
         tensors = {slot: n for slot, n in self.slots(node) if slot in ("input", "weight")}
-        weight = next((p for p in self.by_key.values() if p.tensor is tensors.get("weight") and node in p.readers), None)
+        weight = self.table.read_by(tensors.get("weight"), node)
         given = self.of_input(tensors["input"], node)
         if weight is None or given is None or given.site.dynamic or given.site.by_channel:
             return False
@@ -171,13 +164,9 @@ class _Placement:
     ) -> PlacedSite:
         # A bias belongs to one op even if its tensor is shared; other sites are shared by (tensor, scheme).
         key = (tensor, (value, readers) if slot == "bias" else value)
-        if key in self.by_key:
-            old = self.by_key[key]
-            self.by_key[key] = evolve(old, readers=(*old.readers, *(r for r in readers if r not in old.readers)))
-            return self.by_key[key]
-        site = self._site(tensor, group, slot, value, rule)
-        self.by_key[key] = PlacedSite(site, tensor, readers)
-        return self.by_key[key]
+        if self.table.get(key) is not None:
+            return self.table.add_readers(key, readers)
+        return self.table.add(key, PlacedSite(self._site(tensor, group, slot, value, rule), tensor, readers))
 
     def _site(self, tensor: fx.Node, group: FusedGroup, slot: str, value: Any, rule: int) -> Site:
         constant = tensor.op == "get_attr"
@@ -187,8 +176,8 @@ class _Placement:
         if isinstance(value, FixedQParams | DerivedQParams):  # the hardware dictates these scales: nothing trains them
             function = functions.Fixed()
         path = self._path(tensor) if tensor.op != "get_attr" else self.context.path(str(tensor.target))
-        names, op = {p.site.name for p in self.by_key.values()}, self._path(group.root)
-        name = path if path not in names else f"{path}@{op}"
+        op = self._path(group.root)
+        name = path if path not in self.table.names else f"{path}@{op}"
         return Site(name, op, slot, value, rule, estimator, function, constant)
 
     def _path(self, node: fx.Node) -> str:
@@ -216,25 +205,16 @@ class _Placement:
                 if "output" in tie.slots:
                     members.append(self.of_tensor.get(group.output))
                 # No kernel runs on codes with a scale per channel, and joined tensors may have different numbers of channels.
-                self._tie([m for m in members if m is not None and not m.site.by_channel], group.root.name, tie.leader)
+                alike = [m for m in members if m is not None and not m.site.by_channel]
+                self.table.tie(alike, group.root.name, tie.leader)
 
     def of_input(self, tensor: fx.Node, reader: fx.Node) -> PlacedSite | None:
         """Return the site with whose codes a reader gets a tensor."""
         source, edges = self.source(tensor), [(tensor, reader)]
         for node in movement_chain(source, tensor):
             edges.append((moved_input(node), node))
-        direct = (p for t, r in edges for p in self.by_key.values() if p.tensor is t and r in p.readers)
-        return next(direct, None) or self.of_tensor.get(source)
-
-    def _tie(self, members: list[PlacedSite], name: str, leader: str) -> None:
-        if len(members) < 2:
-            return
-        names = {m.site.tie for m in members if m.site.tie} or {name}
-        for key, placed in list(self.by_key.items()):
-            if placed in members or placed.site.tie in names:
-                self.by_key[key] = evolve(placed, site=evolve(placed.site, tie=min(names), leader=leader))
-                if self.of_tensor.get(placed.tensor) is placed:
-                    self.of_tensor[placed.tensor] = self.by_key[key]
+        direct = (self.table.read_by(t, r) for t, r in edges)
+        return next((p for p in direct if p is not None), None) or self.of_tensor.get(source)
 
 
 def _is_number(node: fx.Node) -> bool:

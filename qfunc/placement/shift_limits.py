@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 
 from attrs import frozen
@@ -105,13 +106,22 @@ def satisfy_limits(limits: list[Bound], positions: dict[str, float], spans: dict
     Raises:
         CalibrationError: no move helps.
     """
-    now, moves = dict(positions), 0
-    while (broken := next((b for b in limits if b.excess(now) > 0), None)) is not None:
+    now, moves, position = dict(positions), 0, 0
+    first: dict[str, int] = {}  # the index of the first limit that a position appears in
+    for index, bound in enumerate(limits):
+        for name in (*bound.adjust, *(n for _, _, names in bound.terms for n in names)):
+            first.setdefault(name, index)
+    while position < len(limits):
+        broken = limits[position]
+        if broken.excess(now) <= 0:
+            position += 1
+            continue
         move = _best_move(broken, now, spans) if moves < STEPS else None
         if move is None:
             raise _broken_error(broken, now, _NO_MOVE.format(broken.limit.adjust))
         now.update(move)
         moves += 1
+        position = min(first[name] for name in move)  # the move may break limits before this one
     return now
 
 
@@ -124,8 +134,8 @@ def _best_move(broken: Bound, now: dict[str, float], spans: dict[str, tuple[floa
     groups = [*((n,) for n in broken.adjust), broken.adjust]
     moves = [{n: now[n] + d for n in names} for d in (-1, 1) for names in groups]
     inside = [m for m in moves if all(spans[n][0] <= v <= spans[n][1] for n, v in m.items())]
-    best = min(inside, key=lambda m: broken.excess({**now, **m}), default=None)
-    return best if best is not None and broken.excess({**now, **best}) < broken.excess(now) else None
+    best = min(inside, key=lambda m: broken.excess(ChainMap(m, now)), default=None)
+    return best if best is not None and broken.excess(ChainMap(best, now)) < broken.excess(now) else None
 
 
 def bounds(partition: Partition, names: Mapping[str, str]) -> Iterator[Bound]:
@@ -153,7 +163,7 @@ def _names_by_slot(unit: Unit, partition: Partition, names: Mapping[str, str]) -
         ("output", partition.output_coding(unit.group.output))
     ]
     for slot, coding in codings:
-        path = next((p for p, c in partition.at_path.items() if c is coding), None) if coding is not None else None
+        path = None if coding is None else coding.quantizer.path
         if path is None or path not in names:
             return {}  # a tensor of the unit has no qparams, or qparams per channel
         by_slot[slot] = (*by_slot.get(slot, ()), names[path])

@@ -1,21 +1,24 @@
-"""Tied tensors: the algorithm that finds and trains their qparams, and the parameters that they share."""
+"""Sites whose qparams depend on other sites: tied tensors, which share them, and biases, whose scale is a product."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from attrs import evolve
 from torch import fx
 
 from qfunc.graph.evaluation_form import trained_weights
+from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
-from qfunc.placement.derived_scales import derivations
+from qfunc.numerics.qparams import Affine
+from qfunc.numerics.scales import product
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten
 from qfunc.quantizers.site import Site
-from qfunc.specs import Scheme
+from qfunc.specs import DerivedQParams, Scheme
 
 
 def with_shared_algorithms(sites: Sequence[Site]) -> list[Site]:
@@ -23,21 +26,29 @@ def with_shared_algorithms(sites: Sequence[Site]) -> list[Site]:
 
     Tied tensors share parameters, and two different functions have no parameters in common.
     """
-    leaders = [leader_of(site, sites) for site in sites]
+    members = tie_members(sites)
+    leaders = [leader_of(site, members) for site in sites]
     pairs = zip(sites, leaders, strict=True)
     return [s if s is leader else evolve(s, estimator=leader.estimator, function=leader.function) for s, leader in pairs]
 
 
-def leader_of(site: Site, sites: Sequence[Site]) -> Site:
-    """Return the site that gives a site its estimator and function.
+def tie_members(sites: Sequence[Site]) -> dict[str | None, list[Site]]:
+    """Return sites by the names of their ties, in their order."""
+    members: dict[str | None, list[Site]] = {}
+    for site in sites:
+        members.setdefault(site.tie, []).append(site)
+    return members
+
+
+def leader_of(site: Site, members: Mapping[str | None, Sequence[Site]]) -> Site:
+    """Return the site that gives a site its estimator and function, of those of its tie in `members`.
 
     If the tie's leader is "input", this is the first site of the tie, else the last, its output.  It is the site itself
     if it has no tie, if the hardware dictates its scale, or if the leader has another scheme.
     """
     if site.tie is None:
         return site
-    members = [s for s in sites if s.tie == site.tie]
-    leader = members[0 if site.leader == "input" else -1]
+    leader = members[site.tie][0 if site.leader == "input" else -1]
     return leader if isinstance(site.value, Scheme) and site.value == leader.value else site
 
 
@@ -71,4 +82,46 @@ def _share(leader: FakeQuantize, module: FakeQuantize) -> None:
         tensors[name] = tensor
 
 
-__all__ = ["leader_of", "tie_parameters", "with_shared_algorithms"]
+def derived_qparams(view: QuantizedModel, qparams: dict[str, Affine]) -> dict[str, Affine]:
+    """Return the qparams of every derived site by path: s = float32(s_input * s_weight), z = 0, one for each channel.
+
+    Args:
+        view: The model.
+        qparams: The qparams of the other sites, by path.
+    """
+    channels = {q.path: q.module.scale_shape[0] for q in view.quantizers if _is_derived(q)}
+    derived = {}
+    for path, factors in derivations(view).items():
+        scale = product([qparams[factor].scale for factor in factors.values()], channels[path])
+        derived[path] = Affine(scale, torch.zeros_like(scale))
+    return derived
+
+
+def derivations(view: QuantizedModel) -> dict[str, dict[str, str]]:
+    """Return for each derived site, by path, the paths of the sites whose scales it multiplies, by slot."""
+    derived = [q for q in view.quantizers if _is_derived(q)]
+    if not derived:
+        return {}
+    calls = {str(n.target): n for n in view.evaluation_form.graph.nodes if n.op == "call_module"}
+    quantizers = {calls[quantizer.path] for quantizer in view.quantizers}
+    target = view.record.target
+    context, factors = Context(view.evaluation_form, () if target is None else target.ops), {}
+    for quantizer in derived:
+        value = quantizer.module.site.value
+        operands = dict(reversed(context.slots(next(iter(calls[quantizer.path].users)))))
+        assert isinstance(value, DerivedQParams)
+        factors[quantizer.path] = {slot: _quantizer_of(operands[slot], quantizers, context) for slot in value.of}
+    return factors
+
+
+def _is_derived(quantizer: QuantizerNode) -> bool:
+    return isinstance(quantizer.module.site.value, DerivedQParams)
+
+
+def _quantizer_of(tensor: fx.Node, quantizers: set[fx.Node], context: Context) -> str:
+    while tensor not in quantizers:  # an op that only moves codes
+        tensor = next(n for slot, n in context.slots(tensor) if slot == "input")
+    return str(tensor.target)
+
+
+__all__ = ["derivations", "derived_qparams", "leader_of", "tie_members", "tie_parameters", "with_shared_algorithms"]

@@ -11,7 +11,7 @@ from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import Context, matches
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import Plan
-from qfunc.placement.ties import leader_of
+from qfunc.placement.ties import leader_of, tie_members
 from qfunc.placement.unmatched_selectors import atoms, require_matches
 from qfunc.specs import (
     Constant,
@@ -170,7 +170,8 @@ def _require_site(change: Override, plans: Sequence[Plan], target: Target) -> No
             for p in placed
             if any(matches(change.select, n, plan.context) for n in (*groups.get(p.site.op, ()), p.tensor))
         ]
-        leaders = {site.name: leader_of(site, [p.site for p in placed]) for site in sites}
+        members = tie_members([p.site for p in placed])
+        leaders = {site.name: leader_of(site, members) for site in sites}
         if any(leader in sites for leader in leaders.values()):
             return
         followers |= {name: leader.name for name, leader in leaders.items()}

@@ -17,8 +17,8 @@ from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.passes.unfold_batch_norm import unquantized
-from qfunc.placement.derived_scales import derivations
 from qfunc.placement.fusion import FusedGroups, match_fusions, with_roots
+from qfunc.placement.ties import derivations
 from qfunc.placement.unmatched_selectors import require_match
 from qfunc.specs import Selector
 from qfunc.specs.selectors import require_selector

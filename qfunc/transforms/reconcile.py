@@ -9,8 +9,8 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
-from qfunc.placement.derived_scales import derivations, derived_qparams
 from qfunc.placement.shift_limits import limit_qparams
+from qfunc.placement.ties import derivations, derived_qparams
 from qfunc.specs import DerivedQParams
 
 

@@ -26,6 +26,7 @@ from qfunc.graph.evaluation_form import trained_norms
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
+from qfunc.graph.state_dict import load_state
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
 from qfunc.transforms.deploy import require_whole
@@ -129,7 +130,7 @@ def load(
             raise CalibrationError(where=f"load({str(path_to_files)!r})", found=difference, wanted="the saved network", do=do)
         kept = quantized.state_dict().keys()
         with torch.no_grad():
-            quantized.load_state_dict({k: v for k, v in state.items() if k in kept})
+            load_state(quantized, {k: v for k, v in state.items() if k in kept})
             for name in state.keys() - kept:
                 tensors[name].copy_(state[name])
         inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"]) for i in report["inputs"])

@@ -40,6 +40,10 @@ class Verification:
         self.inside = runner.inside(self.artifact) if can_inspect else None
         self.tallies: dict[str, Tally] = {}
         self.codings = self._codings()
+        self.at_path: dict[str, list[fx.Node]] = {}
+        for node, path in self.partition.paths.items():
+            if node.op != "get_attr":
+                self.at_path.setdefault(path, []).append(node)
 
     def _codings(self) -> dict[str, tuple[str, Encoding]]:
         # Return (path, encoding) by node of the emulation, for every tensor of codes that the artifact shows.
@@ -48,11 +52,14 @@ class Verification:
             return codings
         shown, names = self.inside.tensors, {n.name for n in self.emulation.graph.nodes}
         integer = {u.group.output for u in self.partition.units if u.integer}
+        of_tensor: dict[str, Encoding] = {}
+        for each in self.partition.at_path.values():
+            of_tensor.setdefault(each.quantizer.tensor, each)
         for node, path in self.partition.paths.items():
             if f"{path}.codes" not in shown or node.op == "get_attr":
                 continue
             output = self.partition.output_coding(node)
-            coding = output or next((c for c in self.partition.at_path.values() if c.quantizer.tensor == node.name), None)
+            coding = output or of_tensor.get(node.name)
             name = node.name if node in integer and output is not None else f"{node.name}_codes"
             if coding is not None and name in names:
                 codings[name] = (path, coding)
@@ -152,7 +159,7 @@ class Verification:
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
             return self.partition.coding(leaves[index], node) is not None or leaves[index] in self.exact
-        return all(n in self.exact for n, path in self.partition.paths.items() if path == tally.name and n.op != "get_attr")
+        return all(n in self.exact for n in self.at_path.get(tally.name, ()))
 
     def report(self) -> Report:
         rows = tuple(
@@ -226,7 +233,7 @@ def _in_model_order(value: Any, like: Tensor, examples: int) -> Tensor:
     tensor = torch.as_tensor(value)
     if tensor.shape == like.shape or tensor.ndim == 0 or tensor.shape[0] % examples:
         return tensor.reshape(like.shape) if tensor.numel() == like.numel() else tensor
-    each = tensor.split(len(tensor) // examples)
+    each = torch.split(tensor, len(tensor) // examples)
     shape, wanted = list(each[0].shape), list(like.shape)
     axes = [i for i in range(len(shape)) if wanted == [*shape[:i], shape[i] * examples, *shape[i + 1 :]]]
     if axes:

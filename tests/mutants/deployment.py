@@ -140,8 +140,8 @@ DEPLOYMENT = (
     ),
     Mutation(
         "float-weights-behind-an-activation", "qfunc.lowering.onnx.writer:_Writer._copy_of_float",
-        "units = [u for u in self.partition.units if u.group.output in (node, source)]",
-        "units = [u for u in self.partition.units if u.group.output is node]",
+        "for n in (node, source)]",
+        "for n in (node,)]",
         "tests/lowering/onnx/test_writer_mutants.py::test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drops",
     ),
 )  # fmt: skip

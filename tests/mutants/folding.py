@@ -32,9 +32,9 @@ FOLDING = (
         "tests/passes/test_fold_batch_norm.py::test_folded[transposed, grouped]",
     ),
     Mutation(
-        "fold-over-a-shared-weight", "qfunc.graph.constants:store",
-        "if old is not None and len(readers) == 1:",
-        "if old is not None:",
+        "fold-over-a-shared-weight", "qfunc.graph.constants:replace",
+        "if len(old.users) + nodes.others(old) != 1:",
+        "if False:",
         "tests/passes/test_fold_batch_norm.py::test_a_shared_weight_is_copied_where_not_the_same_is_folded_into_it",
     ),
     Mutation(

@@ -98,7 +98,7 @@ LEGALITY = (
     ),
     Mutation(
         "chips-are-asked-for-sizes", "qfunc.placement.constraints:_Check.op",
-        "        if _is_size(node):",
+        "        if node in self.sizes:",
         "        if False:",
         "tests/placement/test_constraints_of_chips.py::test_nnie_runs_what_caffe_has",
     ),

@@ -78,7 +78,7 @@ PLACEMENT = (
         "tests/placement/test_place_mutants.py::test_a_pad_by_a_value_outside_the_range_has_its_own_qparams",
     ),
     Mutation(
-        "negative-clips-count-as-positive", "qfunc.graph.selectors:non_negative",
+        "negative-clips-count-as-positive", "qfunc.graph.selectors:_conditions",
         '(attribute(node, "min") or -1) >= 0',
         '(attribute(node, "min") or 1) >= -1',
         "tests/placement/test_place_mutants.py::test_what_has_no_negative_value_is_known_from_the_graph",

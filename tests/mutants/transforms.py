@@ -32,7 +32,7 @@ TRANSFORMS = (
         "tests/corrections/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
     ),
     Mutation(
-        "bias-scale-of-the-weight-alone", "qfunc.placement.derived_scales:derivations",
+        "bias-scale-of-the-weight-alone", "qfunc.placement.ties:derivations",
         "for slot in value.of}",
         "for slot in value.of[1:]}",
         BIASES,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from qfunc.errors import CaptureError
 from qfunc.frontend.fx.mappings import is_user_mapping, rebuild_mapping
@@ -37,6 +37,7 @@ class Tracer(fx.Tracer):
         self.proxy_buffer_attributes = True
         self.leaves = leaves
         self.thread = threading.get_ident()
+        self.paths: dict[int, tuple[str, Tensor]] | None = None
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Trace a module's call; tracing patches nn.Module for all threads, so calls of other threads just run."""
@@ -51,7 +52,15 @@ class Tracer(fx.Tracer):
         """Return a module's attribute, as a proxy; other threads get the tensor itself."""
         if threading.get_ident() != self.thread:
             return attr_val
-        return super().getattr(attr, attr_val, parameter_proxy_cache)
+        if self.paths is None:  # torch searches all tensors of the model for each that the forward reads
+            named = (*self.root.named_parameters(), *self.root.named_buffers())
+            self.paths = {id(tensor): (path, tensor) for path, tensor in reversed(named)}
+        path, _ = self.paths.get(id(attr_val), ("", None))
+        if not path:
+            return super().getattr(attr, attr_val, parameter_proxy_cache)
+        if path not in parameter_proxy_cache:
+            parameter_proxy_cache[path] = super().create_proxy("get_attr", path, (), {})
+        return parameter_proxy_cache[path]
 
     def create_arg(self, a: Any) -> Any:
         """Return a value that the graph can store; mappings keep their classes."""

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from qfunc.errors import DeployError
-from qfunc.graph.module import unique_name
+from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.specs import Int
@@ -43,16 +43,14 @@ class GraphBuilder:
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
-        self.taken: set[str] = set()
+        self.taken = UniqueNames()
         self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
         self.axes: dict[Any, tuple[str, int, str]] = {}  # the sizes in the runs -> an input, its axis, the axis's name
         self.sizes: dict[Any, str] = {}
 
     def fresh(self, name: str) -> str:
         """Return the name, or the name with a number if it is taken."""
-        unique = unique_name(name, self.taken)
-        self.taken.add(unique)
-        return unique
+        return self.taken.fresh(name)
 
     def node(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         """Add a node, named after its output, and return the output's name.

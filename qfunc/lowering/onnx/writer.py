@@ -46,6 +46,7 @@ def write_model(
 class _Writer:
     def __init__(self, partition: Partition, inputs: tuple[TensorInfo, ...], opset: int, axes: Axes | None) -> None:
         self.partition, self.network = partition, partition.network
+        self.unit_of = {node: unit for unit in partition.units for node in unit.group.nodes}
         self.shapes = shapes_of(self.network, inputs, axes)
         self.graph = GraphBuilder(opset)
         self.raw: dict[str, str] = {}  # node -> float tensor
@@ -150,7 +151,7 @@ class _Writer:
 
     def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Encoding | None, str]:
         # The unit ends here, before the ops that only move its codes; its activations are before its quantizer.
-        unit = next(u for u in self.partition.units if node in u.group.nodes)
+        unit = self.unit_of[node]
         group, coding = unit.group, self.partition.output_coding(unit.group.output)
         rest = group.nodes[1:]
         clamps = all(self.partition.context.has(n, Trait.CLAMPS) for n in rest)
@@ -194,8 +195,8 @@ class _Writer:
         source = node
         while self.partition.context.has(source, Trait.CLAMPS) and isinstance(source.args[0], fx.Node):
             source = source.args[0]
-        units = [u for u in self.partition.units if u.group.output in (node, source)]
-        if not any(self._has_float_weights(unit) for unit in units):
+        units = [self.partition.units_by_output.get(n.name) for n in (node, source)]
+        if not any(unit is not None and self._has_float_weights(unit) for unit in units):
             return self.raw[node.name]
         return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.graph.module import unique_name
+from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
 from qfunc.lowering.xnnpack.constraints import require_multiplier
@@ -65,7 +65,7 @@ class TfliteBuilder:
         self.operators: list[Any] = []
         self.buffers: list[Any] = [self.schema.BufferT()]
         self.operator_codes: list[Any] = []
-        self.names: set[str] = set()
+        self.names = UniqueNames()
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
@@ -76,8 +76,7 @@ class TfliteBuilder:
             dtype: The dtype of an input; by default int8 for codes, else float32.
         """
         tensor = self.schema.TensorT()
-        unique = unique_name(name, self.names)
-        self.names.add(unique)
+        unique = self.names.fresh(name)
         tensor.name, tensor.shape, tensor.hasRank, tensor.buffer = unique.encode(), np.array(shape, np.int32), True, 0
         dtype = np.dtype(dtype or (np.float32 if qparams is None else np.int8)) if value is None else value.dtype
         tensor.type = getattr(self.schema.TensorType, _TYPES[dtype])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.graph.module import unique_name
+from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.flatbuffer import Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
@@ -44,7 +44,7 @@ class TosaBuilder:
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:
         self.ops = ops
         self.count = 0
-        self.names: set[str] = set()
+        self.names = UniqueNames()
         # The keys of the next four are indices of tensors.
         self.real: dict[int, str] = {}  # input of the model -> its name
         self.codes_of_real: dict[int, NhwcTensor] = {}  # dequantized tensor -> its codes
@@ -75,9 +75,7 @@ class TosaBuilder:
         return result
 
     def _unique(self, name: str) -> str:
-        unique = unique_name(name, self.names)
-        self.names.add(unique)
-        return unique
+        return self.names.fresh(name)
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
         """Return a constant that is not a tensor of the graph: a shape, axes or pads."""

@@ -1,0 +1,129 @@
+"""Deep networks: the work of each transform grows in proportion to the depth, and its recursion does not grow at all.
+
+Counted, not timed: the opcodes that each function of qfunc executes, and the deepest stack of Python calls.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+
+PACKAGE = str(Path(qfunc.__file__).parent)
+DEPTHS = 2, 4, 8
+
+
+class Count:
+    """The opcodes by function of qfunc, and the deepest stack."""
+
+    def __init__(self) -> None:
+        self.opcodes: Counter[CodeType] = Counter()
+        self.depth = self.deepest = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what runs inside."""
+        trace, profile = sys.gettrace(), sys.getprofile()
+        sys.setprofile(self._profile)
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(trace)
+            sys.setprofile(profile)
+
+    def _profile(self, frame: Any, event: str, _: Any) -> None:
+        self.depth += {"call": 1, "return": -1}.get(event, 0)
+        self.deepest = max(self.deepest, self.depth)
+
+    def _call(self, frame: Any, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._opcode
+
+    def _opcode(self, frame: Any, event: str, _: Any) -> Any:
+        self.opcodes[frame.f_code] += event == "opcode"
+        return self._opcode
+
+
+class Chain(nn.Module):
+    """Convolutions, with shortcuts around them if `residual`."""
+
+    def __init__(self, depth: int, residual: bool) -> None:
+        super().__init__()
+        self.residual = residual
+        blocks = (nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.ReLU()) for _ in range(depth))
+        self.layers = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x) if self.residual else layer(x)
+        return x
+
+
+X = torch.linspace(-1, 1, 16).reshape(2, 2, 2, 2)
+
+
+def steps(depth: int, residual: bool, target: Any) -> dict[str, Count]:
+    """Return the counts of each transform on a network of a depth."""
+    torch.manual_seed(0)
+    model, counts = Chain(depth, residual).eval(), dict[str, Count]()
+    for block in model.layers:
+        nn.init.dirac_(block[0].weight)  # type: ignore[index]
+
+    def step(name: str, work: Callable[[], Any]) -> Any:
+        counts[name] = Count()
+        with counts[name].running():
+            return work()
+
+    captured = step("capture", lambda: qfunc.capture()(model))
+    quantized = step("quantize", lambda: qfunc.quantize(target)(captured))
+    trained = step("train", lambda: qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(captured))
+    step("fold", lambda: qfunc.fold_batch_norm(trained))
+    calibrated = step("calibrate", lambda: qfunc.calibrate([X], progress=False)(quantized))
+    step("emulate", lambda: qfunc.emulate(target)(calibrated))
+    step("deploy", lambda: qfunc.deploy(target)(calibrated))
+    step("explain", lambda: str(qfunc.explain(calibrated)))
+    step("verify", lambda: qfunc.verify(target)(calibrated, [X]))
+    step("compare", lambda: qfunc.compare([X], progress=False)(calibrated))
+    if not residual:  # a sum does not commute with factors per channel
+        step("equalize", lambda: qfunc.equalize()(captured))
+        step("absorb", lambda: qfunc.absorb_high_bias()(captured))
+        step("correct", lambda: qfunc.correct_bias_analytic(captured)(quantized))
+    with tempfile.TemporaryDirectory() as folder:
+        step("save", lambda: qfunc.save(folder)(calibrated))
+        step("load", lambda: qfunc.load(folder)(captured))
+    return counts
+
+
+def growth(counts: list[Count]) -> dict[str, float]:
+    """Return the functions that do more for each layer in a deeper network, with the ratio: 1 if the work is proportional."""
+    small, middle, large = (count.opcodes for count in counts)
+    found = {}
+    for code, most in large.items():
+        first, second = middle[code] - small[code], (most - middle[code]) / 2
+        if second > 500 and second > 1.15 * first:
+            found[f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_name}:{code.co_firstlineno}"] = second / max(first, 1)
+    return found
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+def test_the_work_for_a_layer_does_not_depend_on_the_depth(residual: bool) -> None:
+    steps(2, residual, targets.onnxruntime)  # imports
+    by_depth = [steps(depth, residual, targets.onnxruntime) for depth in DEPTHS]
+    names = by_depth[0]
+    assert {name: found for name in names if (found := growth([counts[name] for counts in by_depth]))} == {}
+    assert {name: depths for name in names if len(set(depths := [c[name].deepest for c in by_depth[1:]])) > 1} == {}
