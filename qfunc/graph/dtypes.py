@@ -9,7 +9,6 @@ import torch
 from attrs import frozen
 from torch import fx, nn
 
-from qfunc.graph.record import record_of
 from qfunc.graph.selectors import Context
 from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Trait
@@ -41,8 +40,8 @@ def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeT
     >>> [n.name for n in types.integers], sorted(n.name for n in types.positions)
     (['gt'], ['float_1', 'gt', 'mul', 'sub'])
     """
-    context, record = context or Context(network), record_of(network)
-    facts, traits_of_ops = record.facts if record else {}, context.traits_of_ops()
+    context = context or Context(network)
+    facts, traits_of_ops = context.record.facts if context.record else {}, context.traits_of_ops()
     integers, positions, fixed = set[fx.Node](), set[fx.Node](), set[fx.Node]()
     for node in network.graph.nodes:
         fact, traits = facts.get(node.name), traits_of_ops.get(node, Trait(0))
