@@ -162,10 +162,10 @@ def test_a_chain_and_an_import_for_type_checkers_are_no_circle(sources):
     assert circle(sources) == []
 
 
-def test_specs_import_errors_and_specs_only():
+def test_specs_import_errors_files_and_specs_only():
     for path in sorted((ROOT / "specs").rglob("*.py")):
         rooms = {room for d in imports(path.read_text(), package_of(path)) if (room := room_of(d))}
-        assert rooms <= {"errors", "specs"}, path
+        assert rooms <= {"errors", "files", "specs"}, path
 
 
 def test_qfunc_uses_the_json_that_knows_its_classes():

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 from attrs import asdict, evolve
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc import specs
 from qfunc.errors import CalibrationError
+from qfunc.files.folder import read_file
+from qfunc.files.tensors import read_tensors
 from qfunc.frontend.capture import capture
 from qfunc.frontend.options import Leaves
 from qfunc.graph.constants import read_attr
@@ -27,6 +27,7 @@ from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
 from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.lowering.report_fields import SAVED_MODEL, read_report, read_target
 from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
 from qfunc.transforms.deploy import require_whole
 from qfunc.transforms.insert_quantizers import placements, simulation
@@ -98,6 +99,7 @@ def load(
         tracer: The argument of the original `quantize`.
     Raises:
         CalibrationError: no such files, or the model is not the one that was saved.
+        FileError: a file is damaged; names the file and the field.
     """
 
     require_directory(directory, "load")
@@ -108,7 +110,7 @@ def load(
             wanted, do = "the float model that was quantized, which the files do not contain", "Write load(directory)(model)."
             raise CalibrationError(where=f"load({str(place)!r})", found="a Tensor", wanted=wanted, do=do)
         report = _report(place)
-        target = specs.from_json(json.dumps(report["target"]), classes)
+        target = read_target(report["target"], str(place / REPORT), "target", classes)
         norms = TrainBatchNorm() if report.get("norms") else FoldBatchNorm()
         given: Any = model
         if path := report.get("within", ""):
@@ -118,7 +120,7 @@ def load(
         else:
             how = quantize(target, example_inputs, batch_norm=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
             quantized = how(given)
-        state = _state(place)
+        state = read_tensors(place / _TENSORS)
         for seat in quantizer_nodes(quantized):
             seat.module.take_shape_of(state, f"{seat.path}.")
         have = _tensors(quantized)
@@ -138,28 +140,10 @@ def load(
 
 
 def _report(place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if (place / REPORT).is_file() and (place / _TENSORS).is_file():
-        try:
-            found = json.loads((place / REPORT).read_text())
-        except ValueError as e:
-            raise _read_error(place, REPORT, e) from e
-    if not {"target", "stage", "inputs", "training", "graph"} <= found.keys():
+    if not ((place / REPORT).is_file() and (place / _TENSORS).is_file()):
         wanted, do = f"{REPORT} and {_TENSORS}", "Pass the directory that qfunc.save wrote."
         raise CalibrationError(where=f"load({str(place)!r})", found="no saved model", wanted=wanted, do=do)
-    return found
-
-
-def _state(place: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(place / _TENSORS)
-    except SafetensorError as e:
-        raise _read_error(place, _TENSORS, e) from e
-
-
-def _read_error(place: Path, name: str, error: Exception) -> CalibrationError:
-    found, do = f"a {name} that cannot be read: {error}", "Save the model again: the files are truncated or modified."
-    return CalibrationError(where=f"load({str(place)!r})", found=found, wanted="the files of qfunc.save", do=do)
+    return read_report(read_file(place / REPORT), SAVED_MODEL, str(place / REPORT))
 
 
 def _tensors(model: fx.GraphModule) -> dict[str, Tensor]:
