@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import struct
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from attrs import frozen
+
+from qfunc.errors import FileError, first_line
+from qfunc.files.json_text import damaged
 
 Fields = tuple[tuple[str, str], ...]
 Schema = Mapping[str, Fields]
@@ -30,6 +34,8 @@ class Table:
     fields: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self.fields:
+            raise damaged(self.kind, name, "no such field", "a table with it")
         return self.fields[name]
 
 
@@ -91,13 +97,37 @@ def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
 
 
 def parse(schema: Schema, kind: str, data: bytes) -> Table:
-    """Return the root table of a flatbuffer, whole."""
+    """Return the root table of a flatbuffer, whole.
+
+    Raises:
+        FileError: an offset or a length beyond the data, a text that is not UTF-8, or more content than the data can hold.
+    """
     module: Any = importlib.import_module("flatbuffers.table")
-    return _read(schema, kind, module.Table(bytearray(data), int.from_bytes(data[:4], "little")))
+    try:
+        return _read(schema, kind, module.Table(bytearray(data), int.from_bytes(data[:4], "little")), _Budget(len(data)))
+    except (struct.error, LookupError, TypeError, UnicodeDecodeError, ValueError) as e:
+        if isinstance(e, FileError):
+            raise
+        raise damaged(f"flatbuffer {kind}", "", first_line(e), "offsets inside the data") from e
 
 
-def _read(schema: Schema, kind: str, held: Any) -> Table:
+class _Budget:
+    """The bytes that may still be read: offsets that share their content could stand for more than a file holds."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.left = size
+
+    def spend(self, count: int, size: int = 1) -> int:
+        """Return a number of items of some bytes each, after taking them off."""
+        self.left -= count * size
+        if self.left < 0:
+            raise damaged("flatbuffer", "", f"content of more than {self.size:,} bytes", "as much as the file holds")
+        return count
+
+
+def _read(schema: Schema, kind: str, held: Any, budget: _Budget) -> Table:
     types: Any = importlib.import_module("flatbuffers.number_types")
+    budget.spend(4)
     found: dict[str, Any] = {}
     for name, inner, slot in _places(schema, kind):
         offset = held.Offset(4 + 2 * slot)
@@ -107,23 +137,32 @@ def _read(schema: Schema, kind: str, held: Any) -> Table:
         if inner in SCALARS:
             found[name] = held.Get(getattr(types, f"{SCALARS[inner]}Flags"), at)
         elif inner == "str":
-            found[name] = held.String(at).decode()
+            found[name] = _text(held, at, budget)
         elif inner == "bytes" or inner[1:-1] in SCALARS:
             size = np.dtype("uint8" if inner == "bytes" else SCALARS[inner[1:-1]].lower())
-            values = np.frombuffer(bytes(held.Bytes), size, held.VectorLen(offset), held.Vector(offset))
+            count = budget.spend(held.VectorLen(offset), size.itemsize)
+            values = np.frombuffer(held.Bytes, size, count, held.Vector(offset))
             found[name] = values.tobytes() if inner == "bytes" else values.tolist()
         elif inner[0] == "[":
-            places = [held.Vector(offset) + 4 * i for i in range(held.VectorLen(offset))]
+            places = [held.Vector(offset) + 4 * i for i in range(budget.spend(held.VectorLen(offset), 4))]
             if inner == "[str]":
-                found[name] = [held.String(p).decode() for p in places]
+                found[name] = [_text(held, p, budget) for p in places]
                 continue
-            found[name] = [_read(schema, inner[1:-1], type(held)(held.Bytes, held.Indirect(p))) for p in places]
+            found[name] = [_read(schema, inner[1:-1], type(held)(held.Bytes, held.Indirect(p)), budget) for p in places]
         else:
             if "|" in inner:
                 number = held.Get(types.Uint8Flags, held.Pos + held.Offset(4 + 2 * (slot - 1)))
+                if not 0 < number <= len(inner.split("|")):
+                    raise damaged(kind, name, f"the table {number} of a union", f"1 to {len(inner.split('|'))}")
                 inner = inner.split("|")[number - 1]
-            found[name] = _read(schema, inner, type(held)(held.Bytes, held.Indirect(at)))
+            found[name] = _read(schema, inner, type(held)(held.Bytes, held.Indirect(at)), budget)
     return Table(kind, found)
+
+
+def _text(held: Any, place: int, budget: _Budget) -> str:
+    text: bytes = held.String(place)
+    budget.spend(len(text))
+    return text.decode()
 
 
 __all__ = ["Fields", "Schema", "Table", "serialize", "table", "parse"]

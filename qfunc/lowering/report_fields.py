@@ -27,10 +27,11 @@ from qfunc.files.fields import (
     require,
 )
 from qfunc.files.json_text import damaged, parse
+from qfunc.lowering.artifact import REPORT
 from qfunc.specs import Target
 from qfunc.specs._values import short
 
-__all__ = ["ARTIFACT", "DTYPES", "INPUT", "SAVED_MODEL", "TENSOR", "UNIT", "read_report", "read_target"]
+__all__ = ["ARTIFACT", "DTYPES", "INPUT", "SAVED_MODEL", "TENSOR", "UNIT", "read_quantized", "read_report", "read_target"]
 
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or "int" in str(d))}
 DTYPES["torch.bool"] = torch.bool
@@ -74,11 +75,26 @@ def read_report(content: bytes, fields: Kind, file: str) -> dict[str, Any]:
         FileError: names the file and the field.
     """
     report: dict[str, Any] = require(fields, parse(content, file), file)
-    for i, tensor in enumerate(report.get("tensors", ())):
+    _require_lengths(report.get("tensors", []), file)
+    return report
+
+
+def read_quantized(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the quantized tensors in the report of an artifact.
+
+    Raises:
+        FileError: names the field.
+    """
+    tensors: list[dict[str, Any]] = require(Many(TENSOR), report.get("tensors"), REPORT, "tensors")
+    _require_lengths(tensors, REPORT)
+    return tensors
+
+
+def _require_lengths(tensors: list[dict[str, Any]], file: str) -> None:
+    for i, tensor in enumerate(tensors):
         if len(tensor["scale"]) != len(tensor["zero_point"]):
             found, wanted = described(tensor["zero_point"]), f"{described(tensor['scale'])}, as its scale"
             raise damaged(file, f"tensors[{i}].zero_point", found, wanted)
-    return report
 
 
 def read_target(document: Any, file: str, field: str = "", classes: Iterable[Any] = ()) -> Target:

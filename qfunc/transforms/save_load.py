@@ -111,6 +111,7 @@ def load(
             raise CalibrationError(where=f"load({str(place)!r})", found="a Tensor", wanted=wanted, do=do)
         report = _report(place)
         target = read_target(report["target"], str(place / REPORT), "target", classes)
+        state = read_tensors(place / _TENSORS)
         norms = TrainBatchNorm() if report.get("norms") else FoldBatchNorm()
         given: Any = model
         if path := report.get("within", ""):
@@ -120,7 +121,6 @@ def load(
         else:
             how = quantize(target, example_inputs, batch_norm=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
             quantized = how(given)
-        state = read_tensors(place / _TENSORS)
         for seat in quantizer_nodes(quantized):
             seat.module.take_shape_of(state, f"{seat.path}.")
         have = _tensors(quantized)

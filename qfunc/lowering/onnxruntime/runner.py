@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from qfunc.lowering.artifact import file_of
 from qfunc.lowering.onnxruntime.optimized import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.onnxruntime.unoptimized import UnoptimizedModel, unoptimized_model
@@ -29,7 +30,7 @@ class OnnxRuntimeRunner:
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch of inputs, in the model's order."""
-        return self.session(artifact.files["model.onnx"]).run(inputs)
+        return self.session(_whole(file_of(artifact.files, "model.onnx"))).run(inputs)
 
     def session(self, model: bytes) -> Session:
         """Return a loaded model, for many batches."""
@@ -38,7 +39,7 @@ class OnnxRuntimeRunner:
     def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel:
         """Return a view of the tensors of codes inside: those that stay in the optimised graph, or all as written."""
         view = optimized_model if self.optimise else unoptimized_model
-        return view(artifact.files["model.onnx"], self.threads)
+        return view(file_of(artifact.files, "model.onnx"), self.threads)
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where integer kernels compute an artifact (None: any) exactly, else why they may not on this CPU.
@@ -47,7 +48,7 @@ class OnnxRuntimeRunner:
         """
         if not self.optimise:
             return ""
-        exact = has("vnni") or (artifact is not None and not _beyond_seven_bits(artifact.files["model.onnx"]))
+        exact = has("vnni") or (artifact is not None and not _beyond_seven_bits(file_of(artifact.files, "model.onnx")))
         return other_kernels() or ("" if exact else SATURATES)
 
     def unlike(self) -> tuple[str, ...]:
@@ -55,9 +56,19 @@ class OnnxRuntimeRunner:
         return () if has("avx512f") else ("softmax", "gelu", "erf", "silu")
 
 
+def _whole(model: bytes) -> bytes:
+    # onnx is imported here, where it is first needed.
+    from qfunc.lowering.onnx.model_file import read_model
+
+    read_model(model)  # ONNX Runtime itself would open the files that a model names
+    return model
+
+
 def _beyond_seven_bits(model: bytes) -> bool:
     import onnx
 
-    stored = onnx.load_from_string(model).graph.initializer
+    from qfunc.lowering.onnx.model_file import read_model
+
+    stored = read_model(model).graph.initializer
     arrays = (onnx.numpy_helper.to_array(t) for t in stored if t.data_type == onnx.TensorProto.INT8 and len(t.dims) > 1)
     return any(a.size and max(a.max(), -int(a.min())) > 64 for a in arrays)

@@ -35,7 +35,9 @@ def unoptimized_model(model: bytes, threads: int = 0) -> UnoptimizedModel:
     # onnx is imported here, where it is first needed.
     import onnx
 
-    shown = onnx.load_from_string(model)
+    from qfunc.lowering.onnx.model_file import read_model
+
+    shown = read_model(model)
     made = {o: n.op_type for n in shown.graph.node for o in n.output if o.endswith(".codes")}
     for name in made:  # cast, for arrays have no codes of 4 bits
         shown.graph.node.append(onnx.helper.make_node("Cast", [name], [f"{name}.seen"], to=onnx.TensorProto.INT32))

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
+from qfunc.lowering.artifact import file_of
+from qfunc.lowering.report_fields import read_quantized
 from qfunc.lowering.runner_support import SATURATES, has, not_installed, other_kernels, require
 
 
@@ -39,7 +41,7 @@ class OpenVinoRunner:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        return _values(self.compiled(artifact.files["model.onnx"]), inputs)
+        return _values(self.compiled(file_of(artifact.files, "model.onnx")), inputs)
 
     def inside(self, artifact: Any) -> ObservedModel:
         """Return a view of the activations after each FakeQuantize, as codes.
@@ -48,20 +50,20 @@ class OpenVinoRunner:
             VerifyError: OpenVINO is not installed.
         """
         # onnx is imported here, where it is first needed.
-        import onnx
+        from qfunc.lowering.onnx.model_file import read_model
 
-        model = artifact.files["model.onnx"]
-        named = [(t, s) for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]]
+        model = file_of(artifact.files, "model.onnx")
+        named = [(t, s) for s in read_quantized(artifact.report) if s["role"] == "activation" for t in s["tensors"]]
         once = Counter(name for name, _ in named)  # one of two scales, each for its own readers, has no name
         sites = {name: site for name, site in named if once[name] == 1}
-        nodes = onnx.load_from_string(model).graph.node
+        nodes = read_model(model).graph.node
         made = {n.input[0]: n.output[0] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
         seen = {name: (output, sites[name]) for name, output in made.items()}
         return ObservedModel(self.compiled(model), self.compiled(model, tuple(made)), seen)
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where it computes an artifact (None: any) exactly, else why it may not on this CPU."""
-        weights = [] if artifact is None else [s for s in artifact.report["tensors"] if s["role"] == "weight"]
+        weights = [] if artifact is None else [s for s in read_quantized(artifact.report) if s["role"] == "weight"]
         exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
         return other_kernels() or ("" if exact or has("vnni") else SATURATES)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
+from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.runner_support import not_installed, other_kernels, require
 from qfunc.specs._check import integer, one_of
@@ -41,7 +42,7 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        return self.opened(artifact.files["model.tflite"]).run(inputs)
+        return self.opened(file_of(artifact.files, "model.tflite")).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return a view of the tensors of codes inside.
@@ -49,7 +50,7 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        plain = self.opened(artifact.files["model.tflite"])
+        plain = self.opened(file_of(artifact.files, "model.tflite"))
         exposed, last = _with_outputs(artifact)
         return ModelWithCodes(plain.run, self.opened(exposed).run, last)
 

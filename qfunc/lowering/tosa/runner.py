@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import json
 import os
 import sys
 import tempfile
@@ -16,10 +15,13 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.errors import VerifyError
+from qfunc.files.fields import require as require_fields
+from qfunc.files.json_text import damaged, parse
+from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.flatbuffer import Table
 from qfunc.lowering.runner_support import not_installed, require
-from qfunc.lowering.tosa.schema import block_of, serialize_block
+from qfunc.lowering.tosa.schema import VALUES, block_of, serialize_block
 
 
 @frozen
@@ -51,9 +53,9 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed.
         """
-        values = json.loads(artifact.files["model.values.json"])
+        values = _values(artifact.files)
         named = with_code_outputs(artifact, values["tensors"].items())
-        block = block_of(artifact.files["model.tosa"])
+        block = block_of(file_of(artifact.files, "model.tosa"))
         outputs = [*block["outputs"], *(v["tensor"] for v in named.values())]
         exposed = Opened(self._model(), serialize_block(Table(block.kind, {**block.fields, "outputs": outputs})), values)
         return ModelWithCodes(self.opened(artifact.files).run, exposed.codes, {n: bool(v["last"]) for n, v in named.items()})
@@ -68,11 +70,18 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed.
         """
-        return Opened(self._model(), files["model.tosa"], json.loads(files["model.values.json"]))
+        return Opened(self._model(), file_of(files, "model.tosa"), _values(files))
 
     def _model(self) -> Any:
         require(self.missing(), "TosaRunner", "tosa", "tosa-tools 2026.8")
         return importlib.import_module("tosa_reference_model")
+
+
+def _values(files: Mapping[str, bytes]) -> dict[str, Any]:
+    # What the artifact tells of the codes of the file.
+    name = "model.values.json"
+    values: dict[str, Any] = require_fields(VALUES, parse(file_of(files, name), name), name)
+    return values
 
 
 @contextmanager
@@ -114,7 +123,10 @@ class Opened:
         """
         batches = [np.asarray(i, np.float32) for i in inputs]
         given = []
-        for end in self.values["inputs"]:
+        for i, end in enumerate(self.values["inputs"]):
+            if end["input"] >= len(batches):
+                found, wanted = str(end["input"]), f"one of {len(batches)} inputs"
+                raise damaged("model.values.json", f"inputs[{i}].input", found, wanted)
             steps = np.rint(batches[end["input"]] / np.float32(end["scale"]))
             given.append(np.clip(steps + end["zero_point"], -128, 127).astype(np.int8))
         found, wrong = [], ""
@@ -136,7 +148,9 @@ class Opened:
     def real(self, codes: Sequence[Any]) -> list[Any]:
         """Return the real values of the outputs' codes."""
         ends = self.values["outputs"]
-        return [(c.astype(np.float32) - e["zero_point"]) * np.float32(e["scale"]) for c, e in zip(codes, ends, strict=False)]
+        if len(ends) != len(codes):
+            raise damaged("model.values.json", "outputs", f"a list of {len(ends)}", f"one of {len(codes)}, as the file has")
+        return [(c.astype(np.float32) - e["zero_point"]) * np.float32(e["scale"]) for c, e in zip(codes, ends, strict=True)]
 
 
 __all__ = ["TosaRunner"]

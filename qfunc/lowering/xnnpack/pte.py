@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from qfunc.files.json_text import damaged
 from qfunc.lowering.flatbuffer import Schema, Table, parse, serialize, table
 
 _VALUES = "Null|Int|Bool|Double|Tensor|String|IntList|DoubleList|BoolList|TensorList|OptionalTensorList"
@@ -72,6 +73,8 @@ def _tensor(shape: Sequence[int], codes: bool) -> Table:
 def delegate_of(file: bytes) -> bytes:
     """What the delegate reads, of a file that `program` wrote."""
     held: Any = parse(PROGRAM, "Program", file)["backend_delegate_data"]
+    if len(held) != 1:
+        raise damaged("model.pte", "backend_delegate_data", f"a list of {len(held)}", "one delegate's")
     return bytes(held[0]["data"])
 
 

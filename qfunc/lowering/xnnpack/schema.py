@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from qfunc.files.fields import Count, Flag, Keyed, Record, Shape
+from qfunc.files.json_text import damaged
 from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
 _ONE: Fields = (("input_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
@@ -60,6 +62,9 @@ GRAPH: Schema = {
 }  # fmt: skip
 """Tables of ExecuTorch's backends/xnnpack/serialization/schema.fbs, as far as they are written here."""
 
+VALUES = Keyed(Record({"value": Count(high=0xFFFFFFFF), "shape": Shape(), "last": Flag()}))
+"""The fields of model.values.json, which `XnnpackBuilder.listed` writes."""
+
 NONE = 0xFFFFFFFF
 """The number of a value that is not there."""
 
@@ -80,9 +85,15 @@ def delegate(graph: Table, constants: Sequence[bytes]) -> bytes:
 
 def read(data: bytes) -> tuple[Table, list[bytes]]:
     """Return (the graph, its constants) of what `delegate` wrote."""
+    if len(data) < _HEADER.size:
+        raise damaged("model.pte, delegate", "", f"{len(data)} bytes", f"a header of {_HEADER.size}")
     _, _, start, length, constants, _ = _HEADER.unpack(data[: _HEADER.size])
     graph = parse(GRAPH, "XNNGraph", data[start : start + length])
     places = graph["constant_data"][1:]
+    for i, place in enumerate(places, 1):
+        if constants + place["offset"] + place["size"] > len(data):
+            found = f"bytes to {constants + place['offset'] + place['size']:,}"
+            raise damaged("model.pte, delegate", f"constant_data[{i}]", found, f"at most {len(data):,}")
     return graph, [data[constants + p["offset"] : constants + p["offset"] + p["size"]] for p in places]
 
 
@@ -90,4 +101,4 @@ def _whole(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % _STEP)
 
 
-__all__ = ["GRAPH", "NONE", "delegate", "read"]
+__all__ = ["GRAPH", "NONE", "VALUES", "delegate", "read"]
