@@ -70,7 +70,7 @@ def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
         raise VerifyError(where=f"verify({str(place)!r})", found=found, wanted=wanted, do=do)
     saved = (place / _TENSORS).is_file()
     report = read_report(read_file(place / REPORT), SAVED_MODEL if saved else ARTIFACT, str(place / REPORT))
-    target, row = _target(report, place)
+    target, row = _target(report)
     rows = _model_checks(place, report) if saved else _artifact_checks(place, report, target)
     name = target.name if target is not None else _name(report["target"].get("spec"))
     return SavedReport("quantized model" if saved else "artifact", name, (row, *rows))
@@ -89,9 +89,9 @@ def _tried(name: str, action: Callable[[], str]) -> Check:
         return Check(name, "failed", first_line(e))
 
 
-def _target(report: dict[str, Any], place: Path) -> tuple[Target | None, Check]:
+def _target(report: dict[str, Any]) -> tuple[Target | None, Check]:
     try:
-        target = read_target(report["target"], str(place / REPORT), "target")
+        target = read_target(report["target"], REPORT, "target")
     except QfuncError as e:
         own = e.found.startswith("unknown class")  # the user's own are known to their program only
         return None, Check("target", "skipped" if own else "failed", str(e))
@@ -134,7 +134,7 @@ def _artifact_checks(place: Path, report: dict[str, Any], target: Target | None)
     # onnx is imported here, where it is first needed.
     import onnx
 
-    from qfunc.lowering.onnx.model_file import read_model
+    from qfunc.lowering.onnx_file import read_model
 
     graph: list[Any] = []
 

@@ -7,10 +7,11 @@ import re
 from attrs import frozen
 
 from qfunc.files.json_text import damaged
-from qfunc.lowering.ncnn.builder import MAGIC
 
-__all__ = ["Line", "input_shapes", "read_param"]
+__all__ = ["MAGIC", "Line", "input_shapes", "read_param"]
 
+MAGIC = 7767517
+"""The first line of a .param."""
 _NUMBER = r"-?\d{1,20}(\.\d{1,20})?(e[+-]\d{1,3})?"
 _PARAMETER = re.compile(rf"-?\d{{1,6}}={_NUMBER}(,{_NUMBER})*")
 _SIZES = ("2", "11", "1", "0")  # channels, depth, height, width

@@ -11,7 +11,7 @@ from qfunc.lowering.artifact import file_of
 from qfunc.lowering.onnxruntime.optimized import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.onnxruntime.unoptimized import UnoptimizedModel, unoptimized_model
-from qfunc.lowering.runner_support import SATURATES, has, other_kernels
+from qfunc.lowering.runner_support import SATURATES, has, loading, other_kernels
 from qfunc.specs._check import instance_of, integer
 
 
@@ -30,7 +30,9 @@ class OnnxRuntimeRunner:
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch of inputs, in the model's order."""
-        return self.session(_whole(file_of(artifact.files, "model.onnx"))).run(inputs)
+        with loading("OnnxRuntimeRunner", "ONNX Runtime"):
+            session = self.session(_whole(file_of(artifact.files, "model.onnx")))
+        return session.run(inputs)
 
     def session(self, model: bytes) -> Session:
         """Return a loaded model, for many batches."""
@@ -39,7 +41,8 @@ class OnnxRuntimeRunner:
     def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel:
         """Return a view of the tensors of codes inside: those that stay in the optimised graph, or all as written."""
         view = optimized_model if self.optimise else unoptimized_model
-        return view(file_of(artifact.files, "model.onnx"), self.threads)
+        with loading("OnnxRuntimeRunner", "ONNX Runtime"):
+            return view(file_of(artifact.files, "model.onnx"), self.threads)
 
     def comparable(self, artifact: Any = None) -> str:
         """ "" where integer kernels compute an artifact (None: any) exactly, else why they may not on this CPU.
@@ -58,7 +61,7 @@ class OnnxRuntimeRunner:
 
 def _whole(model: bytes) -> bytes:
     # onnx is imported here, where it is first needed.
-    from qfunc.lowering.onnx.model_file import read_model
+    from qfunc.lowering.onnx_file import read_model
 
     read_model(model)  # ONNX Runtime itself would open the files that a model names
     return model
@@ -67,7 +70,7 @@ def _whole(model: bytes) -> bytes:
 def _beyond_seven_bits(model: bytes) -> bool:
     import onnx
 
-    from qfunc.lowering.onnx.model_file import read_model
+    from qfunc.lowering.onnx_file import read_model
 
     stored = read_model(model).graph.initializer
     arrays = (onnx.numpy_helper.to_array(t) for t in stored if t.data_type == onnx.TensorProto.INT8 and len(t.dims) > 1)

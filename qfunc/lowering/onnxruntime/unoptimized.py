@@ -35,7 +35,7 @@ def unoptimized_model(model: bytes, threads: int = 0) -> UnoptimizedModel:
     # onnx is imported here, where it is first needed.
     import onnx
 
-    from qfunc.lowering.onnx.model_file import read_model
+    from qfunc.lowering.onnx_file import read_model
 
     shown = read_model(model)
     made = {o: n.op_type for n in shown.graph.node for o in n.output if o.endswith(".codes")}

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.report_fields import read_quantized
-from qfunc.lowering.runner_support import SATURATES, has, not_installed, other_kernels, require
+from qfunc.lowering.runner_support import SATURATES, has, loading, not_installed, other_kernels, require
 
 
 @frozen
@@ -50,7 +50,7 @@ class OpenVinoRunner:
             VerifyError: OpenVINO is not installed.
         """
         # onnx is imported here, where it is first needed.
-        from qfunc.lowering.onnx.model_file import read_model
+        from qfunc.lowering.onnx_file import read_model
 
         model = file_of(artifact.files, "model.onnx")
         named = [(t, s) for s in read_quantized(artifact.report) if s["role"] == "activation" for t in s["tensors"]]
@@ -75,7 +75,8 @@ class OpenVinoRunner:
         """
         require(self.missing(), "OpenVinoRunner", "openvino", "openvino 2026.4")
         core: Any = importlib.import_module("openvino").Core()
-        held = core.read_model(model)
+        with loading("OpenVinoRunner", "OpenVINO"):
+            held = core.read_model(model)
         made = {n: op for op in held.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()}
         held.add_outputs([made[name].output(0) for name in read])
         return core.compile_model(held, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

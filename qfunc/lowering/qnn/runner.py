@@ -55,7 +55,7 @@ class QnnHtpRunner:
         """
         require(self.missing(), "QnnHtpRunner", "qnn", "onnxruntime-qnn 2.7")
         # onnx is imported here, where it is first needed.
-        from qfunc.lowering.onnx.model_file import read_model
+        from qfunc.lowering.onnx_file import read_model
 
         model = file_of(files, "model.onnx")
         inputs = read_model(model).graph.input

@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
-from qfunc.lowering.runner_support import not_installed, other_kernels, require
+from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require
 from qfunc.specs._check import integer, one_of
 
 _RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
@@ -67,9 +67,10 @@ class LiteRtRunner:
         require(self.missing(), "LiteRtRunner", "litert", "ai-edge-litert 2.3")
         litert = importlib.import_module("ai_edge_litert.interpreter")
         resolver = getattr(litert.OpResolverType, _RESOLVERS[self.kernels])
-        made = litert.Interpreter(
-            model_content=model, num_threads=self.threads or None, experimental_op_resolver_type=resolver
-        )  # fmt: skip
+        with loading("LiteRtRunner", "LiteRT"):
+            made = litert.Interpreter(
+                model_content=model, num_threads=self.threads or None, experimental_op_resolver_type=resolver
+            )
         return Opened(made)
 
 
@@ -96,9 +97,10 @@ def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
     # The file with its tensors of codes as further outputs, and for each True if its channels are last.
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
-    held = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
-    graph = held.subgraphs[0]
-    names = [t.name.decode() for t in graph.tensors]
+    with loading("LiteRtRunner", "LiteRT"):
+        held = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
+        graph = held.subgraphs[0]
+        names = [t.name.decode() for t in graph.tensors]
     chosen: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
     graph.outputs = np.array([*graph.outputs, *chosen.values()], np.int32)
     builder = flatbuffers.Builder(1 << 16)

@@ -18,7 +18,7 @@ from qfunc.files.json_text import parse as parse_json
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.flatbuffer import Table, parse, table
-from qfunc.lowering.runner_support import not_installed, other_kernels, require
+from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require
 from qfunc.lowering.xnnpack.pte import PROGRAM, delegate_of, program
 from qfunc.lowering.xnnpack.schema import VALUES, delegate, read
 
@@ -71,7 +71,8 @@ class ExecuTorchRunner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its own imports' deprecations
             runtime = importlib.import_module("executorch.runtime").Runtime.get()
-        program = runtime.load_program(file)
+        with loading("ExecuTorchRunner", "ExecuTorch"):
+            program = runtime.load_program(file)
         try:
             return Opened(program.load_method("forward"), (program, file))
         except RuntimeError as error:
