@@ -72,7 +72,12 @@ or another program changed it.
     def no_number(name: str) -> NoReturn:
         raise damaged(file, "", f"the number {name}", "finite numbers")
 
-    hooks: dict[str, Any] = {"object_pairs_hook": unique, "parse_int": integer, "parse_float": real, "parse_constant": no_number}
+    hooks: dict[str, Any] = {
+        "object_pairs_hook": unique,
+        "parse_int": integer,
+        "parse_float": real,
+        "parse_constant": no_number,
+    }
     try:
         value = json.loads(text, **hooks)
     except json.JSONDecodeError as e:

@@ -60,9 +60,11 @@ def _require_header(header: Any, size: int, file: str) -> None:
     for name, entry in sorted(require(Keyed(_TENSOR), header, file).items(), key=lambda pair: pair[1]["data_offsets"]):
         first, last = entry["data_offsets"]
         field, taken = f"[{name!r}]", math.prod(entry["shape"]) * _SIZES[entry["dtype"]]
-        if (first, last) != (end, end + taken) or last > size:
-            found = f"bytes {first:,} to {last:,} for {entry['dtype']} of shape {entry['shape']}"
-            raise damaged(file, f"{field}.data_offsets", found, f"bytes {end:,} to {end + taken:,}, of {size:,} that are there")
+        if (first, last) != (end, end + taken):
+            wanted = f"{end:,} to {end + taken:,}, as its dtype and shape need"
+            raise damaged(file, f"{field}.data_offsets", f"bytes {first:,} to {last:,}", wanted)
+        if last > size:
+            raise damaged(file, f"{field}.data_offsets", f"bytes to {last:,}", f"at most {size:,}, as the file holds")
         end = last
     if end != size:
         raise damaged(file, "", f"{size:,} bytes of tensors", f"{end:,}, as the header tells")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError, Message
 from onnx import numpy_helper
 
 from qfunc.errors import FileError, first_line
@@ -24,9 +23,10 @@ def read_model(content: bytes, file: str = "model.onnx") -> onnx.ModelProto:
     Raises:
         FileError: no ONNX model, a tensor outside of the file, or a tensor whose shape and bytes differ.
     """
+    model = onnx.ModelProto()
     try:
-        model = onnx.ModelProto.FromString(content)
-    except DecodeError as e:
+        model.ParseFromString(content)
+    except Exception as e:  # protobuf's DecodeError, whose module has no types
         raise damaged(file, "", f"no ONNX model ({first_line(e)})", "an ONNX model") from e
     for path, message in _messages(model, ""):
         _require_text(message, path, file)
@@ -39,7 +39,7 @@ def _messages(message: Any, path: str) -> Iterator[tuple[str, Any]]:
     yield path, message
     for field, value in message.ListFields():
         inner = f"{path}.{field.name}" if path else field.name
-        if isinstance(value, Message):
+        if field.message_type is not None and hasattr(value, "ListFields"):
             yield from _messages(value, inner)
         elif field.message_type is not None:
             for i, each in enumerate(value):
@@ -62,7 +62,7 @@ def _require_whole(tensor: onnx.TensorProto, path: str, file: str) -> None:
         raise FileError(where=f"{file}: {path}", found=f"a tensor in another file, {place}", wanted="its values", do=do)
     if tensor.data_type == onnx.TensorProto.STRING:
         return
-    held = len(tensor.raw_data) + sum(len(value) for field, value in tensor.ListFields() if field.name.endswith("_data"))
+    held = sum(len(value) for field, value in tensor.ListFields() if field.name.endswith("_data"))
     elements = 1
     for size in tensor.dims:
         elements *= max(size, 0)

@@ -125,8 +125,8 @@ class Opened:
         given = []
         for i, end in enumerate(self.values["inputs"]):
             if end["input"] >= len(batches):
-                found, wanted = str(end["input"]), f"one of {len(batches)} inputs"
-                raise damaged("model.values.json", f"inputs[{i}].input", found, wanted)
+                wanted = f"one of {len(batches)} inputs"
+                raise damaged("model.values.json", f"inputs[{i}].input", str(end["input"]), wanted)
             steps = np.rint(batches[end["input"]] / np.float32(end["scale"]))
             given.append(np.clip(steps + end["zero_point"], -128, 127).astype(np.int8))
         found, wrong = [], ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qfunc.files.fields import Count, Flag, Keyed, Many, Number, Record, Shape, Text
+from qfunc.files.fields import Count, Flag, Keyed, Kind, Many, Number, Record, Shape, Text
 from qfunc.files.json_text import damaged
 from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
@@ -51,7 +51,7 @@ GRAPH: Schema = {
 """Tables of the schema tosa.fbs, as far as they are written here."""
 
 
-_END = {"scale": Number(), "zero_point": Count(-(1 << 31), 1 << 31), "tensor": Text()}
+_END: dict[str, Kind] = {"scale": Number(), "zero_point": Count(-(1 << 31), 1 << 31), "tensor": Text()}
 VALUES = Record({
     "inputs": Many(Record({"input": Count(), **_END})), "outputs": Many(Record(_END)),
     "tensors": Keyed(Record({"tensor": Text(), "shape": Shape(), "last": Flag()})),
