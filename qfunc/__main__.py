@@ -139,8 +139,8 @@ def target_of(text: str) -> Target:
 
 
 def _of_file(path: Path) -> Any:
-    if not path.is_file():
-        found = "a directory" if path.is_dir() else "no such file or directory"
+    if not os.path.isfile(path):
+        found = "a directory" if os.path.isdir(path) else "no such file or directory"
         raise SpecError(where=repr(str(path)), found=found, wanted="a JSON file", do=_DO)
     report = parse(read_file(path.resolve()), str(path))  # the user may name a link
     if isinstance(report, dict) and "target" in report:

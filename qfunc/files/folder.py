@@ -68,4 +68,8 @@ def read_folder(place: Path) -> dict[str, bytes]:
     Raises:
         FileError: one is a link, it is too large, or it cannot be read.
     """
-    return {p.name: read_file(p) for p in sorted(place.iterdir()) if p.is_symlink() or p.is_file()}
+    try:
+        paths = sorted(place.iterdir())
+    except OSError as e:
+        raise FileError(where=str(place), found=(e.strerror or str(e)).lower(), wanted="a folder", do=_COPY) from e
+    return {p.name: read_file(p) for p in paths if p.is_symlink() or p.is_file()}

@@ -64,11 +64,11 @@ def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
         FileError: a damaged report, or a link in place of a file.
     """
     place = Path(directory)
-    found = "no such directory" if not place.is_dir() else f"no {REPORT}" if not (place / REPORT).is_file() else ""
+    found = "no such directory" if not os.path.isdir(place) else f"no {REPORT}" if not os.path.isfile(place / REPORT) else ""
     if found:
         wanted, do = f"a directory with {REPORT}", "Pass what artifact.save or qfunc.save wrote."
         raise VerifyError(where=f"verify({str(place)!r})", found=found, wanted=wanted, do=do)
-    saved = (place / _TENSORS).is_file()
+    saved = os.path.isfile(place / _TENSORS)
     report = read_report(read_file(place / REPORT), SAVED_MODEL if saved else ARTIFACT, str(place / REPORT))
     target, row = _target(report)
     rows = _model_checks(place, report) if saved else _artifact_checks(place, report, target)

@@ -40,7 +40,10 @@ class Checkpoint:
         self.place = None if place is None else Path(place)
         if self.place is None:
             return
-        self.place.mkdir(parents=True, exist_ok=True)
+        try:
+            self.place.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            self._refuse((e.strerror or str(e)).lower(), "a directory that can be written")
         index = self.place / _INDEX
         files = sorted(p.name for p in self.place.iterdir() if not p.name.startswith("."))
         if not index.is_file():

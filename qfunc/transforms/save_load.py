@@ -140,7 +140,7 @@ def load(
 
 
 def _report(place: Path) -> dict[str, Any]:
-    if not ((place / REPORT).is_file() and (place / _TENSORS).is_file()):
+    if not all(os.path.isfile(place / name) for name in (REPORT, _TENSORS)):
         wanted, do = f"{REPORT} and {_TENSORS}", "Pass the directory that qfunc.save wrote."
         raise CalibrationError(where=f"load({str(place)!r})", found="no saved model", wanted=wanted, do=do)
     return read_report(read_file(place / REPORT), SAVED_MODEL, str(place / REPORT))

@@ -17,7 +17,7 @@ import torch
 
 import qfunc
 from qfunc import specs, targets
-from qfunc.errors import DeployError, FileError, QfuncError, SpecError
+from qfunc.errors import CalibrationError, DeployError, FileError, QfuncError, SpecError, VerifyError
 from qfunc.files.fields import Count, Keyed, Many, Nullable, Number, Object, Record, Shape, Text, Word, require
 from qfunc.files.folder import LARGEST, is_plain_name, read_folder
 from qfunc.files.json_text import DEEPEST, LONGEST, parse
@@ -31,7 +31,8 @@ from qfunc.lowering.onnx_file import read_model
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.saved_check import check_saved
 from qfunc.lowering.tosa.schema import GRAPH
-from tests.files.formats import artifact, network, saved_model
+from qfunc.reconstruction.checkpoint import Checkpoint
+from tests.files.formats import artifact, calibrated, network, saved_model
 
 AGAIN = "Write the file again: it is damaged, or another program changed it."
 
@@ -279,6 +280,24 @@ PARAMS = [
 @pytest.mark.parametrize(("content", "message"), PARAMS, ids=range(len(PARAMS)))
 def test_layers_of_ncnn(content: bytes, message: str) -> None:
     assert refused(lambda: read_param(content, "model.ncnn.param")) == f"model.ncnn.param: {message}. {AGAIN}"
+
+
+def test_places_that_are_no_folders(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / ("x" * 5000), tmp_path / "a\0b"):
+        assert refused(lambda place=place: check_saved(place), VerifyError).startswith(f"verify({str(place)!r}): found no such")
+        assert "found no saved model, wanted" in refused(lambda place=place: qfunc.load(place)(network()), CalibrationError)
+    assert refused(lambda: Checkpoint(tmp_path / "file", {}), CalibrationError) == (
+        f"reconstruct, resume={str(tmp_path / 'file')!r}: found file exists, wanted a directory that can be written. "
+        "Use another directory."
+    )
+
+
+def test_a_state_dict_with_other_metadata() -> None:
+    model = calibrated(targets.qdq)
+    state = model.state_dict()
+    state._metadata[""]["qfunc"] = [1]
+    model.load_state_dict(state)
 
 
 def test_a_runner_names_the_file_that_is_not_there() -> None:
