@@ -69,10 +69,10 @@ def artifact(name: str) -> Artifact:
 
 def formats(folder: Path) -> Iterator[Format]:
     """Yield the formats; those in folders read from `folder`."""
-    model, deployed, unit = saved_model(folder / "model"), artifact("onnxruntime").save(folder / "artifact"), folder / "units"
+    model, deployed, unit = saved_model(folder / "model"), artifact("onnx_qnn").save(folder / "artifact"), folder / "units"
     Checkpoint(unit, BELONGS).write(0, UNIT, {})
-    (folder / "target.json").write_text(specs.to_json(targets.tosa))
-    yield Format("spec", specs.to_json(targets.litert).encode(), JSON, lambda c: specs.from_json(c.decode(errors="replace")))
+    (folder / "target.json").write_text(specs.to_json(targets.qdq))
+    yield Format("spec", specs.to_json(targets.openvino).encode(), JSON, lambda c: specs.from_json(c.decode(errors="replace")))
     yield _at("target.json", folder / "target.json", JSON, lambda: command("show", folder / "target.json"))
     net = network()
     yield _at("load qfunc.json", model / "qfunc.json", JSON, lambda: qfunc.load(model)(net))
